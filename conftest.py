@@ -1,0 +1,71 @@
+"""Fixtures of several rooms' tests: one SparkSession for the whole run, with the catalog ``polaris``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_numbers = count(1)
+
+
+@dataclass(frozen=True)
+class CatalogPlace:
+    """Where the catalog ``polaris`` of the shared session lives."""
+
+    directory: Path
+
+    @property
+    def store(self) -> str:
+        """The store's URI."""
+        return f"sqlite://{self.directory / 'catalog.db'}"
+
+    @property
+    def warehouse(self) -> str:
+        """The directory of the tables' files."""
+        return str(self.directory / "warehouse")
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> CatalogPlace:
+    """A temporary SQLite store and warehouse, the shared session's catalog ``polaris``."""
+    return CatalogPlace(tmp_path_factory.mktemp("polaris"))
+
+
+@pytest.fixture(scope="session")
+def spark(place: CatalogPlace) -> Iterator[SparkSession]:
+    """The one session of this process; tests keep apart by namespaces (`namespace`)."""
+    # Imported here, so that tests without Spark do not wait for it.
+    from pyspark.sql import SparkSession
+
+    from polaris_spark.spark.session import configure
+
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("polaris_spark tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(place.directory / "spark-warehouse"))
+        .config("spark.sql.session.timeZone", "UTC")
+    )
+    session = configure(builder, store=place.store, warehouse=place.warehouse).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def namespace(spark: SparkSession) -> str:
+    """A new namespace of the catalog, as SQL names it."""
+    name = f"polaris.ns{next(_numbers)}"
+    spark.sql(f"CREATE NAMESPACE {name}")
+    return name

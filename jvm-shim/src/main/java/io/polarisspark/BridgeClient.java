@@ -1,0 +1,105 @@
+package io.polarisspark;
+
+import java.net.URI;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.function.Consumer;
+import org.apache.iceberg.exceptions.RESTException;
+import org.apache.iceberg.rest.BaseHTTPClient;
+import org.apache.iceberg.rest.ErrorHandler;
+import org.apache.iceberg.rest.HTTPHeaders;
+import org.apache.iceberg.rest.HTTPRequest;
+import org.apache.iceberg.rest.HTTPRequest.HTTPMethod;
+import org.apache.iceberg.rest.ImmutableHTTPRequest;
+import org.apache.iceberg.rest.ParserContext;
+import org.apache.iceberg.rest.RESTClient;
+import org.apache.iceberg.rest.RESTResponse;
+import org.apache.iceberg.rest.RESTUtil;
+import org.apache.iceberg.rest.auth.AuthSession;
+import org.apache.iceberg.rest.responses.ErrorResponse;
+import org.apache.iceberg.util.UUIDUtil;
+
+/** Iceberg's REST client, with the Python side of this JVM in the place of a server. */
+final class BridgeClient extends BaseHTTPClient {
+  /** Requests are built against it and never sent there. */
+  static final URI NOWHERE = URI.create("http://polaris-spark.invalid");
+
+  private final PythonSide python;
+  private final Map<String, String> configuration;
+
+  BridgeClient(PythonSide python, Map<String, String> configuration) {
+    this.python = python;
+    this.configuration = Map.copyOf(configuration);
+  }
+
+  /** The process boundary is private to this JVM and its user: there is nothing to authenticate. */
+  @Override
+  public RESTClient withAuthSession(AuthSession session) {
+    return this;
+  }
+
+  @Override
+  protected HTTPRequest buildRequest(
+      HTTPMethod method,
+      String path,
+      Map<String, String> query,
+      Map<String, String> headers,
+      Object body) {
+    Map<String, String> all = new LinkedHashMap<>(headers == null ? Map.of() : headers);
+    if (method == HTTPMethod.POST || method == HTTPMethod.DELETE) {
+      // Without an operation id a request that was sent twice could be carried out twice.
+      all.putIfAbsent(RESTUtil.IDEMPOTENCY_KEY_HEADER, UUIDUtil.generateUuidV7().toString());
+    }
+    return ImmutableHTTPRequest.builder()
+        .baseUri(NOWHERE)
+        .method(method)
+        .path(path)
+        .queryParameters(query == null ? Map.of() : query)
+        .headers(HTTPHeaders.of(all))
+        .body(body)
+        .build();
+  }
+
+  @Override
+  protected <T extends RESTResponse> T execute(
+      HTTPRequest request,
+      Class<T> responseType,
+      Consumer<ErrorResponse> errorHandler,
+      Consumer<Map<String, String>> responseHeaders) {
+    return execute(request, responseType, errorHandler, responseHeaders, null);
+  }
+
+  @Override
+  protected <T extends RESTResponse> T execute(
+      HTTPRequest request,
+      Class<T> responseType,
+      Consumer<ErrorResponse> errorHandler,
+      Consumer<Map<String, String>> responseHeaders,
+      ParserContext parserContext) {
+    Reply reply = python.request(configuration, request);
+    responseHeaders.accept(reply.headers());
+    if (reply.status() >= 400) {
+      errorHandler.accept(errorOf(reply, errorHandler));
+      throw new RESTException("Unhandled answer %s: %s", reply.status(), reply.text());
+    }
+    boolean empty = reply.status() == 204 || reply.status() == 304;
+    return empty || responseType == null
+        ? null
+        : Json.readMessage(reply.body(), responseType, parserContext);
+  }
+
+  /** The child serves other catalogs too, and ends with the JVM. */
+  @Override
+  public void close() {}
+
+  private static ErrorResponse errorOf(Reply reply, Consumer<ErrorResponse> errorHandler) {
+    if (reply.body().length > 0 && errorHandler instanceof ErrorHandler handler) {
+      return handler.parseResponse(reply.status(), reply.text());
+    }
+    return ErrorResponse.builder()
+        .responseCode(reply.status())
+        .withType("RESTException")
+        .withMessage(reply.text())
+        .build();
+  }
+}

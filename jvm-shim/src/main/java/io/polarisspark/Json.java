@@ -1,0 +1,61 @@
+package io.polarisspark;
+
+import com.fasterxml.jackson.annotation.JsonAutoDetect;
+import com.fasterxml.jackson.annotation.PropertyAccessor;
+import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.core.type.TypeReference;
+import com.fasterxml.jackson.databind.DeserializationFeature;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.ObjectReader;
+import com.fasterxml.jackson.databind.PropertyNamingStrategies;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.util.Map;
+import org.apache.iceberg.rest.ParserContext;
+import org.apache.iceberg.rest.RESTSerializers;
+
+/** JSON as the shim needs it: small maps of its own, and the messages of Iceberg's REST protocol. */
+final class Json {
+  private static final TypeReference<Map<String, String>> STRINGS = new TypeReference<>() {};
+  private static final ObjectMapper MAPPER = protocolMapper();
+
+  private Json() {}
+
+  static String write(Map<String, ?> values) {
+    try {
+      return MAPPER.writeValueAsString(values);
+    } catch (JsonProcessingException e) {
+      throw new UncheckedIOException(e);
+    }
+  }
+
+  static Map<String, String> readStrings(String text) {
+    try {
+      return MAPPER.readValue(text, STRINGS);
+    } catch (JsonProcessingException e) {
+      throw new UncheckedIOException(e);
+    }
+  }
+
+  static <T> T readMessage(byte[] text, Class<T> type, ParserContext context) {
+    ObjectReader reader = MAPPER.readerFor(type);
+    if (context != null && !context.isEmpty()) {
+      reader = reader.with(context.toInjectableValues());
+    }
+    try {
+      return reader.readValue(text);
+    } catch (IOException e) {
+      throw new UncheckedIOException(e);
+    }
+  }
+
+  /** Messages without a parser of their own are bound by field, in kebab case, as the specification spells them. */
+  private static ObjectMapper protocolMapper() {
+    ObjectMapper mapper = new ObjectMapper();
+    mapper.setVisibility(PropertyAccessor.FIELD, JsonAutoDetect.Visibility.ANY);
+    mapper.setPropertyNamingStrategy(PropertyNamingStrategies.KEBAB_CASE);
+    mapper.disable(DeserializationFeature.FAIL_ON_UNKNOWN_PROPERTIES);
+    RESTSerializers.registerAll(mapper);
+    return mapper;
+  }
+}

@@ -1,0 +1,56 @@
+package io.polarisspark;
+
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.iceberg.rest.HTTPHeaders.HTTPHeader;
+import org.apache.iceberg.rest.HTTPRequest;
+
+/** The heads of frames: lines, each ended by a newline; newlines and backslashes in them are escaped as in Java. */
+final class Lines {
+  private Lines() {}
+
+  /**
+   * The head of a request: the child's name for the catalog, the method, the path, the number of query parameters, then
+   * name and value of each query parameter and of each header.
+   */
+  static String of(String handle, HTTPRequest request) {
+    StringBuilder lines = new StringBuilder(256);
+    add(lines, handle);
+    add(lines, request.method().name());
+    add(lines, request.path());
+    Map<String, String> query = request.queryParameters();
+    add(lines, Integer.toString(query.size()));
+    for (Map.Entry<String, String> parameter : query.entrySet()) {
+      add(lines, parameter.getKey());
+      add(lines, parameter.getValue());
+    }
+    for (HTTPHeader header : request.headers().entries()) {
+      add(lines, header.name());
+      add(lines, header.value());
+    }
+    return lines.toString();
+  }
+
+  /** Reads the head of an answer: the status, then name and value of each header. */
+  static Reply reply(String head, byte[] body) {
+    int end = head.indexOf('\n');
+    int status = Integer.parseInt(head, 0, end, 10);
+    Map<String, String> headers = new HashMap<>();
+    while (end + 1 < head.length()) {
+      int name = end + 1;
+      int value = head.indexOf('\n', name) + 1;
+      end = head.indexOf('\n', value);
+      headers.put(read(head.substring(name, value - 1)), read(head.substring(value, end)));
+    }
+    return new Reply(status, headers, body);
+  }
+
+  private static void add(StringBuilder lines, String text) {
+    boolean plain = text.indexOf('\\') < 0 && text.indexOf('\n') < 0;
+    lines.append(plain ? text : text.replace("\\", "\\\\").replace("\n", "\\n")).append('\n');
+  }
+
+  private static String read(String line) {
+    return line.indexOf('\\') < 0 ? line : line.translateEscapes();
+  }
+}

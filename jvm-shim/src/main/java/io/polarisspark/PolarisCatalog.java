@@ -1,0 +1,221 @@
+package io.polarisspark;
+
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.iceberg.CachingCatalog;
+import org.apache.iceberg.CatalogProperties;
+import org.apache.iceberg.catalog.Catalog;
+import org.apache.iceberg.catalog.TableIdentifier;
+import org.apache.iceberg.spark.PathIdentifier;
+import org.apache.iceberg.spark.SparkCatalog;
+import org.apache.iceberg.spark.SparkUtil;
+import org.apache.spark.SparkContext;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchViewException;
+import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.NamespaceChange;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.View;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** The catalog for Spark: Iceberg's own, over {@link PolarisRESTCatalog}, and the views in namespace {@code system}. */
+public class PolarisCatalog extends SparkCatalog {
+  private SystemViews systemViews;
+
+  @Override
+  protected Catalog buildIcebergCatalog(String name, CaseInsensitiveStringMap options) {
+    SparkSession session = SparkSession.active();
+    SparkContext context = session.sparkContext();
+    Map<String, String> properties = new HashMap<>(options.asCaseSensitiveMap());
+    properties.putIfAbsent("catalog", name);
+    properties.putIfAbsent("principal", context.sparkUser());
+    properties.put("spark.master", context.master());
+    String python = context.getConf().get("spark.pyspark.python", null);
+    if (python != null) {
+      properties.putIfAbsent(Interpreter.PROPERTY, python);
+    }
+    this.systemViews = new SystemViews(properties);
+
+    PolarisRESTCatalog catalog = new PolarisRESTCatalog();
+    catalog.setConf(SparkUtil.hadoopConfCatalogOverrides(session, name));
+    catalog.initialize(name, properties);
+    return catalog;
+  }
+
+  @Override
+  public Table loadTable(Identifier identifier) throws NoSuchTableException {
+    if (SystemViews.isSystem(identifier.namespace())) {
+      return systemViews.load(identifier);
+    }
+    forget(identifier);
+    return super.loadTable(identifier);
+  }
+
+  @Override
+  public Table loadTable(Identifier identifier, String version) throws NoSuchTableException {
+    if (SystemViews.isSystem(identifier.namespace())) {
+      return systemViews.loadAsOf(identifier, version);
+    }
+    forget(identifier);
+    return super.loadTable(identifier, version);
+  }
+
+  @Override
+  public Table loadTable(Identifier identifier, long microseconds) throws NoSuchTableException {
+    if (SystemViews.isSystem(identifier.namespace())) {
+      return systemViews.loadAsOf(identifier, microseconds);
+    }
+    forget(identifier);
+    return super.loadTable(identifier, microseconds);
+  }
+
+  @Override
+  public boolean tableExists(Identifier identifier) {
+    if (SystemViews.isSystem(identifier.namespace())) {
+      return SystemViews.isView(identifier.name());
+    }
+    forget(identifier);
+    return super.tableExists(identifier);
+  }
+
+  /** Nothing is kept of the views in {@code system}. */
+  @Override
+  public void invalidateTable(Identifier identifier) {
+    if (!SystemViews.isSystem(identifier.namespace())) {
+      super.invalidateTable(identifier);
+    }
+  }
+
+  @Override
+  public Identifier[] listTables(String[] namespace) {
+    return SystemViews.isSystem(namespace) ? SystemViews.list() : super.listTables(namespace);
+  }
+
+  @Override
+  public Identifier[] listViews(String... namespace) {
+    return SystemViews.isSystem(namespace) ? new Identifier[0] : super.listViews(namespace);
+  }
+
+  @Override
+  public boolean viewExists(Identifier identifier) {
+    return !SystemViews.isSystem(identifier.namespace()) && super.viewExists(identifier);
+  }
+
+  @Override
+  public View loadView(Identifier identifier) throws NoSuchViewException {
+    if (SystemViews.isSystem(identifier.namespace())) {
+      throw new NoSuchViewException(identifier);
+    }
+    return super.loadView(identifier);
+  }
+
+  @Override
+  public Table createTable(
+      Identifier identifier,
+      StructType schema,
+      Transform[] partitions,
+      Map<String, String> properties)
+      throws TableAlreadyExistsException {
+    forget(identifier);
+    return super.createTable(identifier, schema, partitions, properties);
+  }
+
+  @Override
+  public Table alterTable(Identifier identifier, TableChange... changes)
+      throws NoSuchTableException {
+    forget(identifier);
+    return super.alterTable(identifier, changes);
+  }
+
+  /**
+   * Spark hands on the new name as it was written, so the catalog's own name may still be in front; it is dropped unless
+   * there is a namespace of that name.
+   */
+  @Override
+  public void renameTable(Identifier from, Identifier to)
+      throws NoSuchTableException, TableAlreadyExistsException {
+    String[] namespace = to.namespace();
+    boolean qualified = namespace.length > 1 && namespace[0].equals(name());
+    if (qualified && !namespaceExists(namespace)) {
+      String[] rest = Arrays.copyOfRange(namespace, 1, namespace.length);
+      super.renameTable(from, Identifier.of(rest, to.name()));
+    } else {
+      super.renameTable(from, to);
+    }
+  }
+
+  /** The catalog itself purges: it knows what branches and history still need, and which files there are. */
+  @Override
+  public boolean purgeTable(Identifier identifier) {
+    return identifier instanceof PathIdentifier
+        ? super.purgeTable(identifier)
+        : icebergCatalog().dropTable(buildIdentifier(identifier), true);
+  }
+
+  @Override
+  public boolean namespaceExists(String[] namespace) {
+    return SystemViews.isSystem(namespace) || super.namespaceExists(namespace);
+  }
+
+  @Override
+  public Map<String, String> loadNamespaceMetadata(String[] namespace)
+      throws NoSuchNamespaceException {
+    return SystemViews.isSystem(namespace)
+        ? SystemViews.NAMESPACE_PROPERTIES
+        : super.loadNamespaceMetadata(namespace);
+  }
+
+  @Override
+  public void createNamespace(String[] namespace, Map<String, String> properties)
+      throws NamespaceAlreadyExistsException {
+    SystemViews.refuse(namespace);
+    super.createNamespace(namespace, properties);
+  }
+
+  @Override
+  public void alterNamespace(String[] namespace, NamespaceChange... changes)
+      throws NoSuchNamespaceException {
+    SystemViews.refuse(namespace);
+    super.alterNamespace(namespace, changes);
+  }
+
+  @Override
+  public boolean dropNamespace(String[] namespace, boolean cascade)
+      throws NoSuchNamespaceException {
+    SystemViews.refuse(namespace);
+    return super.dropNamespace(namespace, cascade);
+  }
+
+  /** Whatever Iceberg's own catalog would do to a table or view of ours, it names it through here. */
+  @Override
+  protected TableIdentifier buildIdentifier(Identifier identifier) {
+    if (SystemViews.isSystem(identifier.namespace())) {
+      SystemViews.refuse(identifier.namespace());
+    }
+    return super.buildIdentifier(identifier);
+  }
+
+  /**
+   * Makes the next load look at the catalog. Iceberg's Spark catalog keeps tables for 30 seconds unless told otherwise,
+   * which would hide what other programs commit; a look costs little, because an unchanged table is answered as such.
+   */
+  private void forget(Identifier identifier) {
+    if (identifier instanceof PathIdentifier || !(icebergCatalog() instanceof CachingCatalog cached)) {
+      return;
+    }
+    cached.invalidateTable(buildIdentifier(identifier));
+    String[] namespace = identifier.namespace();
+    if (namespace.length > 0) {
+      // db.table.snapshots is read from db.table, which is kept as well.
+      cached.invalidateTable(TableIdentifier.of(namespace));
+    }
+  }
+}

@@ -1,0 +1,54 @@
+package io.polarisspark;
+
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.iceberg.CatalogProperties;
+import org.apache.iceberg.catalog.SessionCatalog.SessionContext;
+import org.apache.iceberg.catalog.TableIdentifier;
+import org.apache.iceberg.rest.RESTCatalog;
+
+/**
+ * The catalog for any JVM engine, as its {@code catalog-impl}. It needs the property {@code store}; all properties go
+ * to Python as they are.
+ */
+public class PolarisRESTCatalog extends RESTCatalog {
+  private final AtomicReference<BridgeClient> client;
+
+  public PolarisRESTCatalog() {
+    this(new AtomicReference<>());
+  }
+
+  private PolarisRESTCatalog(AtomicReference<BridgeClient> client) {
+    // Iceberg asks for a client twice, the second time with the properties that the first one's server answered; both
+    // must reach the same catalog.
+    super(SessionContext.createEmpty(), properties -> client.get());
+    this.client = client;
+  }
+
+  @Override
+  public void initialize(String name, Map<String, String> properties) {
+    Map<String, String> configuration = new HashMap<>(properties);
+    configuration.putIfAbsent("catalog", name);
+    configuration.putIfAbsent("principal", userOf(properties));
+    configuration.remove(Interpreter.PROPERTY);
+    client.set(new BridgeClient(PythonSide.of(Interpreter.of(properties)), configuration));
+
+    Map<String, String> forIceberg = new HashMap<>(properties);
+    // Iceberg would send it to have a server choose a catalog by it; here the connection has chosen.
+    forIceberg.remove(CatalogProperties.WAREHOUSE_LOCATION);
+    // Iceberg hands its properties on to each table's FileIO, and with it to executors.
+    forIceberg.keySet().removeIf(key -> key.equals("store") || key.startsWith("store."));
+    forIceberg.put(CatalogProperties.URI, BridgeClient.NOWHERE.toString());
+    forIceberg.putIfAbsent(CatalogProperties.FILE_IO_IMPL, PolarisFileIO.class.getName());
+    super.initialize(name, forIceberg);
+  }
+
+  /** Tables that Iceberg keeps are revalidated whenever they are loaded, so there is nothing to forget. */
+  @Override
+  public void invalidateTable(TableIdentifier identifier) {}
+
+  private static String userOf(Map<String, String> properties) {
+    return properties.getOrDefault(CatalogProperties.USER, System.getProperty("user.name"));
+  }
+}

@@ -1,0 +1,169 @@
+package io.polarisspark;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.UncheckedIOException;
+import java.io.Writer;
+import java.nio.charset.StandardCharsets;
+import java.security.SecureRandom;
+import java.util.HexFormat;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import org.apache.iceberg.rest.HTTPRequest;
+
+/**
+ * One Python process that answers requests. Its standard input and output are the control channel, a line of JSON each
+ * way: secrets pass there and nowhere else, and the child ends when the JVM's end of the pipe closes, however the JVM
+ * ended. Requests go over {@link PythonConnections}.
+ */
+final class PythonChild {
+  private static final String PROTOCOL = "2";
+  private static final int START_SECONDS = 120;
+
+  private final String interpreter;
+  private final Process process;
+  private final Writer toChild;
+  private final BufferedReader fromChild;
+  private final PythonConnections connections;
+  private final Map<Map<String, String>, String> handles = new ConcurrentHashMap<>();
+
+  /** Thrown when the child, or the way to it, was lost in the middle of a request. */
+  static final class LostException extends Exception {
+    LostException(String message, Throwable cause) {
+      super(message, cause);
+    }
+  }
+
+  PythonChild(String interpreter) throws LostException {
+    this.interpreter = interpreter;
+    this.process = start(interpreter);
+    this.toChild = process.outputWriter(StandardCharsets.UTF_8);
+    this.fromChild =
+        new BufferedReader(new InputStreamReader(process.getInputStream(), StandardCharsets.UTF_8));
+    CompletableFuture<Void> started = new CompletableFuture<>();
+    started.orTimeout(START_SECONDS, TimeUnit.SECONDS).exceptionally(e -> kill());
+    try {
+      String token = newToken();
+      String socket = tell(Map.of("token", token, "protocol", PROTOCOL)).get("socket");
+      this.connections = new PythonConnections(socket, token);
+    } catch (IOException | UncheckedIOException e) {
+      if (!started.isDone() && wasKilled()) {
+        throw new LostException(lossOf("while it started"), e);
+      }
+      kill();
+      throw new IllegalArgumentException(Interpreter.whyItDoesNotStart(interpreter), e);
+    } finally {
+      started.complete(null);
+    }
+  }
+
+  boolean isAlive() {
+    return process.isAlive();
+  }
+
+  long pid() {
+    return process.pid();
+  }
+
+  /**
+   * Opens the catalog that a configuration describes, once per child.
+   *
+   * @return the name under which the child knows it
+   * @throws IllegalArgumentException with Python's own message, if the configuration does not work
+   */
+  String connect(Map<String, String> configuration) throws LostException {
+    String known = handles.get(configuration);
+    if (known != null) {
+      return known;
+    }
+    synchronized (this) {
+      if (!handles.containsKey(configuration)) {
+        handles.put(configuration, open(configuration));
+      }
+      return handles.get(configuration);
+    }
+  }
+
+  Reply request(String handle, HTTPRequest request) throws LostException {
+    try {
+      return connections.request(handle, request);
+    } catch (IOException e) {
+      String what = request.method() + " " + request.path();
+      throw new LostException(lossOf("while answering " + what), e);
+    }
+  }
+
+  /** Gives the system a moment to report the death of a child that has just hung up. */
+  void awaitDeath() {
+    // Not waitFor, which would not wait in a thread that is interrupted.
+    process.onExit().completeOnTimeout(process, 1, TimeUnit.SECONDS).join();
+  }
+
+  /** Whether a signal ended the child: an interpreter that cannot work ends by itself. */
+  private boolean wasKilled() {
+    awaitDeath();
+    return !isAlive() && process.exitValue() > 128;
+  }
+
+  void discard() {
+    kill();
+    connections.close();
+  }
+
+  private String open(Map<String, String> configuration) throws LostException {
+    Map<String, String> answer;
+    try {
+      answer = tell(Map.of("connect", configuration));
+    } catch (IOException e) {
+      throw new LostException(lossOf("while opening a catalog"), e);
+    }
+    if (answer.containsKey("error")) {
+      throw new IllegalArgumentException(answer.get("error"));
+    }
+    return answer.get("connection");
+  }
+
+  private synchronized Map<String, String> tell(Map<String, ?> message) throws IOException {
+    toChild.write(Json.write(message) + "\n");
+    toChild.flush();
+    String line = fromChild.readLine();
+    if (line == null) {
+      throw new IOException(interpreter + " closed its output");
+    }
+    Map<String, String> answer = Json.readStrings(line);
+    if (answer.containsKey("fatal")) {
+      throw new IllegalArgumentException(answer.get("fatal"));
+    }
+    return answer;
+  }
+
+  private String lossOf(String when) {
+    return "The Python process " + pid() + " (" + interpreter + ") was lost " + when;
+  }
+
+  private Void kill() {
+    process.destroyForcibly();
+    return null;
+  }
+
+  private static Process start(String interpreter) {
+    ProcessBuilder builder = new ProcessBuilder(interpreter, "-m", "polaris_spark.spark.bridge");
+    builder.redirectError(ProcessBuilder.Redirect.INHERIT);
+    // A module in the directory where Spark happened to be started must not stand in for one of Python's own.
+    builder.environment().put("PYTHONSAFEPATH", "1");
+    try {
+      return builder.start();
+    } catch (IOException e) {
+      throw new IllegalArgumentException(Interpreter.whyItDoesNotStart(interpreter), e);
+    }
+  }
+
+  private static String newToken() {
+    byte[] bytes = new byte[32];
+    new SecureRandom().nextBytes(bytes);
+    return HexFormat.of().formatHex(bytes);
+  }
+}

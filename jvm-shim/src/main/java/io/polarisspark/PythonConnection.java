@@ -1,0 +1,107 @@
+package io.polarisspark;
+
+import java.io.EOFException;
+import java.io.IOException;
+import java.net.UnixDomainSocketAddress;
+import java.nio.ByteBuffer;
+import java.nio.channels.SocketChannel;
+import java.nio.charset.StandardCharsets;
+import org.apache.iceberg.rest.HTTPRequest;
+
+/**
+ * A connection to the child, which answers one request at a time on it. A frame, either way, is the length of its head
+ * and the length of its body (four bytes each, the high one first), the head and the body. The first frame has the
+ * token for its head and is not answered.
+ */
+final class PythonConnection {
+  private static final int BUFFER_BYTES = 64 * 1024;
+  private static final int LENGTHS_BYTES = 8;
+  private static final byte[] NOTHING = new byte[0];
+
+  private final SocketChannel channel;
+
+  /** For both ways, since they take turns. */
+  private final ByteBuffer buffer = ByteBuffer.allocateDirect(BUFFER_BYTES);
+
+  PythonConnection(UnixDomainSocketAddress address, String token) throws IOException {
+    this.channel = SocketChannel.open(address);
+    try {
+      send(token.getBytes(StandardCharsets.UTF_8), NOTHING);
+    } catch (IOException e) {
+      close();
+      throw e;
+    }
+  }
+
+  Reply request(String handle, HTTPRequest request) throws IOException {
+    String body = request.encodedBody();
+    send(
+        Lines.of(handle, request).getBytes(StandardCharsets.UTF_8),
+        body == null ? NOTHING : body.getBytes(StandardCharsets.UTF_8));
+    buffer.limit(0);
+    while (buffer.remaining() < LENGTHS_BYTES) {
+      receive();
+    }
+    byte[] head = new byte[buffer.getInt()];
+    byte[] answer = new byte[buffer.getInt()];
+    take(head);
+    take(answer);
+    return Lines.reply(new String(head, StandardCharsets.UTF_8), answer);
+  }
+
+  void close() {
+    try {
+      channel.close();
+    } catch (IOException e) {
+      // Nothing is lost: whoever used it has its answer, or knows that there is none.
+    }
+  }
+
+  private void send(byte[] head, byte[] body) throws IOException {
+    buffer.clear();
+    buffer.putInt(head.length).putInt(body.length);
+    put(head);
+    put(body);
+    flush();
+  }
+
+  private void put(byte[] bytes) throws IOException {
+    int done = 0;
+    while (done < bytes.length) {
+      if (!buffer.hasRemaining()) {
+        flush();
+      }
+      int next = Math.min(bytes.length - done, buffer.remaining());
+      buffer.put(bytes, done, next);
+      done += next;
+    }
+  }
+
+  private void flush() throws IOException {
+    buffer.flip();
+    while (buffer.hasRemaining()) {
+      channel.write(buffer);
+    }
+    buffer.clear();
+  }
+
+  private void take(byte[] bytes) throws IOException {
+    int done = 0;
+    while (done < bytes.length) {
+      if (!buffer.hasRemaining()) {
+        receive();
+      }
+      int next = Math.min(bytes.length - done, buffer.remaining());
+      buffer.get(bytes, done, next);
+      done += next;
+    }
+  }
+
+  private void receive() throws IOException {
+    buffer.compact();
+    if (channel.read(buffer) < 0) {
+      throw new EOFException("the connection was closed");
+    }
+    buffer.flip();
+  }
+}

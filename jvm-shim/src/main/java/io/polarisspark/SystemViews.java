@@ -1,0 +1,225 @@
+package io.polarisspark;
+
+import java.time.Instant;
+import java.time.temporal.ChronoUnit;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.iceberg.util.EnvironmentUtil;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.connector.catalog.CatalogV2Util;
+import org.apache.spark.sql.connector.catalog.Column;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.TableProvider;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
+import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.execution.datasources.DataSource;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** The catalog's own data as read-only tables in the namespace {@code system}, read by the Python data source. */
+final class SystemViews {
+  static final String NAMESPACE = "system";
+  static final String FORMAT = "polaris-objects";
+  static final Map<String, String> NAMESPACE_PROPERTIES =
+      Map.of("comment", "What this catalog is made of, as read-only tables");
+
+  private static final List<String> VIEWS =
+      List.of(
+          "objects",
+          "references",
+          "index",
+          "commits",
+          "changes",
+          "namespaces",
+          "tables",
+          "views",
+          "snapshots");
+
+  /** What the data source needs to find the catalog; anything else stays with the driver. */
+  private static final Set<String> PASSED_ON = Set.of("store", "realm", "catalog", "branch");
+
+  private final Map<String, String> options = new HashMap<>();
+
+  SystemViews(Map<String, String> properties) {
+    EnvironmentUtil.resolveAll(properties)
+        .forEach(
+            (key, value) -> {
+              if (PASSED_ON.contains(key) || key.startsWith("store.")) {
+                options.put(key, value);
+              }
+            });
+  }
+
+  static boolean isSystem(String[] namespace) {
+    return namespace.length == 1 && NAMESPACE.equalsIgnoreCase(namespace[0]);
+  }
+
+  static boolean isView(String name) {
+    return VIEWS.contains(name.toLowerCase(Locale.ROOT));
+  }
+
+  static Identifier[] list() {
+    return VIEWS.stream()
+        .map(view -> Identifier.of(new String[] {NAMESPACE}, view))
+        .toArray(Identifier[]::new);
+  }
+
+  /** Refuses anything but reading a view, in the namespace and below it. */
+  static void refuse(String[] namespace) {
+    if (namespace.length > 0 && NAMESPACE.equalsIgnoreCase(namespace[0])) {
+      throw new UnsupportedOperationException(
+          "The namespace 'system' holds read-only views of the catalog itself and nothing else");
+    }
+  }
+
+  Table load(Identifier identifier) throws NoSuchTableException {
+    return load(identifier, options);
+  }
+
+  Table loadAsOf(Identifier identifier, String commit) throws NoSuchTableException {
+    Map<String, String> all = new HashMap<>(options);
+    all.put("as-of", commit);
+    return load(identifier, all);
+  }
+
+  Table loadAsOf(Identifier identifier, long microseconds) throws NoSuchTableException {
+    return loadAsOf(identifier, Instant.EPOCH.plus(microseconds, ChronoUnit.MICROS).toString());
+  }
+
+  private static Table load(Identifier identifier, Map<String, String> options)
+      throws NoSuchTableException {
+    if (!isView(identifier.name())) {
+      throw new NoSuchTableException(identifier);
+    }
+    Map<String, String> all = new HashMap<>(options);
+    all.put("view", identifier.name().toLowerCase(Locale.ROOT));
+    // Filters may leave partitions out, because no two scans share a source.
+    all.put("prune", "true");
+    return new View(NAMESPACE + "." + identifier.name(), all);
+  }
+
+  private static TableProvider source() {
+    scala.Option<TableProvider> found;
+    try {
+      found = DataSource.lookupDataSourceV2(FORMAT, SQLConf.get());
+    } catch (Exception e) {
+      throw notInstalled(e);
+    }
+    if (found.isEmpty()) {
+      throw notInstalled(null);
+    }
+    return found.get();
+  }
+
+  private static IllegalArgumentException notInstalled(Exception cause) {
+    return new IllegalArgumentException(
+        "Spark's Python workers do not find the data source '"
+            + FORMAT
+            + "': install polaris-spark for the interpreter that PYSPARK_PYTHON names",
+        cause);
+  }
+
+  /** A view under its own name, which the Python data source does not know, and without its way to write. */
+  private static final class View implements SupportsRead {
+    private final String name;
+    private final Map<String, String> options;
+    private final StructType schema;
+    private final AtomicReference<TableProvider> unused;
+
+    View(String name, Map<String, String> options) {
+      TableProvider source = source();
+      this.name = name;
+      this.options = options;
+      this.schema = source.inferSchema(new CaseInsensitiveStringMap(options));
+      this.unused = new AtomicReference<>(source);
+    }
+
+    @Override
+    public String name() {
+      return name;
+    }
+
+    @Override
+    public Column[] columns() {
+      return CatalogV2Util.structTypeToV2Columns(schema);
+    }
+
+    @Override
+    public Set<TableCapability> capabilities() {
+      return Set.of(TableCapability.BATCH_READ);
+    }
+
+    /** A source keeps the filters and partitions of the scan that was planned first, so every scan gets its own. */
+    @Override
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap readOptions) {
+      TableProvider first = unused.getAndSet(null);
+      return new ViewScan(first == null ? source() : first, options, schema);
+    }
+  }
+
+  /** A scan of those columns alone that a query needs; the source itself has no way to leave some out. */
+  private static final class ViewScan
+      implements ScanBuilder, SupportsPushDownFilters, SupportsPushDownRequiredColumns {
+    private final TableProvider source;
+    private final Map<String, String> options;
+    private final StructType schema;
+    private StructType wanted;
+    private Filter[] filters = new Filter[0];
+
+    ViewScan(TableProvider source, Map<String, String> options, StructType schema) {
+      this.source = source;
+      this.options = options;
+      this.schema = schema;
+      this.wanted = schema;
+    }
+
+    /** Takes note of filters for the source, which only leaves rows out by them: Spark evaluates all of them. */
+    @Override
+    public Filter[] pushFilters(Filter[] pushed) {
+      filters = pushed;
+      return pushed;
+    }
+
+    @Override
+    public Filter[] pushedFilters() {
+      return new Filter[0];
+    }
+
+    @Override
+    public void pruneColumns(StructType required) {
+      Set<String> names = Set.of(required.fieldNames());
+      StructField[] kept =
+          Arrays.stream(schema.fields())
+              .filter(field -> names.contains(field.name()))
+              .toArray(StructField[]::new);
+      // A batch without columns has no rows to count. The first column is one of those that cost least.
+      wanted = new StructType(kept.length > 0 ? kept : new StructField[] {schema.fields()[0]});
+    }
+
+    @Override
+    public Scan build() {
+      Table table = source.getTable(wanted, new Transform[0], options);
+      // The source looks at the options of a scan and not at those of the table.
+      ScanBuilder builder =
+          ((SupportsRead) table).newScanBuilder(new CaseInsensitiveStringMap(options));
+      if (filters.length > 0 && builder instanceof SupportsPushDownFilters filtering) {
+        filtering.pushFilters(filters);
+      }
+      return builder.build();
+    }
+  }
+}

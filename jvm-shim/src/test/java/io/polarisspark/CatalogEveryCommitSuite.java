@@ -1,0 +1,7 @@
+package io.polarisspark;
+
+class CatalogEveryCommitSuite extends CatalogSuite {
+  CatalogEveryCommitSuite() {
+    super("every-commit");
+  }
+}

@@ -1,0 +1,7 @@
+package io.polarisspark;
+
+class CatalogNeverSuite extends CatalogSuite {
+  CatalogNeverSuite() {
+    super("never");
+  }
+}

@@ -1,0 +1,7 @@
+package io.polarisspark;
+
+class ViewEveryCommitSuite extends ViewSuite {
+  ViewEveryCommitSuite() {
+    super("every-commit");
+  }
+}

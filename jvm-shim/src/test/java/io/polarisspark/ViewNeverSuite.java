@@ -1,0 +1,7 @@
+package io.polarisspark;
+
+class ViewNeverSuite extends ViewSuite {
+  ViewNeverSuite() {
+    super("never");
+  }
+}

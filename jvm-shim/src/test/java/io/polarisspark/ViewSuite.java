@@ -1,0 +1,60 @@
+package io.polarisspark;
+
+import java.nio.file.Path;
+import java.util.Map;
+import org.apache.iceberg.catalog.Catalog;
+import org.apache.iceberg.view.ViewCatalogTests;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Iceberg's suite of catalogs of views, for one value of {@code metadata-files}. */
+abstract class ViewSuite extends ViewCatalogTests<PolarisRESTCatalog> {
+  /** What the suite expects of a REST catalog's configuration, as Iceberg's own test of its REST catalog gives it. */
+  private static final Map<String, String> DEFAULTS =
+      Map.of(
+          "view-default.key1", "catalog-default-key1",
+          "view-default.key2", "catalog-default-key2",
+          "view-default.key3", "catalog-default-key3",
+          "view-override.key3", "catalog-override-key3",
+          "view-override.key4", "catalog-override-key4");
+
+  @TempDir Path directory;
+
+  private final String metadataFiles;
+  private PolarisRESTCatalog catalog;
+
+  ViewSuite(String metadataFiles) {
+    this.metadataFiles = metadataFiles;
+  }
+
+  @BeforeEach
+  void openCatalog() {
+    catalog = SuiteCatalogs.open("prod", directory, metadataFiles, DEFAULTS);
+  }
+
+  @AfterEach
+  void closeCatalog() throws Exception {
+    catalog.close();
+  }
+
+  @Override
+  protected PolarisRESTCatalog catalog() {
+    return catalog;
+  }
+
+  @Override
+  protected Catalog tableCatalog() {
+    return catalog;
+  }
+
+  @Override
+  protected boolean requiresNamespaceCreate() {
+    return true;
+  }
+
+  @Override
+  protected boolean supportsServerSideRetry() {
+    return true;
+  }
+}

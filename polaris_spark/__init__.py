@@ -1,0 +1,33 @@
+"""An Iceberg catalog for Spark whose whole state is immutable rows in any database that can compare-and-swap one row.
+
+`connect(store=..., warehouse=...)` opens a catalog in this process; `configure(builder, store=..., warehouse=...)`
+adds it to a PySpark session.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from polaris_spark.rest.session import Session, connect
+    from polaris_spark.spark.session import configure
+
+_LAZY = {
+    "Session": "polaris_spark.rest.session",
+    "connect": "polaris_spark.rest.session",
+    "configure": "polaris_spark.spark.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: executors that only read rows need neither Spark's session nor the protocol."""
+    if name in _LAZY:
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["Session", "__version__", "configure", "connect"]

@@ -1,0 +1,60 @@
+"""Checks that every backend makes before it sends anything: keys and rows within their documented limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from polaris_spark.backends.base import MAX_NAME_BYTES, MAX_ROW_BYTES, ObjectRow, ReferenceRow
+from polaris_spark.errors import InputError, ObjectTooLargeError
+
+
+def check_name(name: str, kind: str = "reference") -> None:
+    """Refuse a realm or reference name that a store cannot hold; any other text is fine.
+
+    Raises:
+        InputError: it is empty, or no Unicode text (lone surrogates).
+        ObjectTooLargeError: it is over `MAX_NAME_BYTES`.
+    """
+    if name.isascii():
+        size = len(name)
+    else:
+        try:
+            size = len(name.encode())
+        except UnicodeEncodeError:
+            raise InputError(f"the {kind} name {name!r} is not Unicode text") from None
+    if not size:
+        raise InputError(f"a {kind} name is empty")
+    if size > MAX_NAME_BYTES:
+        raise ObjectTooLargeError(
+            f"a {kind} name has {size} bytes, over the limit of {MAX_NAME_BYTES}: {name[:40]!r}…"
+        )
+
+
+def check_rows(realm: str, rows: Iterable[ObjectRow]) -> None:
+    """Refuse rows over the size limit.
+
+    Raises:
+        ObjectTooLargeError: a value is over `MAX_ROW_BYTES`.
+    """
+    for row in rows:
+        if len(row.value) > MAX_ROW_BYTES:
+            raise ObjectTooLargeError(
+                f"row {realm!r}/{row.id}/{row.part} has {len(row.value)} bytes, "
+                f"over the limit of {MAX_ROW_BYTES}"
+            )
+
+
+def check_reference(realm: str, name: str, new: ReferenceRow) -> None:
+    """Refuse a reference whose name or value is over its limit.
+
+    Raises:
+        ObjectTooLargeError: one of them is.
+        InputError: the name is empty or no Unicode text, or the version is empty.
+    """
+    check_name(name)
+    if not new.version:
+        raise InputError(f"the version of reference {name!r} is empty")
+    if len(new.value) > MAX_ROW_BYTES:
+        raise ObjectTooLargeError(
+            f"reference {realm!r}/{name!r} has {len(new.value)} bytes, over the limit of {MAX_ROW_BYTES}"
+        )

@@ -1,0 +1,282 @@
+"""`sqlite:///path/of/store.db`: one file, for every process of one machine.
+
+Write-ahead logging, one short transaction per operation, and `synchronous=FULL` unless the URI says otherwise
+(`?synchronous=normal` survives the end of the process, not always that of the machine; `off` is for tests).
+Writers of one process queue at a lock for one connection, whose cached pages and prepared statements stay
+warm; processes take turns by retrying with jitter until `?timeout=` (default 30 s), which is fairer than
+SQLite's own busy handler. Scans go by pages of keys, because a long reader would keep the log from being
+truncated. WAL needs a local file system.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from polaris_spark.backends import Options
+from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
+from polaris_spark.backends.base import (
+    Backend,
+    Conflict,
+    ObjectKey,
+    ObjectRow,
+    ReferenceRow,
+    Split,
+    Swapped,
+    Table,
+)
+from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.sqlite.connections import Connections, Settings
+from polaris_spark.clock import Clock, SystemClock
+from polaris_spark.config import StoreURI
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+_CHUNK = 512
+_READ = 'SELECT version, value FROM "references" WHERE realm = ? AND name = ?'
+_INSERT = 'INSERT INTO "references" VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING'
+_SWAP = 'UPDATE "references" SET version = ?, value = ? WHERE realm = ? AND name = ? AND version = ?'
+_DELETE = 'DELETE FROM "references" WHERE realm = ? AND name = ? AND version = ?'
+_GET = "SELECT value FROM objects WHERE realm = ? AND id = ? AND part = ?"
+_PUT = "INSERT INTO objects VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_REMOVE = "DELETE FROM objects WHERE realm = ? AND id = ? AND part = ?"
+_PAGE = (
+    "SELECT realm, id, part, value FROM objects"
+    " WHERE realm = ? AND (id, part) > (?, ?) AND id <= ? ORDER BY id, part LIMIT ?"
+)
+_REFERENCE_PAGE = (
+    'SELECT realm, name, version, value FROM "references" WHERE realm = ? AND name > ? ORDER BY name LIMIT ?'
+)
+_DROP_OBJECTS = (
+    "DELETE FROM objects WHERE realm = :realm AND id IN"
+    " (SELECT id FROM objects WHERE realm = :realm ORDER BY id, part LIMIT 256)"
+)
+_DROP_REFERENCES = 'DELETE FROM "references" WHERE realm = ?'
+_ENDS = "SELECT min(id), max(id) FROM objects WHERE realm = ?"
+_FOLLOWING = "SELECT min(id) FROM objects WHERE realm = ? AND id >= ?"
+_LAST = 2**63 - 1
+
+
+def open_backend(uri: StoreURI, options: Options) -> SQLiteBackend:
+    """The store in the file that `uri` names; options `synchronous` (full, normal, off) and `timeout` (a
+    duration).
+
+    Raises:
+        StoreURIError: an option is unknown or its value is.
+    """
+    return SQLiteBackend(uri.path, Settings.parse(options))
+
+
+class SQLiteBackend(Backend):
+    """Rows in two tables of one SQLite file."""
+
+    scope = "machine"
+    transactional = True
+
+    def __init__(self, path: str, settings: Settings | None = None, clock: Clock | None = None) -> None:
+        self._connections = Connections(path, settings or Settings(), clock or SystemClock())
+        self._read, self._write = self._connections.read, self._connections.write
+
+    def setup(self) -> None:
+        self._connections.create()
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        def read(connection: sqlite3.Connection) -> dict[ObjectKey, bytes]:
+            found: dict[ObjectKey, bytes] = {}
+            firsts = [key.id for key in keys if key.part == 0]
+            if len(firsts) > 1:
+                for ids in _chunks(firsts, _CHUNK):
+                    padding = [ids[-1]] * (_width(len(ids)) - len(ids))
+                    rows = connection.execute(_many(len(ids)), (realm, *ids, *padding))
+                    found.update((ObjectKey(id), value) for id, value in rows)
+            for key in keys:
+                if key.part or len(firsts) == 1:
+                    row = connection.execute(_GET, (realm, key.id, key.part)).fetchone()
+                    if row is not None:
+                        found[key] = row[0]
+            return found
+
+        return self._read(read)
+
+    def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        check_name(realm, "realm")
+        check_rows(realm, rows)
+        for chunk in _chunks(rows, _CHUNK):
+
+            def write(connection: sqlite3.Connection, chunk: Sequence[ObjectRow] = chunk) -> Swapped:
+                connection.executemany(_PUT, [(realm, id, part, value) for id, part, value in chunk])
+                return Swapped()
+
+            self._write(write)
+
+    def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
+        for chunk in _chunks(list(keys), _CHUNK):
+
+            def delete(connection: sqlite3.Connection, chunk: Sequence[ObjectKey] = chunk) -> Swapped:
+                connection.executemany(_REMOVE, [(realm, id, part) for id, part in chunk])
+                return Swapped()
+
+            self._write(delete)
+
+    def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
+        check_name(name)
+        return self._read(lambda connection: _reference(connection, realm, name))
+
+    def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
+        check_name(realm, "realm")
+        check_reference(realm, name, new)
+        return self._change(_INSERT, (realm, name, *new), realm, name)
+
+    def swap_reference(
+        self, realm: str, name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        check_reference(realm, name, new)
+        return self._change(_SWAP, (*new, realm, name, expected_version), realm, name)
+
+    def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
+        check_name(name)
+        return self._change(_DELETE, (realm, name, expected_version), realm, name)
+
+    def write_and_swap(
+        self, realm: str, rows: Sequence[ObjectRow], name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        check_reference(realm, name, new)
+        check_rows(realm, rows)
+        puts = [(realm, id, part, value) for id, part, value in rows]
+
+        def write(connection: sqlite3.Connection) -> Swapped | Conflict:
+            if connection.execute(_SWAP, (*new, realm, name, expected_version)).rowcount != 1:
+                return Conflict(_reference(connection, realm, name))
+            connection.executemany(_PUT, puts)
+            return Swapped()
+
+        return self._write(write)
+
+    def drop_realm(self, realm: str) -> bool:
+        def drop(connection: sqlite3.Connection) -> Swapped | Conflict:
+            return Swapped() if connection.execute(_DROP_OBJECTS, {"realm": realm}).rowcount else Conflict()
+
+        while isinstance(self._write(drop), Swapped):
+            pass
+        self._change(_DROP_REFERENCES, (realm,), realm, "")
+        return True
+
+    def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
+        """Ranges of ids within realms; they are even where ids are, because finding quantiles would read all
+        rows."""
+        names = self._realms(table) if realms is None else sorted(set(realms))
+        if table == "references":
+            return [Split(table, tuple((name,) for name in group)) for group in _grouped(names, n)]
+        per_realm = -(-max(1, n) // max(1, len(names)))
+        ranges = [(name, low, high) for name in names for low, high in self._ranges(name, per_realm)]
+        return [Split(table, tuple(group)) for group in _grouped(ranges, n)]
+
+    def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
+        for part in split.detail:
+            if split.table == "objects":
+                yield from self._scan_objects(*part)  # type: ignore[misc]  # (realm, low, high) as made by splits()
+            else:
+                yield from self._scan_references(*part)  # type: ignore[misc]  # (realm,) as made by splits()
+
+    def _change(
+        self, statement: str, arguments: tuple[object, ...], realm: str, name: str
+    ) -> Swapped | Conflict:
+        def change(connection: sqlite3.Connection) -> Swapped | Conflict:
+            if connection.execute(statement, arguments).rowcount >= 1:
+                return Swapped()
+            return Conflict(_reference(connection, realm, name))
+
+        return self._write(change)
+
+    def _scan_objects(self, realm: str, low: int, high: int) -> Iterator[pa.RecordBatch]:
+        after = (low - 1, _LAST)
+        while page := self._read(partial(_page, _PAGE, (realm, *after, high, BATCH_ROWS))):
+            yield object_batch(page)
+            after = page[-1][1:3]
+
+    def _scan_references(self, realm: str) -> Iterator[pa.RecordBatch]:
+        after = ""
+        while page := self._read(partial(_page, _REFERENCE_PAGE, (realm, after, BATCH_ROWS))):
+            yield reference_batch(page)
+            after = page[-1][1]
+
+    def _realms(self, table: Table) -> list[str]:
+        following = f'SELECT min(realm) FROM "{table}" WHERE realm > ?'
+        names = [""]
+        while (name := self._read(partial(_row, following, (names[-1],)))[0]) is not None:
+            names.append(name)
+        return names[1:]
+
+    def _ranges(self, realm: str, n: int) -> list[tuple[int, int]]:
+        """Ranges, ends included, that cover every id of a realm, about `n`; none is known to be empty."""
+        first, last = self._read(partial(_row, _ENDS, (realm,)))
+        if first is None:
+            return [(0, _LAST)]
+        starts = [first]
+        step = max(1, (last - first) // (4 * n))
+        for guess in range(first + step, last + 1, step):
+            if guess > starts[-1]:
+                starts.append(self._read(partial(_row, _FOLLOWING, (realm, guess)))[0])
+        firsts = [0, *[group[0] for group in _grouped(starts, n)][1:]]
+        lasts = [first - 1 for first in firsts[1:]] + [_LAST]
+        return list(zip(firsts, lasts, strict=True))
+
+
+def _row(statement: str, arguments: tuple[object, ...], connection: sqlite3.Connection) -> tuple[Any, ...]:
+    row: tuple[Any, ...] = connection.execute(statement, arguments).fetchone()
+    return row
+
+
+def _reference(connection: sqlite3.Connection, realm: str, name: str) -> ReferenceRow | None:
+    row = connection.execute(_READ, (realm, name)).fetchone()
+    return None if row is None else ReferenceRow(*row)
+
+
+def _width(count: int) -> int:
+    """Placeholders of a statement for `count` values: powers of two, so that few statements are prepared."""
+    return 1 << (count - 1).bit_length()
+
+
+_statements: dict[int, str] = {}
+
+
+def _many(count: int) -> str:
+    width = _width(count)
+    if width not in _statements:
+        marks = ", ".join("?" * width)
+        _statements[width] = f"SELECT id, value FROM objects WHERE realm = ? AND part = 0 AND id IN ({marks})"
+    return _statements[width]
+
+
+def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def _grouped(items: Sequence[T], n: int) -> list[Sequence[T]]:
+    """At most `n` runs of items of about equal length."""
+    size = max(1, -(-len(items) // max(1, n)))
+    return _chunks(items, size)
+
+
+def _page(
+    statement: str, arguments: tuple[object, ...], connection: sqlite3.Connection
+) -> list[tuple[Any, ...]]:
+    """Rows up to `BATCH_BYTES` of values; the cursor is closed, so that nothing stays read-locked."""
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    cursor = connection.execute(statement, arguments)
+    for row in cursor:
+        rows.append(row)
+        size += len(row[3])
+        if size >= BATCH_BYTES:
+            break
+    cursor.close()
+    return rows

@@ -1,0 +1,230 @@
+"""Connections to one SQLite file: a pool of readers, one writer, and turns among processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from polaris_spark.backends import Options
+from polaris_spark.backends.base import Conflict, Swapped
+from polaris_spark.backends.sqlite import files
+from polaris_spark.backends.sqlite.forks import PATIENCE_S, Forkable, Turnstile
+from polaris_spark.clock import Clock
+from polaris_spark.config import Secret, duration_ms, refuse_unknown_options
+from polaris_spark.errors import OutcomeUnknownError, StateError, StoreURIError, TryAgainError
+
+T = TypeVar("T")
+
+_POOL: Final = 8
+_CACHE_KIB: Final = 16_384
+_LONGEST_SLEEP_MS: Final = 4.0
+_PATIENCE_MS: Final = 250.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Options of a SQLite store: `synchronous` of SQLite, and how long to wait for a turn, in
+    milliseconds."""
+
+    synchronous: str = "full"
+    timeout: int = 30_000
+
+    @classmethod
+    def parse(cls, options: Options) -> Settings:
+        """Settings from the options of a store URI.
+
+        Raises:
+            StoreURIError: an option or its value is unknown.
+        """
+        refuse_unknown_options("sqlite", options, ("synchronous", "timeout"))
+        texts = {
+            name: value.reveal() if isinstance(value, Secret) else value for name, value in options.items()
+        }
+        synchronous = texts.get("synchronous", "full").lower()
+        if synchronous not in ("full", "normal", "off"):
+            raise StoreURIError(f"synchronous={synchronous!r} of a sqlite: store; it is full, normal or off")
+        return cls(synchronous, duration_ms("timeout", texts.get("timeout", "30 s")))
+
+
+class Connections(Forkable):
+    """Runs functions on connections to one file. Thread-safe; a forked child opens its own."""
+
+    def __init__(self, path: str, settings: Settings, clock: Clock) -> None:
+        super().__init__()
+        self._path, self._settings, self._clock = path, settings, clock
+        self._refusal = ""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._turnstile = Turnstile()
+        self._writing = threading.Lock()
+        self._writer: sqlite3.Connection | None = None
+        self._readers: deque[sqlite3.Connection] = deque()
+
+    def read(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        """What `function` reads on a connection outside any transaction: each statement sees the newest state."""
+        with self._turnstile:
+            self._refuse_if_unusable()
+            connection = self._reader() or self._opened()
+            try:
+                return self._read(connection, function)
+            finally:
+                if len(self._readers) < _POOL and not self._refusal:
+                    self._readers.append(connection)
+                else:
+                    connection.close()
+
+    def write(self, function: Callable[[sqlite3.Connection], Swapped | Conflict]) -> Swapped | Conflict:
+        """What `function` answers, in a write transaction that is committed if it answers `Swapped`, else undone.
+
+        Raises:
+            TryAgainError: there was no turn before the timeout, or the disk is full; nothing was written.
+            OutcomeUnknownError: the commit itself failed.
+        """
+        with self._turnstile:
+            self._refuse_if_unusable()
+            if not self._writing.acquire(timeout=self._settings.timeout / 1_000):
+                raise self._no_turn()
+            try:
+                self._refuse_if_unusable()
+                if self._writer is None:
+                    self._writer = self._opened()
+                return self._transaction(self._writer, function)
+            finally:
+                self._writing.release()
+
+    def create(self) -> None:
+        """Create the file (mode 0600) and the tables in it, where they are missing.
+
+        Raises:
+            StoreURIError: the file cannot be created, is not a database, or is one of another program.
+            NewerFormatError: a newer release made it.
+        """
+        with self._turnstile:
+            self._refuse_if_unusable()
+            files.create_file(self._path)
+            connection = files.connect(self._path)
+            try:
+                self._patiently(lambda: files.create_tables(connection, self._path))
+            finally:
+                connection.close()
+
+    def close(self) -> None:
+        """Close all connections; those in use when their operation ends."""
+        self._refusal = self._refusal or "is closed"
+        if self._process == os.getpid():
+            with self._writing:
+                self._close_all()
+
+    def before_fork(self) -> None:
+        if self._turnstile.hold(PATIENCE_S):
+            self._close_all()
+
+    def after_fork_in_parent(self) -> None:
+        self._turnstile.let_go()
+
+    def after_fork_in_child(self) -> None:
+        if self._writer is not None or self._readers or self._turnstile.active:
+            self._inherited = (self._writer, self._readers)  # kept, so that they are not closed here
+            self._refusal = "was in use when this process was forked from its parent; use a new process"
+        self._begin()
+
+    def _close_all(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        while (connection := self._reader()) is not None:
+            connection.close()
+
+    def _refuse_if_unusable(self) -> None:
+        if not self._refusal and self._process != os.getpid():
+            self._refusal = "was open when this process was forked behind Python's back; use a new process"
+        if self._refusal:
+            raise StateError(f"the store sqlite://{self._path} {self._refusal}")
+
+    def _reader(self) -> sqlite3.Connection | None:
+        try:
+            return self._readers.pop()
+        except IndexError:
+            return None
+
+    def _read(self, connection: sqlite3.Connection, function: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return function(connection)
+        except sqlite3.Error as error:
+            if not files.busy(error):
+                raise files.explained(self._path, error) from error
+        return self._patiently(lambda: function(connection))
+
+    def _transaction(
+        self, connection: sqlite3.Connection, function: Callable[[sqlite3.Connection], Swapped | Conflict]
+    ) -> Swapped | Conflict:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            if not files.busy(error):
+                raise files.explained(self._path, error) from error
+            self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        try:
+            outcome = function(connection)
+        except BaseException as error:
+            files.undo(connection)
+            if isinstance(error, sqlite3.Error):
+                raise files.explained(self._path, error) from error
+            raise
+        if isinstance(outcome, Conflict):
+            files.undo(connection)
+            return outcome
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            files.undo(connection)
+            if files.full(error):
+                raise files.explained(self._path, error) from error
+            raise OutcomeUnknownError(
+                f"the commit to sqlite://{self._path} failed ({error}): it may or may not survive"
+            ) from error
+        return outcome
+
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        """Repeat while another process has its turn: short sleeps first, and again for those who waited
+        longest."""
+        start, longest = self._clock.monotonic_ms(), 0.1
+        while True:
+            try:
+                return attempt()
+            except sqlite3.Error as error:
+                if not files.busy(error):
+                    raise files.explained(self._path, error) from error
+            waited = self._clock.monotonic_ms() - start
+            if waited >= self._settings.timeout:
+                raise self._no_turn()
+            longest = min(longest * 2, _LONGEST_SLEEP_MS) if waited < _PATIENCE_MS else 0.5
+            self._clock.sleep_ms(random.uniform(0.05, longest))
+
+    def _no_turn(self) -> TryAgainError:
+        return TryAgainError(
+            f"sqlite://{self._path} was busy for {self._settings.timeout} ms; nothing was changed, try again"
+        )
+
+    def _opened(self) -> sqlite3.Connection:
+        connection = files.connect(self._path)
+        try:
+            self._patiently(lambda: self._prepare(connection))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        files.check_tables(connection, self._path)
+        connection.execute(f"PRAGMA synchronous = {self._settings.synchronous}")
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        connection.execute("PRAGMA temp_store = MEMORY")

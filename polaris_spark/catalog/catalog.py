@@ -1,0 +1,51 @@
+"""One catalog's branch, opened: what the protocol handlers work on."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.entities import Context
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.commits.change import Change
+from polaris_spark.commits.state import Snapshot, State, StoredObjects
+from polaris_spark.system.registry import References
+
+R = TypeVar("R")
+
+
+class Catalog:
+    """A branch of a catalog. Thread-safe."""
+
+    def __init__(
+        self, references: References, row: CatalogRow, context: Context, files: Files, *, branch: str = "main"
+    ) -> None:
+        self.references = references
+        self.row = row
+        self.context = context
+        self.files = files
+        self.reference = head_name(row, branch)
+        self.reader = StoredObjects(references.store)
+        """Reads committed content."""
+
+    @property
+    def name(self) -> str:
+        """The catalog's name in its realm."""
+        return self.row.name
+
+    def head(self) -> Snapshot:
+        """The newest commit, read now."""
+        return self.references.read(self.reference)
+
+    def view(self) -> State:
+        """The newest commit, read now, as changes see it."""
+        return State(self.head(), _no_id, rewrites=False)
+
+    def commit(self, change: Change[R]) -> R:
+        """Commit a change to this branch."""
+        return self.references.commit(self.reference, change)
+
+
+def _no_id() -> int:
+    raise AssertionError("reading needs no ids")

@@ -1,0 +1,227 @@
+"""What changes to namespaces, tables and views have in common: finding entities by name, and logging."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Namespace, id_bytes, id_from
+from polaris_spark.clock import Clock
+from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.state import State
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NoSuchViewError,
+)
+from polaris_spark.index import Entry
+from polaris_spark.index.keys import entry_key
+
+R = TypeVar("R")
+S = TypeVar("S", bound=msgspec.Struct)
+
+NamespaceName = tuple[str, ...]
+
+SEPARATOR = "\x1f"
+"""Joins the levels of a namespace in paths and queries of the REST protocol."""
+
+
+class TableName(NamedTuple):
+    """Identifier of a table or view within a catalog."""
+
+    namespace: NamespaceName
+    name: str
+
+    def __str__(self) -> str:
+        return ".".join((*self.namespace, self.name))
+
+
+class Context(NamedTuple):
+    """What every change of a catalog needs besides its request."""
+
+    clock: Clock
+    warehouse: str
+    """Absolute location below which tables and views without a location of their own are put."""
+    metadata_files: bool
+    """Whether every commit also writes the metadata file."""
+    shared_locations: bool
+    """Whether tables may overlap with others' locations."""
+    operation_lifetime_ms: int
+    """How long an operation id is remembered, at least."""
+
+
+class Found(NamedTuple):
+    """An entity in the index `names`: the id of its content, and its stable entity id."""
+
+    content: int
+    entity_id: int
+
+
+def namespace_key(namespace: Sequence[str]) -> bytes:
+    """Key of a namespace in the index `names`."""
+    return entry_key(namespace[:-1], NAMESPACE, namespace[-1])
+
+
+def table_key(name: TableName, kind: bytes = TABLE) -> bytes:
+    """Key of a table or view in the index `names`."""
+    return entry_key(name.namespace, kind, name.name)
+
+
+def check_name(parts: Sequence[str]) -> None:
+    """Refuse names that no client could address.
+
+    Raises:
+        BadRequestError: no parts, an empty part, or the separator 0x1F in one.
+    """
+    if not parts:
+        raise BadRequestError("a namespace has at least one level")
+    for part in parts:
+        if not part:
+            raise BadRequestError("names must not be empty")
+        if SEPARATOR in part:
+            raise BadRequestError(f"name {part!r} contains 0x1F, which separates levels in the protocol")
+        try:
+            part.encode()
+        except UnicodeEncodeError as error:
+            raise BadRequestError(f"name {part!r} is not valid Unicode") from error
+
+
+def find(state: State, key: bytes) -> Found | None:
+    """The entity of a key, recorded as read."""
+    entry = state.lookup(NAMES, key)
+    return None if entry is None else Found(entry.pointer, id_from(entry.value))
+
+
+def require_namespace(state: State, namespace: NamespaceName) -> Found | None:
+    """The namespace of that name; the root of the catalog, (), always exists and is None.
+
+    Raises:
+        NoSuchNamespaceError: it does not exist.
+    """
+    if not namespace:
+        return None
+    found = find(state, namespace_key(namespace))
+    if found is None:
+        raise NoSuchNamespaceError(f"Namespace does not exist: {'.'.join(namespace)}")
+    return found
+
+
+def require(state: State, name: TableName, kind: bytes) -> Found:
+    """The table or view of that name.
+
+    Raises:
+        NoSuchTableError, NoSuchViewError: it does not exist.
+    """
+    found = find(state, table_key(name, kind))
+    if found is None:
+        if kind == TABLE:
+            raise NoSuchTableError(f"Table does not exist: {name}")
+        raise NoSuchViewError(f"View does not exist: {name}")
+    return found
+
+
+def require_free(state: State, name: TableName, kind: bytes) -> None:
+    """Refuse a name that a table or view has; tables and views share names.
+
+    Raises:
+        AlreadyExistsError: it is taken.
+    """
+    taken = taken_by(state, name)
+    if taken is not None:
+        same = "" if taken == _LABELS[kind] else " with same name"
+        raise AlreadyExistsError(f"{taken}{same} already exists: {name}")
+
+
+_LABELS = {TABLE: "Table", VIEW: "View"}
+
+
+def taken_by(state: State, name: TableName) -> str | None:
+    """What has a name: `Table`, `View` or nothing."""
+    found = state.lookup_many(NAMES, [table_key(name, kind) for kind in _LABELS])
+    return next(
+        (label for label, entry in zip(_LABELS.values(), found, strict=True) if entry is not None), None
+    )
+
+
+def put(state: State, key: bytes, found: Found) -> None:
+    """Point a name at content."""
+    state.put(NAMES, key, Entry(found.content, id_bytes(found.entity_id)))
+
+
+class CatalogChange(Change[R]):
+    """A change of a catalog's head."""
+
+    action: str
+
+    def __init__(self, context: Context, operation: Operation) -> None:
+        self.context = context
+        self.operation = operation
+
+    def prepare(self, view: State) -> object:
+        """The time of the change, in milliseconds since 1970."""
+        return self.context.clock.now_ms()
+
+    def record(
+        self,
+        state: State,
+        now: int,
+        entity_id: int,
+        key: bytes,
+        *,
+        before: int = 0,
+        after: int = 0,
+        summary: dict[str, str] | None = None,
+        old_key: bytes = b"",
+        result: bytes = b"",
+    ) -> None:
+        """Add the change's log entry."""
+        operation = self.operation
+        state.log(
+            LogEntry(
+                operation.id,
+                operation.principal,
+                now,
+                self.action,
+                entity_id,
+                key,
+                before,
+                after,
+                summary or {},
+                result,
+                old_key,
+            )
+        )
+
+
+def add_entity(state: State, key: bytes, content: int, entity_id: int) -> None:
+    """A new entity under `key`."""
+    put(state, key, Found(content, entity_id))
+    state.put(IDS, id_bytes(entity_id), Entry(value=key))
+
+
+def remove_entity(state: State, key: bytes, entity_id: int) -> None:
+    """Take an entity away."""
+    state.remove(NAMES, key)
+    state.remove(IDS, id_bytes(entity_id))
+
+
+def default_location(state: State, context: Context, name: TableName, uuid: str) -> str:
+    """Where a table or view without a location of its own is put: it ends in its uuid, so it is never taken.
+
+    Below the `location` property of its namespace if that has one, else below the warehouse.
+    """
+    found = require_namespace(state, name.namespace)
+    base = state.get(found.content, Namespace).properties.get("location") if found else None
+    if base is None:
+        base = "/".join((context.warehouse, *(_slug(part) for part in name.namespace)))
+    return f"{base.rstrip('/')}/{_slug(name.name)}-{uuid}"
+
+
+def _slug(part: str) -> str:
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in part)
+    return safe[:64]

@@ -1,0 +1,165 @@
+"""Files beside the rows: exported metadata, and what a purge deletes. Local paths are handled directly,
+everything else through pyiceberg's FileIO."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pyiceberg.io import FileIO, load_file_io
+
+from polaris_spark.errors import BadRequestError, ForbiddenError, PolarisError, TryAgainError
+
+
+def local_path(location: str) -> Path | None:
+    """The path of a `file:` location, or None where it is not on this machine."""
+    if location.startswith("/"):
+        return Path(location)
+    uri = urlsplit(location)
+    if uri.scheme != "file" or uri.netloc not in ("", "localhost"):
+        return None
+    return (
+        Path(location.split(":", 1)[1].replace("//localhost", "", 1))
+        if uri.netloc
+        else Path(_strip(location))
+    )
+
+
+def _strip(location: str) -> str:
+    path = location.split(":", 1)[1]
+    return "/" + path.lstrip("/")
+
+
+class Files:
+    """Reads, writes and deletes files of a catalog's tables; `properties` go to pyiceberg's FileIO."""
+
+    def __init__(self, properties: dict[str, str]) -> None:
+        self._properties = properties
+
+    def io(self, location: str) -> FileIO:
+        """The FileIO that serves a location.
+
+        Raises:
+            BadRequestError: none does.
+        """
+        try:
+            return load_file_io(self._properties, location)
+        except (ValueError, ImportError) as error:
+            raise BadRequestError(f"nothing here can read or write {location!r}: {error}") from error
+
+    def read(self, location: str) -> bytes:
+        """The content of a file.
+
+        Raises:
+            BadRequestError: it cannot be read.
+        """
+        try:
+            path = local_path(location)
+            if path is not None:
+                return _read_local(path)
+            with self.io(location).new_input(location).open() as stream:
+                return stream.read()
+        except (OSError, ValueError) as error:
+            raise BadRequestError(f"cannot read {location!r}: {error}") from error
+
+    def write_all(self, files: Sequence[tuple[str, bytes]]) -> None:
+        """Write (location, content) pairs, replacing what is there.
+
+        Raises:
+            BadRequestError, ForbiddenError: a file cannot be written there.
+            TryAgainError: a file cannot be written there now.
+        """
+        for location, content in files:
+            try:
+                self._write(location, content)
+            except (OSError, ValueError) as error:
+                raise _unwritable(location, error) from error
+
+    def _write(self, location: str, content: bytes) -> None:
+        path = local_path(location)
+        if path is not None:
+            _write_local(path, content)
+            return
+        with self.io(location).new_output(location).create(overwrite=True) as stream:
+            stream.write(content)
+
+    def delete_all(self, locations: Iterable[str]) -> list[str]:
+        """Delete files; those already gone count as deleted. What could not be deleted is returned.
+
+        Local files lose the checksum file that Hadoop's file system writes beside each, too.
+        """
+        failed = []
+        for location in locations:
+            try:
+                path = local_path(location)
+                if path is not None:
+                    path.unlink(missing_ok=True)
+                    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+                else:
+                    self.io(location).delete(location)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, PolarisError):
+                failed.append(location)
+        return failed
+
+
+def remove_empty_folders(location: str, deleted: Iterable[str]) -> None:
+    """Remove the folders of deleted files, up to a local location, that hold nothing any more."""
+    root = local_path(location)
+    folders = {path.parent for file in deleted if (path := local_path(file)) is not None}
+    for folder in folders if root is not None else ():
+        for at in (folder, *folder.parents):
+            if root != at and root not in at.parents:
+                break
+            with contextlib.suppress(OSError):
+                at.rmdir()
+
+
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+_IMPOSSIBLE = {
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+    errno.EINVAL,
+    errno.ELOOP,
+}
+
+
+def _unwritable(location: str, error: Exception) -> PolarisError:
+    """What a client is told; never 500, which Iceberg's clients take for an unknown outcome."""
+    number = getattr(error, "errno", None)
+    message = f"cannot write {location!r}, nothing was changed: {error}"
+    if number in _FORBIDDEN:
+        return ForbiddenError(message)
+    if number in _IMPOSSIBLE or not isinstance(error, OSError):
+        return BadRequestError(message)
+    return TryAgainError(message)
+
+
+def _read_local(path: Path) -> bytes:
+    """The content of a regular file; devices and pipes could go on for ever."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a regular file")
+    return path.read_bytes()
+
+
+def _write_local(path: Path, content: bytes) -> None:
+    """Plain write: a metadata file's name is unique to its version, and nobody knows it before the commit."""
+    try:
+        path.write_bytes(content)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def absolute(location: str) -> str:
+    """A warehouse location as an absolute URI; a relative or bare path becomes a `file:` URI of this machine."""
+    if (urlsplit(location).scheme and "://" in location) or location.startswith("file:"):
+        return location.rstrip("/")
+    return "file://" + str(Path(location).expanduser().resolve())

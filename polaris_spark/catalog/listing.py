@@ -1,0 +1,105 @@
+"""Listing the children of a namespace in pages that all see the same commit."""
+
+from __future__ import annotations
+
+import base64
+from typing import NamedTuple
+
+import msgspec
+
+from polaris_spark.catalog.entities import NamespaceName
+from polaris_spark.catalog.rows import NAMES
+from polaris_spark.commits.log import ancestor
+from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.errors import BadRequestError, HistoryTrimmedError, PolarisError
+from polaris_spark.index.keys import children, decode_key
+
+
+class PageToken(msgspec.Struct, frozen=True, array_like=True):
+    """Where a listing goes on: after `key`, in the commit that its first page saw."""
+
+    reference: str
+    number: int
+    commit: int
+    key: bytes
+
+    def text(self) -> str:
+        """The token as URL-safe text."""
+        return base64.urlsafe_b64encode(_encode(self)).decode().rstrip("=")
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(PageToken).decode
+
+
+class Page(NamedTuple):
+    """Names in order, and the token of the next page if there is one."""
+
+    names: list[str]
+    next: str | None
+
+
+def list_names(
+    head: Snapshot,
+    reference: str,
+    namespace: NamespaceName,
+    kind: bytes,
+    *,
+    token: str | None,
+    size: int | None,
+) -> Page:
+    """Names of one kind directly in `namespace`: all of them, or a page of `size`.
+
+    Raises:
+        BadRequestError: the token is no token, belongs to another listing, or has expired.
+    """
+    start, end = children(namespace, kind)
+    snapshot, prefix = head, len(start)
+    if token:
+        after = _parse(token, reference)
+        if not start <= after.key < end:
+            raise BadRequestError("this page token belongs to another listing")
+        snapshot, start = _pinned(head, after), after.key + b"\x00"
+    keys: list[bytes] = []
+    for key, _ in snapshot.index(NAMES).range(start, end):
+        if size is not None and len(keys) == size:
+            commit = snapshot.commit
+            next_token = PageToken(reference, commit.number, snapshot.head.commit, keys[-1])
+            return Page(_names(keys, prefix), next_token.text())
+        keys.append(key)
+    return Page(_names(keys, prefix), None)
+
+
+def _names(keys: list[bytes], prefix: int) -> list[str]:
+    """The names in keys whose first `prefix` bytes are namespace and kind; 0x00 marks an escape."""
+    return [decode_key(key)[2] if b"\0" in key else key[prefix:].decode() for key in keys]
+
+
+def _parse(token: str, reference: str) -> PageToken:
+    try:
+        parsed = _decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise BadRequestError(f"{token!r} is not a page token") from error
+    if parsed.reference != reference:
+        raise BadRequestError("this page token belongs to another catalog or branch")
+    return parsed
+
+
+def _pinned(head: Snapshot, token: PageToken) -> Snapshot:
+    """The snapshot of the commit that a token names, verified as an ancestor of the head."""
+    try:
+        if ancestor(head.store, head.head, token.number) != token.commit:
+            raise BadRequestError("this page token names no commit of this catalog")
+        return at_commit(head, token.commit)
+    except HistoryTrimmedError as error:
+        raise BadRequestError("this page token has expired; list again from the start") from error
+    except (PolarisError, ValueError) as error:
+        raise BadRequestError(f"this page token is not valid: {error}") from error
+
+
+def at_commit(head: Snapshot, commit_id: int) -> Snapshot:
+    """An older commit of the same reference, opened for reading."""
+    commit = head.store.get(commit_id, Commit)
+    older = msgspec.structs.replace(head.head, commit=commit_id, number=commit.number, time=commit.time)
+    return Snapshot(head.store, b"", older, commit)

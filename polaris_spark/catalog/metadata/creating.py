@@ -1,0 +1,138 @@
+"""New tables from a `CreateTableRequest` of the REST specification.
+
+The rules are those of Iceberg's `TableMetadata.newTableMetadata`: all ids are assigned anew.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+from polaris_spark.catalog.metadata import table_pieces as pieces
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.rows import NO_OBJECTS
+from polaris_spark.catalog.metadata.schemas import SchemaIndex, fresh_ids
+from polaris_spark.catalog.metadata.table_updates import (
+    FORMAT_VERSION,
+    RESERVED_PROPERTIES,
+    parse_version,
+    strip_trailing_slash,
+)
+from polaris_spark.catalog.metadata.texts import (
+    Json,
+    as_object,
+    find_object,
+    get_object,
+    get_text_map,
+    invalid,
+    refused,
+)
+from polaris_spark.catalog.metadata.transforms import (
+    FIRST_PARTITION_ID,
+    check_names,
+    check_sort_order,
+    check_spec,
+    read_sort_order,
+    read_spec,
+)
+from polaris_spark.catalog.metadata.versions import DEFAULT_FORMAT_VERSION, SUPPORTED_FORMAT_VERSION
+
+NEW_TABLE_PROPERTIES = {"write.parquet.compression-codec": "zstd"}
+"""Properties that a new table has unless its request says otherwise."""
+
+_COMMIT_PROPERTIES = (
+    "commit.retry.num-retries",
+    "commit.retry.min-wait-ms",
+    "commit.retry.max-wait-ms",
+    "commit.retry.total-timeout-ms",
+)
+_ENCRYPTION_PROPERTIES = ("encryption.key-id", "encryption.data-key-length")
+_COLUMN_METRICS = "write.metadata.metrics.column."
+
+
+def create_table(request: Json, *, uuid: str, location: str, now_ms: int) -> TableDraft:
+    """The draft of a new table.
+
+    Args:
+        request: `schema`, and maybe `partition-spec`, `write-order` and `properties`; of these, `format-version`
+            chooses the version (default 2) and other reserved ones are not stored.
+        uuid: of the table.
+        location: where it lives; the request's own is for the caller to weigh.
+        now_ms: milliseconds since 1970 UTC.
+    Raises:
+        BadRequestError: the request is malformed, or its parts do not fit together.
+    """
+    as_object(request, "create table request")
+    asked = get_text_map(request, "properties") if request.get("properties") is not None else {}
+    draft = TableDraft.of(None, NO_OBJECTS, now_ms=now_ms)
+    draft.uuid, draft.location = uuid, strip_trailing_slash(location)
+    draft.format_version = parse_version(asked.get(FORMAT_VERSION, str(DEFAULT_FORMAT_VERSION)))
+    if not 1 <= draft.format_version <= SUPPORTED_FORMAT_VERSION:
+        raise invalid(
+            f"Unsupported format version: v{draft.format_version} (supported: v{SUPPORTED_FORMAT_VERSION})"
+        )
+    properties = {k: v for k, v in {**NEW_TABLE_PROPERTIES, **asked}.items() if k not in RESERVED_PROPERTIES}
+    schema, old = fresh_ids(get_object(request, "schema"), 0, count(1).__next__)
+    check_properties(properties, old, draft.format_version)
+    pieces.add_schema(draft, {"schema": schema})
+    new_ids = {column.name: column.id for column in SchemaIndex(schema).by_id.values()}
+    _add_spec(draft, find_object(request, "partition-spec"), old, new_ids)
+    _add_order(draft, find_object(request, "write-order"), old, new_ids)
+    draft.own_properties().update(properties)
+    return draft
+
+
+def check_properties(properties: dict[str, str], schema: SchemaIndex, format_version: int) -> None:
+    """Refuse properties that a new table cannot have.
+
+    Raises:
+        BadRequestError: naming the property.
+    """
+    for name in properties:
+        column = name.removeprefix(_COLUMN_METRICS)
+        if column != name and schema.find(column) is None:
+            raise refused(
+                f"Invalid metrics config, could not find column {column} from table prop {name} in schema"
+            )
+    for name in _COMMIT_PROPERTIES:
+        value = properties.get(name)
+        if value is None:
+            continue
+        if not value.lstrip("+-").isdigit():
+            raise refused(f"Table property {name} must have integer value")
+        if value.startswith("-"):
+            raise refused(f"Table property {name} must have non negative integer value")
+    found = [name for name in _ENCRYPTION_PROPERTIES if name in properties]
+    if format_version < 3 and found:
+        raise invalid(f"Invalid properties for v{format_version}: {found}")
+
+
+def _add_spec(draft: TableDraft, asked: Json | None, old: SchemaIndex, new_ids: dict[str, int]) -> None:
+    spec = read_spec({"spec-id": 0, **(asked or {"fields": []})})
+    check_names(spec, old)
+    check_spec(spec, old)
+    fields = [
+        {
+            **field,
+            "source-id": _moved(field["source-id"], old, new_ids),
+            "field-id": FIRST_PARTITION_ID + position,
+        }
+        for position, field in enumerate(spec["fields"])
+    ]
+    pieces.add_spec(draft, {"spec": {**spec, "fields": fields}})
+
+
+def _add_order(draft: TableDraft, asked: Json | None, old: SchemaIndex, new_ids: dict[str, int]) -> None:
+    order = read_sort_order(
+        {**(asked or {"fields": []}), "order-id": 1 if (asked or {}).get("fields") else 0}
+    )
+    check_sort_order(order, old)
+    fields = [{**field, "source-id": _moved(field["source-id"], old, new_ids)} for field in order["fields"]]
+    pieces.add_sort_order(draft, {"sort-order": {**order, "fields": fields}})
+    draft.default_sort_order_id = draft.last_added_sort_order_id or 0
+
+
+def _moved(source_id: int, old: SchemaIndex, new_ids: dict[str, int]) -> int:
+    column = old.by_id.get(source_id)
+    if column is None:
+        raise refused(f"Cannot find source column: {source_id}")
+    return new_ids[column.name]

@@ -1,0 +1,83 @@
+"""Logs that grow at one end: newest items inline, older ones in pieces that merge by size.
+
+Appending writes at most one piece, and a log of n items stands in O(log n) pieces, because a full tail
+becomes a piece that swallows the pieces before it as long as they are not larger (the logarithmic method of
+Bentley and Saxe, 1980). Items leave a log at its old end only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from polaris_spark.catalog.metadata.rows import Log, LogItems, LogSegment, NewId, NewRows, ObjectReader
+
+SEPARATOR = b",\n"
+"""Between the items of a piece. Items are compact JSON, where a line feed never occurs."""
+
+TAIL = 8
+"""Items kept inline at most; one more folds all but the newest into a piece."""
+
+
+def count(log: Log) -> int:
+    """Number of items."""
+    return sum(segment.items for segment in log.segments) - log.skip + len(log.tail)
+
+
+def append(log: Log, items: Sequence[bytes], reader: ObjectReader, new_id: NewId) -> tuple[Log, NewRows]:
+    """A log with these compact JSON texts at its end, and the new pieces."""
+    tail = (*log.tail, *items)
+    if len(tail) <= TAIL:
+        return Log(log.segments, log.skip, tail), []
+    return _fold(Log(log.segments, log.skip, tail), reader, new_id)
+
+
+def drop_first(log: Log, items: int) -> Log:
+    """A log without its first `items` items; reads and writes nothing."""
+    segments, skip = log.segments, log.skip + items
+    while segments and segments[0].items <= skip:
+        skip -= segments[0].items
+        segments = segments[1:]
+    return Log(segments, skip, log.tail) if segments else Log((), 0, log.tail[skip:])
+
+
+def keep_last(log: Log, items: int) -> Log:
+    """A log of at most its last `items` items; reads and writes nothing."""
+    excess = count(log) - items
+    return drop_first(log, excess) if excess > 0 else log
+
+
+def texts(log: Log, reader: ObjectReader) -> list[bytes]:
+    """All items as parts that, joined by commas, are the inside of a JSON array."""
+    parts = [_segment_text(log, position, reader) for position in range(len(log.segments))]
+    parts += log.tail
+    return parts
+
+
+def text(log: Log, reader: ObjectReader) -> bytes:
+    """All items as the inside of a JSON array."""
+    return b",".join(texts(log, reader))
+
+
+def items(log: Log, reader: ObjectReader) -> list[bytes]:
+    """All items, oldest first."""
+    found: list[bytes] = []
+    for position in range(len(log.segments)):
+        found += _segment_text(log, position, reader).split(SEPARATOR)
+    return [*found, *log.tail]
+
+
+def _fold(log: Log, reader: ObjectReader, new_id: NewId) -> tuple[Log, NewRows]:
+    folded, newest = log.tail[:-1], log.tail[-1:]
+    texts, items, first = [SEPARATOR.join(folded)], len(folded), len(log.segments)
+    while first and log.segments[first - 1].items <= items:
+        first -= 1
+        texts.insert(0, _segment_text(log, first, reader))
+        items += log.segments[first].items - (0 if first else log.skip)
+    id = new_id()
+    segments = (*log.segments[:first], LogSegment(items, id))
+    return Log(segments, log.skip if first else 0, newest), [(id, LogItems(SEPARATOR.join(texts)))]
+
+
+def _segment_text(log: Log, position: int, reader: ObjectReader) -> bytes:
+    found = reader.get(log.segments[position].piece, LogItems).text
+    return found.split(SEPARATOR, log.skip)[-1] if position == 0 and log.skip else found

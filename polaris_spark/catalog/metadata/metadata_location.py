@@ -1,0 +1,48 @@
+"""Where the metadata file of a version lies (Iceberg's `BaseMetastoreTableOperations`)."""
+
+from __future__ import annotations
+
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.table_updates import strip_trailing_slash
+from polaris_spark.catalog.metadata.texts import invalid
+from polaris_spark.catalog.metadata.view_draft import ViewDraft
+
+METADATA_PATH = "write.metadata.path"
+METADATA_COMPRESSION = "write.metadata.compression-codec"
+
+_EXTENSIONS = {"none": ".metadata.json", "gzip": ".gz.metadata.json"}
+
+
+def metadata_location(draft: TableDraft | ViewDraft, uuid: str) -> str:
+    """The location of a draft's metadata file: `<directory>/<number>-<uuid>.metadata.json`.
+
+    The directory is the property `write.metadata.path`, else `metadata` below the location. The number has
+    five digits and is one more than in the location before, or 0. Names of files to be compressed end in
+    `.gz.metadata.json`.
+
+    Args:
+        uuid: makes the name unique.
+    Raises:
+        BadRequestError: `write.metadata.compression-codec` is neither `none` nor `gzip`, or there is no directory.
+    """
+    codec = draft.properties.get(METADATA_COMPRESSION, "none").lower()
+    extension = _EXTENSIONS.get(codec)
+    if extension is None:
+        raise invalid(f"Invalid codec name: {codec}")
+    path = draft.properties.get(METADATA_PATH)
+    if not path and not draft.location:
+        raise invalid(f"A table without a location needs the property {METADATA_PATH} for its metadata files")
+    directory = strip_trailing_slash(path) if path else f"{strip_trailing_slash(draft.location)}/metadata"
+    previous = draft.base.metadata_location if draft.base is not None else ""
+    return f"{directory}/{version_of(previous) + 1:05d}-{uuid}{extension}"
+
+
+def is_compressed(location: str) -> bool:
+    """Whether the name of a metadata file says that it is compressed with gzip."""
+    return location.endswith((".gz.metadata.json", ".metadata.json.gz"))
+
+
+def version_of(location: str) -> int:
+    """The number in the name of a metadata file, -1 if it has none."""
+    number, dash, _ = location.rsplit("/", 1)[-1].partition("-")
+    return int(number) if dash and number.isascii() and number.isdigit() else -1

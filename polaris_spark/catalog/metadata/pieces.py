@@ -1,0 +1,187 @@
+"""The pieces of a draft: read when first needed, written when the draft is frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from polaris_spark.catalog.metadata.rows import NewId, NewRows, Numbered, ObjectReader, Piece
+from polaris_spark.catalog.metadata.texts import Json, decode, encode, invalid
+from polaris_spark.index import Entry, Index, IndexRoot
+
+_SIGN = 1 << 63
+_KEY_BYTES = 8
+
+
+class NumberedPieces:
+    """Schemas, specs, sort orders or view versions of a draft, in their order."""
+
+    __slots__ = ("_base", "_changed", "_cls", "_pointers", "_reader", "_texts", "_values")
+
+    def __init__(self, cls: type[Piece], base: tuple[Numbered, ...], reader: ObjectReader) -> None:
+        self._cls = cls
+        self._reader = reader
+        self._base = base
+        self._changed = False
+        self._pointers = {numbered.id: numbered.piece for numbered in base}
+        self._values: dict[int, Json] = {}
+        self._texts: dict[int, bytes] = {}
+
+    def __contains__(self, id: int) -> bool:
+        return id in self._pointers
+
+    def __len__(self) -> int:
+        return len(self._pointers)
+
+    def ids(self) -> list[int]:
+        """The numbers, in order."""
+        return list(self._pointers)
+
+    def get(self, id: int) -> Json | None:
+        """The piece with this number, parsed; None if there is none."""
+        if id not in self._pointers:
+            return None
+        if id not in self._values:
+            text = self._texts.get(id)
+            if text is None:
+                text = self._reader.get(self._pointers[id], self._cls).text
+            self._values[id] = decode(text)
+        return self._values[id]
+
+    def all(self) -> list[tuple[int, Json]]:
+        """Every piece with its number, parsed."""
+        unread = [
+            self._pointers[id] for id in self._pointers if id not in self._values and id not in self._texts
+        ]
+        if len(unread) > 1:
+            found = self._reader.get_many(unread, self._cls)
+            for id, pointer in self._pointers.items():
+                if pointer in found and id not in self._values:
+                    self._values[id] = decode(found[pointer].text)
+        return [(id, self.get(id) or {}) for id in self._pointers]
+
+    def add(self, id: int, value: Json, text: bytes | None = None) -> None:
+        """Add a piece; `text` is what to keep where it is known.
+
+        Raises:
+            BadRequestError: the number is taken.
+        """
+        if id in self._pointers:
+            raise invalid(f"Multiple entries with same key: {id}")
+        self._changed = True
+        self._pointers[id] = 0
+        self._values[id] = value
+        self._texts[id] = encode(value) if text is None else text
+
+    def remove(self, ids: Collection[int]) -> None:
+        """Remove the pieces with these numbers."""
+        self._changed = True
+        for id in ids:
+            for held in (self._pointers, self._values, self._texts):
+                held.pop(id, None)
+
+    def keep(self, ids: Sequence[int]) -> None:
+        """Keep the pieces with these numbers only, in this order."""
+        self.remove([id for id in self._pointers if id not in ids])
+        self._pointers = {id: self._pointers[id] for id in ids}
+
+    def freeze(self, new_id: NewId, rows: NewRows) -> tuple[Numbered, ...]:
+        """The pieces as a row names them; new ones are put into `rows`."""
+        if not self._changed:
+            return self._base
+        for id, text in self._texts.items():
+            self._pointers[id] = pointer = new_id()
+            rows.append((pointer, self._cls(text)))
+        self._texts = {}
+        return tuple([Numbered(id, pointer) for id, pointer in self._pointers.items()])
+
+
+class Placed(NamedTuple):
+    """A piece that an index holds, with its position in the array that it belongs to."""
+
+    pointer: int
+    order: int
+
+
+class IndexedPieces:
+    """Snapshots or statistics of a draft, by snapshot id; imported tables may have several statistics for one."""
+
+    __slots__ = ("_added", "_cls", "_index", "_reader", "_removed")
+
+    def __init__(self, cls: type[Piece], root: IndexRoot, reader: ObjectReader) -> None:
+        self._cls = cls
+        self._reader = reader
+        self._index = Index(root, reader.read_shards)
+        self._added: dict[int, list[tuple[int, bytes]]] = {}
+        self._removed: set[int] = set()
+
+    def __contains__(self, snapshot_id: int) -> bool:
+        return snapshot_id in self._added or self.place(snapshot_id) is not None
+
+    def place(self, snapshot_id: int) -> Placed | None:
+        """Where a piece stands that is written already, or has just been frozen."""
+        if snapshot_id in self._removed:
+            return None
+        entry = self._index.get(key_of(snapshot_id))
+        return None if entry is None else Placed(entry.pointer, int.from_bytes(entry.value, "big"))
+
+    def get(self, snapshot_id: int) -> Json | None:
+        """The (first) piece of a snapshot id, parsed."""
+        if snapshot_id in self._added:
+            return decode(self._added[snapshot_id][0][1])
+        place = self.place(snapshot_id)
+        return None if place is None else decode(self._reader.get(place.pointer, self._cls).text)
+
+    def add(self, snapshot_id: int, text: bytes, order: int) -> None:
+        """Add one more piece at a position in the array."""
+        self._added.setdefault(snapshot_id, []).append((order, text))
+
+    def remove(self, snapshot_id: int) -> None:
+        """Remove all pieces of a snapshot id."""
+        self._added.pop(snapshot_id, None)
+        self._removed.add(snapshot_id)
+
+    def values(self) -> Iterator[Json]:
+        """All pieces, parsed, in their order. Reads everything."""
+        written = [
+            (order, id, self._reader.get(pointer, self._cls).text)
+            for id, pointer, order in placed(self._index)
+            if id not in self._removed
+        ]
+        added = [(order, id, text) for id, texts in self._added.items() for order, text in texts]
+        return (decode(text) for _, _, text in sorted(written + added))
+
+    def freeze(self, new_id: NewId, rows: NewRows, quota: int) -> IndexRoot:
+        """The index as a row embeds it, at most `quota` bytes; new pieces and shards are put into `rows`."""
+        for snapshot_id in self._removed:
+            start = key_of(snapshot_id)
+            for key, _ in list(self._index.range(start, _after(start))):
+                self._index.remove(key)
+        for snapshot_id, texts in self._added.items():
+            for position, (order, text) in enumerate(texts):
+                pointer = new_id()
+                rows.append((pointer, self._cls(text)))
+                value = order.to_bytes(max(1, -(-order.bit_length() // 8)), "big")
+                self._index.put(key_of(snapshot_id, position), Entry(pointer, value))
+        self._added, self._removed = {}, set()
+        root, shards = self._index.freeze(quota, new_id)
+        rows.extend(shards)
+        return root
+
+
+def placed(index: Index) -> Iterator[tuple[int, int, int]]:
+    """(snapshot id, pointer, order) of everything in an index, by key."""
+    for key, entry in index.range(b"", None):
+        id = int.from_bytes(key[:_KEY_BYTES], "big") - _SIGN
+        yield id, entry.pointer, int.from_bytes(entry.value, "big")
+
+
+def key_of(snapshot_id: int, position: int = 0) -> bytes:
+    """The index key of a snapshot id: eight bytes that sort as numbers do, and which one of several."""
+    key = (snapshot_id + _SIGN).to_bytes(_KEY_BYTES, "big")
+    return key + position.to_bytes(4, "big") if position else key
+
+
+def _after(key: bytes) -> bytes | None:
+    following = int.from_bytes(key, "big") + 1
+    return following.to_bytes(_KEY_BYTES, "big") if following < 1 << 64 else None

@@ -1,0 +1,324 @@
+"""Schemas as JSON: an index of their columns, checks, equality, and fresh column ids.
+
+The rules are those of Iceberg's `Schema`, `SchemaParser`, `Types` and `AssignFreshIds`
+(specification: https://iceberg.apache.org/spec/#schemas-and-data-types).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from polaris_spark.catalog.metadata.texts import (
+    Json,
+    find_int,
+    get_int,
+    get_longs,
+    get_objects,
+    get_text,
+    invalid,
+    refused,
+)
+from polaris_spark.errors import BadRequestError
+
+NESTED = frozenset({"struct", "list", "map"})
+
+_SIMPLE = frozenset(
+    {
+        "boolean",
+        "int",
+        "long",
+        "float",
+        "double",
+        "date",
+        "time",
+        "timestamp",
+        "timestamptz",
+        "timestamp_ns",
+        "timestamptz_ns",
+        "string",
+        "uuid",
+        "binary",
+        "unknown",
+        "variant",
+        "geometry",
+        "geography",
+    }
+)
+_PARAMETRIC = {
+    "fixed": re.compile(r"fixed\[\s*(\d+)\s*\]", re.IGNORECASE),
+    "decimal": re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", re.IGNORECASE),
+    "geometry": re.compile(r"geometry\s*(?:\(\s*([^)]*?)\s*\))?", re.IGNORECASE),
+    "geography": re.compile(r"geography\s*(?:\(\s*([^,]*?)\s*(?:,\s*(\w*)\s*)?\))?", re.IGNORECASE),
+}
+_SINCE_VERSION_3 = frozenset(
+    {"timestamp_ns", "timestamptz_ns", "variant", "unknown", "geometry", "geography"}
+)
+_MAX_DECIMAL_PRECISION = 38
+
+
+class Column(NamedTuple):
+    """A column at any depth: fields of structs, elements of lists, keys and values of maps."""
+
+    id: int
+    name: str
+    """Full name, parts joined by dots."""
+    label: str
+    """Last part of the name."""
+    required: bool
+    kind: str
+    """`struct`, `list`, `map`, or the primitive type's name without parameters."""
+    type: str
+    """The type as text, normalised."""
+    parent: int | None
+    """Id of the column that holds this one."""
+    has_default: bool
+    """Whether it has an initial default that is not null."""
+
+
+class SchemaIndex:
+    """The columns of one schema by id and by name.
+
+    Raises:
+        BadRequestError: the schema is malformed, or names or ids stand in it twice.
+    """
+
+    __slots__ = ("by_id", "by_name", "highest_id", "identifiers", "schema_id")
+
+    def __init__(self, schema: Json) -> None:
+        if schema.get("type") != "struct":
+            raise invalid(f"Cannot create schema, not a struct type: {schema.get('type')}")
+        self.by_id: dict[int, Column] = {}
+        self.by_name: dict[str, int] = {}
+        short: dict[str, int] = {}
+        self._walk(schema, (), (), None, short)
+        for name, id in short.items():
+            self.by_name.setdefault(name, id)
+        self.schema_id = find_int(schema, "schema-id") or 0
+        self.highest_id = max(self.by_id, default=0)
+        present = schema.get("identifier-field-ids") is not None
+        self.identifiers = frozenset(get_longs(schema, "identifier-field-ids")) if present else frozenset()
+        for id in self.identifiers:
+            self._check_identifier(id)
+
+    def find(self, name: str) -> Column | None:
+        """The column with this full name; lists and maps of structs may leave `element` and `value` out."""
+        id = self.by_name.get(name)
+        return None if id is None else self.by_id[id]
+
+    def ancestors(self, column: Column) -> Iterator[Column]:
+        """The columns around one, innermost first."""
+        while column.parent is not None:
+            column = self.by_id[column.parent]
+            yield column
+
+    def _walk(
+        self,
+        type: Any,
+        path: tuple[str, ...],
+        short: tuple[str, ...],
+        parent: int | None,
+        names: dict[str, int],
+    ) -> None:
+        for label, id, required, inner, has_default, in_short in _children(type):
+            kind, text = type_of(inner)
+            here, shortened = (*path, label), ((*short, label) if in_short else short)
+            if kind == "unknown" and required:
+                raise invalid(f"Cannot create required field with unknown type: {label}")
+            if has_default and kind in NESTED:
+                raise invalid(f"Invalid default value for {kind}: {label} (must be null)")
+            self._add(Column(id, ".".join(here), label, required, kind, text, parent, has_default))
+            names.setdefault(".".join((*short, label)), id)
+            self._walk(inner, here, shortened, id, names)
+
+    def _add(self, column: Column) -> None:
+        if column.id in self.by_id:
+            raise invalid(
+                f"Multiple entries with same id {column.id}: {self.by_id[column.id].name} and {column.name}"
+            )
+        other = self.by_name.get(column.name)
+        if other is not None:
+            raise refused(
+                f"Invalid schema: multiple fields for name {column.name}: {other} and {column.id}",
+            )
+        self.by_id[column.id] = column
+        self.by_name[column.name] = column.id
+
+    def _check_identifier(self, id: int) -> None:
+        column = self.by_id.get(id)
+        if column is None:
+            raise invalid(f"Cannot add fieldId {id} as an identifier field: field does not exist")
+        problem = None
+        if column.kind in NESTED or column.kind == "variant":
+            problem = "not a primitive type field"
+        elif not column.required:
+            problem = "not a required field"
+        elif column.kind in ("double", "float"):
+            problem = "must not be float or double field"
+        for around in reversed(list(self.ancestors(column))):
+            if around.kind != "struct":
+                problem = problem or f"must not be nested in {around.name}"
+            elif not around.required:
+                problem = problem or f"must not be nested in an optional field {around.name}"
+        if problem:
+            raise invalid(f"Cannot add field {column.label} as an identifier field: {problem}")
+
+
+def type_of(type: Any) -> tuple[str, str]:
+    """Kind and normal text of a type; nested types have their kind as text.
+
+    Raises:
+        BadRequestError: there is no such type.
+    """
+    if isinstance(type, dict):
+        nested = type.get("type")
+        if isinstance(nested, str) and nested in NESTED:
+            return nested, nested
+    if not isinstance(type, str):
+        raise invalid(f"Cannot parse type from json: {type}")
+    lower = type.lower()
+    if lower in _SIMPLE:
+        return lower, lower
+    for kind, pattern in _PARAMETRIC.items():
+        match = pattern.fullmatch(type)
+        if match:
+            return kind, _parametric_text(kind, [part for part in match.groups() if part])
+    raise invalid(f"Cannot parse type string to primitive: {type}")
+
+
+def check_format(index: SchemaIndex, format_version: int) -> None:
+    """Refuse types and defaults that a format version does not have.
+
+    Raises:
+        BadRequestError: naming each such column.
+    """
+    if format_version >= 3:
+        return
+    problems = []
+    for column in sorted(index.by_id.values()):
+        if column.kind in _SINCE_VERSION_3:
+            problems.append(f"Invalid type for {column.name}: {column.type} is not supported until v3")
+        if column.has_default:
+            problems.append(
+                f"Invalid initial default for {column.name}: a non-null default is not supported until v3"
+            )
+    if problems:
+        raise BadRequestError(
+            f"Invalid schema for v{format_version}:\n- " + "\n- ".join(problems), type="IllegalStateException"
+        )
+
+
+def same_schema(one: Json, other: Json) -> bool:
+    """Whether two schemas differ in nothing but their id. Fields that this release does not know count."""
+    return _comparable(one) == _comparable(other)
+
+
+def fresh_ids(
+    schema: Json, schema_id: int, next_id: Callable[[], int], base: SchemaIndex | None = None
+) -> tuple[Json, SchemaIndex]:
+    """A schema with new column ids, and the old one's index; columns that `base` has by name keep its ids.
+
+    A struct's own fields are numbered before what is nested in them.
+    """
+    old = SchemaIndex(schema)
+    ids: dict[int, int] = {}
+
+    def number(id: int) -> int:
+        known = None if base is None else base.find(old.by_id[id].name)
+        ids[id] = next_id() if known is None else known.id
+        return ids[id]
+
+    fresh = {**_renumbered(schema, number), "schema-id": schema_id}
+    if old.identifiers:
+        fresh["identifier-field-ids"] = [ids[id] for id in schema["identifier-field-ids"]]
+    return fresh, old
+
+
+def _children(type: Any) -> Iterator[tuple[str, int, bool, Any, bool, bool]]:
+    """(label, id, required, type, has a default, short names below keep the label) of nested columns."""
+    if not isinstance(type, dict):
+        return
+    if type["type"] == "struct":
+        for field in get_objects(type, "fields"):
+            label, id, required = get_text(field, "name"), get_int(field, "id"), _flag(field, "required")
+            yield label, id, required, _inner(field, "type"), field.get("initial-default") is not None, True
+    elif type["type"] == "list":
+        element = _inner(type, "element")
+        yield (
+            "element",
+            get_int(type, "element-id"),
+            _flag(type, "element-required"),
+            element,
+            False,
+            _plain(element),
+        )
+    else:
+        key, value = _inner(type, "key"), _inner(type, "value")
+        yield "key", get_int(type, "key-id"), True, key, False, True
+        yield "value", get_int(type, "value-id"), _flag(type, "value-required"), value, False, _plain(value)
+
+
+def _plain(type: Any) -> bool:
+    return type_of(type)[0] != "struct"
+
+
+def _inner(data: Json, name: str) -> Any:
+    if name not in data:
+        raise invalid(f"Cannot parse missing field: {name}")
+    return data[name]
+
+
+def _flag(data: Json, name: str) -> bool:
+    value = data.get(name)
+    if not isinstance(value, bool):
+        raise invalid(f"Cannot parse to a boolean value: {name}: {value}")
+    return value
+
+
+def _parametric_text(kind: str, parts: list[str]) -> str:
+    if kind == "fixed":
+        return f"fixed[{int(parts[0])}]"
+    if kind == "decimal":
+        if int(parts[0]) > _MAX_DECIMAL_PRECISION:
+            raise invalid(f"Decimals with precision larger than 38 are not supported: {parts[0]}")
+        return f"decimal({int(parts[0])}, {int(parts[1])})"
+    return f"{kind}({', '.join(parts)})" if parts else kind
+
+
+def _comparable(schema: Json) -> Json:
+    identifiers = frozenset(schema.get("identifier-field-ids") or ())
+    return {**_comparable_type(schema), "schema-id": None, "identifier-field-ids": identifiers}
+
+
+def _comparable_type(type: Any) -> Any:
+    if not isinstance(type, dict):
+        return type_of(type)[1]
+    known = {key: value for key, value in type.items() if value is not None}
+    if known["type"] == "struct":
+        known["fields"] = [
+            {key: _comparable_type(value) if key == "type" else value for key, value in field.items()}
+            for field in ({k: v for k, v in field.items() if v is not None} for field in known["fields"])
+        ]
+    for name in ("element", "key", "value"):
+        if name in known:
+            known[name] = _comparable_type(known[name])
+    return known
+
+
+def _renumbered(type: Any, number: Callable[[int], int]) -> Any:
+    if not isinstance(type, dict):
+        return type
+    if type["type"] == "struct":
+        numbered = [{**field, "id": number(field["id"])} for field in type["fields"]]
+        return {
+            **type,
+            "fields": [{**field, "type": _renumbered(field["type"], number)} for field in numbered],
+        }
+    fresh = dict(type)
+    names = ("element",) if type["type"] == "list" else ("key", "value")
+    for name in names:
+        fresh[f"{name}-id"] = number(type[f"{name}-id"])
+    for name in names:
+        fresh[name] = _renumbered(type[name], number)
+    return fresh

@@ -1,0 +1,237 @@
+"""Updates of a table's snapshots, branches, tags and statistics; `table_updates` lists the rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polaris_spark.catalog.metadata.draft import MAIN, TableDraft
+from polaris_spark.catalog.metadata.pieces import IndexedPieces
+from polaris_spark.catalog.metadata.rows import Ref
+from polaris_spark.catalog.metadata.snapshot_history import LogEntry
+from polaris_spark.catalog.metadata.texts import (
+    Json,
+    decode,
+    encode,
+    find_int,
+    find_long,
+    find_text,
+    get_long,
+    get_longs,
+    get_object,
+    get_objects,
+    get_text,
+    get_text_map,
+    get_texts,
+    invalid,
+    refused,
+)
+from polaris_spark.catalog.metadata.versions import ROW_LINEAGE_VERSION
+from polaris_spark.errors import CommitFailedError
+
+_REF_FIELDS = {
+    "min-snapshots-to-keep": "Min snapshots to keep must be greater than 0",
+    "max-snapshot-age-ms": "Max snapshot age must be greater than 0 ms",
+    "max-ref-age-ms": "Max reference age must be greater than 0",
+}
+
+
+def add_snapshot(draft: TableDraft, update: Json) -> None:
+    """Apply `add-snapshot`."""
+    snapshot = get_object(update, "snapshot")
+    for pieces, what in (
+        (draft.schemas, "schema"),
+        (draft.specs, "partition spec"),
+        (draft.sort_orders, "sort order"),
+    ):
+        if not len(pieces):
+            raise refused(f"Attempting to add a snapshot before a {what} is added")
+    check_snapshot(snapshot)
+    id = snapshot["snapshot-id"]
+    if id in draft.snapshots:
+        raise refused(f"Snapshot already exists for id: {id}")
+    number = find_long(snapshot, "sequence-number") or 0
+    has_parent = snapshot.get("parent-snapshot-id") is not None
+    if draft.format_version > 1 and number <= draft.last_sequence_number and has_parent:
+        raise _stale(
+            f"Cannot add snapshot with sequence number {number} older than last sequence number "
+            f"{draft.last_sequence_number}"
+        )
+    if draft.format_version >= ROW_LINEAGE_VERSION:
+        _assign_rows(draft, snapshot)
+    draft.last_sequence_number = number
+    draft.snapshots.add(id, encode(snapshot), draft.take_order())
+    draft.added_snapshots[id] = snapshot["timestamp-ms"]
+    draft.changes.append(("add-snapshot", id))
+    _summarize(draft, snapshot)
+
+
+def check_snapshot(snapshot: Json) -> None:
+    """Check that the fields of a snapshot that every reader needs are there.
+
+    Raises:
+        BadRequestError: one is missing or malformed.
+    """
+    get_long(snapshot, "snapshot-id")
+    get_long(snapshot, "timestamp-ms")
+    find_long(snapshot, "sequence-number")
+    find_long(snapshot, "parent-snapshot-id")
+    find_int(snapshot, "schema-id")
+    find_text(snapshot, "key-id")
+    if "summary" in snapshot:
+        get_text_map(snapshot, "summary")
+    if "manifest-list" in snapshot:
+        get_text(snapshot, "manifest-list")
+    else:
+        get_texts(snapshot, "manifests")
+    first_row_id, added_rows = find_long(snapshot, "first-row-id"), find_long(snapshot, "added-rows")
+    if first_row_id is not None and first_row_id < 0:
+        raise invalid(f"Invalid first-row-id (cannot be negative): {first_row_id}")
+    if added_rows is not None and added_rows < 0:
+        raise invalid(f"Invalid added-rows (cannot be negative): {added_rows}")
+    if first_row_id is not None and added_rows is None:
+        raise invalid("Invalid added-rows (required when first-row-id is set): null")
+
+
+def set_snapshot_ref(draft: TableDraft, update: Json) -> None:
+    """Apply `set-snapshot-ref`."""
+    name, id = get_text(update, "ref-name"), get_long(update, "snapshot-id")
+    value = read_ref(update)
+    existing = draft.refs.get(name)
+    if existing is not None and ref_fields(decode(existing.text)) == ref_fields(value):
+        return
+    if id not in draft.snapshots:
+        raise refused(f"Cannot set {name} to unknown snapshot: {id}")
+    if name == MAIN:
+        if value["type"] != "branch":
+            raise refused(f"Cannot set {name} to a tag, it must be a branch")
+        draft.current_snapshot_id = id
+        draft.log_entries.append(LogEntry(draft.added_snapshots.get(id, draft.last_updated_ms), id))
+    draft.refs[name] = Ref(name, id, encode(value), 0, 0)
+    draft.changes.append(("set-snapshot-ref", (name, id)))
+
+
+def read_ref(data: Json) -> Json:
+    """A branch or tag as metadata writes it.
+
+    Raises:
+        BadRequestError: the type is unknown, or retention does not fit it or is not above 0.
+    """
+    ref: Json = {"snapshot-id": get_long(data, "snapshot-id"), "type": get_text(data, "type").lower()}
+    if ref["type"] not in ("branch", "tag"):
+        raise invalid(f"Invalid snapshot ref type: {data['type']}")
+    keep, snapshot_age = find_int(data, "min-snapshots-to-keep"), find_long(data, "max-snapshot-age-ms")
+    if ref["type"] == "tag" and keep is not None:
+        raise invalid("Tags do not support setting minSnapshotsToKeep")
+    if ref["type"] == "tag" and snapshot_age is not None:
+        raise invalid("Tags do not support setting maxSnapshotAgeMs")
+    for name, value in zip(_REF_FIELDS, (keep, snapshot_age, find_long(data, "max-ref-age-ms")), strict=True):
+        if value is not None and value <= 0:
+            raise invalid(f"{_REF_FIELDS[name]}: {value}")
+        if value is not None:
+            ref[name] = value
+    return ref
+
+
+def ref_fields(ref: Json) -> tuple[Any, ...]:
+    """What two refs must have in common to be equal."""
+    return ref["snapshot-id"], ref["type"].lower(), *(ref.get(name) for name in _REF_FIELDS)
+
+
+def remove_snapshot_ref(draft: TableDraft, update: Json) -> None:
+    """Apply `remove-snapshot-ref`."""
+    _remove_ref(draft, get_text(update, "ref-name"))
+
+
+def remove_snapshots(draft: TableDraft, update: Json) -> None:
+    """Apply `remove-snapshots`."""
+    found = [id for id in dict.fromkeys(get_longs(update, "snapshot-ids")) if id in draft.snapshots]
+    if not found:
+        return
+    for id in found:
+        draft.snapshots.remove(id)
+        draft.added_snapshots.pop(id, None)
+        _remove_statistics(draft, draft.statistics, id, "remove-statistics")
+        _remove_statistics(draft, draft.partition_statistics, id, "remove-partition-statistics")
+    draft.changes.append(("remove-snapshots", found))
+    gone = set(found)
+    for name in [ref.name for ref in draft.refs.values() if ref.snapshot_id in gone]:
+        _remove_ref(draft, name)
+
+
+def set_statistics(draft: TableDraft, update: Json) -> None:
+    """Apply `set-statistics`."""
+    file = get_object(update, "statistics")
+    get_text(file, "statistics-path")
+    get_long(file, "file-size-in-bytes")
+    get_long(file, "file-footer-size-in-bytes")
+    get_objects(file, "blob-metadata")
+    _set_statistics(draft, draft.statistics, file, "set-statistics")
+
+
+def remove_statistics(draft: TableDraft, update: Json) -> None:
+    """Apply `remove-statistics`."""
+    _remove_statistics(draft, draft.statistics, get_long(update, "snapshot-id"), "remove-statistics")
+
+
+def set_partition_statistics(draft: TableDraft, update: Json) -> None:
+    """Apply `set-partition-statistics`."""
+    file = get_object(update, "partition-statistics")
+    get_text(file, "statistics-path")
+    get_long(file, "file-size-in-bytes")
+    _set_statistics(draft, draft.partition_statistics, file, "set-partition-statistics")
+
+
+def remove_partition_statistics(draft: TableDraft, update: Json) -> None:
+    """Apply `remove-partition-statistics`."""
+    id = get_long(update, "snapshot-id")
+    _remove_statistics(draft, draft.partition_statistics, id, "remove-partition-statistics")
+
+
+def _set_statistics(draft: TableDraft, pieces: IndexedPieces, file: Json, action: str) -> None:
+    id = get_long(file, "snapshot-id")
+    pieces.remove(id)
+    pieces.add(id, encode(file), draft.take_order())
+    draft.changes.append((action, id))
+
+
+def _remove_statistics(draft: TableDraft, pieces: IndexedPieces, id: int, action: str) -> None:
+    if id in pieces:
+        pieces.remove(id)
+        draft.changes.append((action, id))
+
+
+def _remove_ref(draft: TableDraft, name: str) -> None:
+    if name == MAIN:
+        draft.current_snapshot_id = None
+    if draft.refs.pop(name, None) is not None:
+        draft.changes.append(("remove-snapshot-ref", name))
+
+
+def _assign_rows(draft: TableDraft, snapshot: Json) -> None:
+    first_row_id = snapshot.get("first-row-id")
+    if first_row_id is None:
+        raise refused("Cannot add a snapshot: first-row-id is null")
+    if first_row_id < draft.next_row_id:
+        raise _stale(
+            f"Cannot add a snapshot, first-row-id is behind table next-row-id: {first_row_id} < "
+            f"{draft.next_row_id}"
+        )
+    draft.next_row_id += get_long(snapshot, "added-rows")
+
+
+def _stale(message: str) -> CommitFailedError:
+    """The error of a request that was made on an older state: its client makes it anew on the new one."""
+    return CommitFailedError(f"Validation failed, please retry: {message}")
+
+
+def _summarize(draft: TableDraft, snapshot: Json) -> None:
+    summary = snapshot.get("summary") or {}
+    counts = {
+        name: value for name, value in summary.items() if name.startswith(("added-", "deleted-", "removed-"))
+    }
+    operation = summary.get("operation", "overwrite" if summary else "")
+    draft.summary_of_snapshot = {
+        "snapshot-id": str(snapshot["snapshot-id"]),
+        "operation": operation,
+        **counts,
+    }

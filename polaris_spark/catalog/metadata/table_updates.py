@@ -1,0 +1,249 @@
+"""Metadata updates of tables, as the REST specification names them, applied to a draft.
+
+The rules are those of Iceberg's `TableMetadata.Builder`; the tests are modules of `tests/metadata/`.
+
+| update | rule | test |
+| --- | --- | --- |
+| assign-uuid | replaces the uuid if it differs | test_table_updates |
+| upgrade-format-version | never down; up to version 4; the same one changes nothing | test_table_updates |
+| add-schema | an equal one keeps its id, else the highest id + 1 | test_schemas |
+| | last-column-id only grows; types and defaults must exist in the format version | test_schemas |
+| set-current-schema | -1 is the last added; must exist | test_schemas |
+| | partition names must not be those of other columns; default spec and order must fit it | test_schemas |
+| remove-schemas | not the current one | test_schemas |
+| add-spec | fits the current schema; an equal one keeps its id, else the highest + 1 | test_partitioning |
+| | version 1 needs sequential field ids; missing field ids are assigned | test_partitioning |
+| set-default-spec | -1 is the last added; must exist in the end | test_partitioning |
+| remove-partition-specs | not the default one | test_partitioning |
+| add-sort-order | must fit the current schema; an equal one keeps its id, unsorted is 0 | test_partitioning |
+| set-default-sort-order | -1 is the last added; must exist in the end | test_partitioning |
+| add-snapshot | its id is new; its sequence number too, unless it has no parent | test_snapshots |
+| | version 3: first-row-id is not behind next-row-id, which grows by added-rows | test_snapshots |
+| set-snapshot-ref | the snapshot exists; main is a branch; an equal ref changes nothing | test_snapshots |
+| | main sets and logs the current snapshot, at its own time if it is new, else now | test_snapshots |
+| remove-snapshot-ref | main leaves no current snapshot; an unknown one changes nothing | test_snapshots |
+| remove-snapshots | with their statistics and refs, and the history up to them | test_snapshots |
+| set-statistics, set-partition-statistics | replace all of that snapshot | test_snapshots |
+| remove-statistics, remove-partition-statistics | an unknown one changes nothing | test_snapshots |
+| set-location | trailing slashes go; the same one changes nothing | test_table_updates |
+| set-properties | `format-version` upgrades; other reserved names are not stored | test_table_updates |
+| remove-properties | unknown ones are ignored | test_table_updates |
+| add-encryption-key | a known id changes nothing | test_table_updates |
+| remove-encryption-key | an unknown id changes nothing | test_table_updates |
+
+Four things are done otherwise than in Java, where it fails by accident or writes metadata that contradicts itself:
+removing more unknown snapshots than the table has changes nothing (Java fails); partition fields without ids get
+the next free ones (Java starts at 1000 again); what one request removed is gone for the rest of that request (Java
+can still make it current); a location that differs in trailing slashes only is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from polaris_spark.catalog.metadata import table_pieces as pieces
+from polaris_spark.catalog.metadata import table_snapshots as snapshots
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.texts import (
+    Json,
+    as_object,
+    encode,
+    get_int,
+    get_object,
+    get_text,
+    get_text_map,
+    get_texts,
+    invalid,
+)
+from polaris_spark.catalog.metadata.versions import SUPPORTED_FORMAT_VERSION
+from polaris_spark.errors import BadRequestError
+
+FORMAT_VERSION = "format-version"
+
+RESERVED_PROPERTIES = frozenset(
+    {
+        FORMAT_VERSION,
+        "uuid",
+        "snapshot-count",
+        "current-snapshot-id",
+        "current-snapshot-summary",
+        "current-snapshot-timestamp-ms",
+        "current-schema",
+        "default-partition-spec",
+        "default-sort-order",
+    }
+)
+"""Names that steer requests and are never stored (Iceberg's `TableProperties.RESERVED_PROPERTIES`)."""
+
+
+def apply(draft: TableDraft, update: Json) -> None:
+    """Apply one update of the REST specification to a draft.
+
+    Raises:
+        BadRequestError: the update is unknown, malformed or not possible.
+        CommitFailedError: a new snapshot was made on a state that the table has left: make it anew.
+    """
+    action = as_object(update, "metadata update").get("action")
+    apply_one = _UPDATES.get(action.lower()) if isinstance(action, str) else None
+    if apply_one is None:
+        raise _unknown(action)
+    apply_one(draft, update)
+
+
+def apply_all(draft: TableDraft, updates: Sequence[Json]) -> None:
+    """Apply updates in order; a table built from nothing starts in the first format version that they name.
+
+    Raises:
+        BadRequestError, CommitFailedError: as `apply` does.
+    """
+    if draft.base is None and not draft.changes:
+        for update in updates:
+            if as_object(update, "metadata update").get("action") == "upgrade-format-version":
+                version = get_int(update, FORMAT_VERSION)
+                _check_supported(version)
+                draft.format_version = version
+                break
+    for update in updates:
+        apply(draft, update)
+
+
+def set_properties(draft: TableDraft, update: Json) -> None:
+    """Apply `set-properties`."""
+    changed = get_text_map(update, newer_name(update, "updates", "updated"))
+    if not RESERVED_PROPERTIES.isdisjoint(changed):
+        if FORMAT_VERSION in changed:
+            upgrade_format_version(draft, {FORMAT_VERSION: parse_version(changed[FORMAT_VERSION])})
+        changed = {name: value for name, value in changed.items() if name not in RESERVED_PROPERTIES}
+    if changed:
+        draft.own_properties().update(changed)
+        draft.changes.append(("set-properties", None))
+
+
+def remove_properties(draft: TableDraft, update: Json) -> None:
+    """Apply `remove-properties`."""
+    removed = get_texts(update, newer_name(update, "removals", "removed"))
+    if removed:
+        properties = draft.own_properties()
+        for name in removed:
+            properties.pop(name, None)
+        draft.changes.append(("remove-properties", None))
+
+
+def upgrade_format_version(draft: TableDraft, update: Json) -> None:
+    """Apply `upgrade-format-version`."""
+    version = get_int(update, FORMAT_VERSION)
+    _check_supported(version)
+    if draft.base is None and not draft.changes_content:
+        draft.format_version = version
+    if version < draft.format_version:
+        raise invalid(f"Cannot downgrade v{draft.format_version} table to v{version}")
+    if version > draft.format_version:
+        draft.format_version = version
+        draft.changes.append(("upgrade-format-version", version))
+
+
+def newer_name(update: Json, newer: str, older: str) -> str:
+    """Which of two names of a field an update uses: the older one only where it stands alone."""
+    return older if older in update and newer not in update else newer
+
+
+def parse_version(text: str) -> int:
+    """The value of the property `format-version`.
+
+    Raises:
+        BadRequestError: it is not a number.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        raise invalid(f"Cannot parse property {FORMAT_VERSION} to an integer: {text}") from None
+
+
+def strip_trailing_slash(location: str) -> str:
+    """A location without slashes at its end.
+
+    Raises:
+        BadRequestError: it is empty.
+    """
+    if not location:
+        raise invalid("path must not be null or empty")
+    while location.endswith("/") and not location.endswith("://"):
+        location = location[:-1]
+    return location
+
+
+def _check_supported(version: int) -> None:
+    if not 1 <= version <= SUPPORTED_FORMAT_VERSION:
+        raise invalid(
+            f"Cannot upgrade table to unsupported format version: v{version} "
+            f"(supported: v{SUPPORTED_FORMAT_VERSION})"
+        )
+
+
+def _assign_uuid(draft: TableDraft, update: Json) -> None:
+    uuid = get_text(update, "uuid")
+    if uuid != draft.uuid:
+        draft.uuid = uuid
+        draft.changes.append(("assign-uuid", uuid))
+
+
+def _set_location(draft: TableDraft, update: Json) -> None:
+    location = strip_trailing_slash(get_text(update, "location"))
+    if location != draft.location:
+        draft.location = location
+        draft.changes.append(("set-location", location))
+
+
+def _add_encryption_key(draft: TableDraft, update: Json) -> None:
+    key = get_object(update, "encryption-key")
+    id = get_text(key, "key-id")
+    get_text(key, "encrypted-key-metadata")
+    if all(id != known for known, _ in draft.encryption_keys):
+        draft.encryption_keys = (*draft.encryption_keys, (id, encode(key)))
+        draft.changes.append(("add-encryption-key", id))
+
+
+def _remove_encryption_key(draft: TableDraft, update: Json) -> None:
+    id = get_text(update, "key-id")
+    kept = tuple(key for key in draft.encryption_keys if key[0] != id)
+    if len(kept) < len(draft.encryption_keys):
+        draft.encryption_keys = kept
+        draft.changes.append(("remove-encryption-key", id))
+
+
+def _unknown(action: Any) -> BadRequestError:
+    if action is None:
+        return invalid("Cannot parse metadata update. Missing field: action")
+    if action in ("add-view-version", "set-current-view-version"):
+        return BadRequestError(
+            f"Cannot apply update {action} to a table", type="UnsupportedOperationException"
+        )
+    return BadRequestError(f"Unknown metadata update: {action}", type="UnsupportedOperationException")
+
+
+_UPDATES: dict[str, Callable[[TableDraft, Json], None]] = {
+    "assign-uuid": _assign_uuid,
+    "upgrade-format-version": upgrade_format_version,
+    "add-schema": pieces.add_schema,
+    "set-current-schema": pieces.set_current_schema,
+    "remove-schemas": pieces.remove_schemas,
+    "add-spec": pieces.add_spec,
+    "set-default-spec": pieces.set_default_spec,
+    "remove-partition-specs": pieces.remove_specs,
+    "add-sort-order": pieces.add_sort_order,
+    "set-default-sort-order": pieces.set_default_sort_order,
+    "add-snapshot": snapshots.add_snapshot,
+    "set-snapshot-ref": snapshots.set_snapshot_ref,
+    "remove-snapshot-ref": snapshots.remove_snapshot_ref,
+    "remove-snapshots": snapshots.remove_snapshots,
+    "set-statistics": snapshots.set_statistics,
+    "remove-statistics": snapshots.remove_statistics,
+    "set-partition-statistics": snapshots.set_partition_statistics,
+    "remove-partition-statistics": snapshots.remove_partition_statistics,
+    "set-location": _set_location,
+    "set-properties": set_properties,
+    "remove-properties": remove_properties,
+    "add-encryption-key": _add_encryption_key,
+    "remove-encryption-key": _remove_encryption_key,
+}

@@ -1,0 +1,209 @@
+"""JSON texts, and the reading of request fields with the errors that Iceberg's JSON readers give."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from polaris_spark.errors import BadRequestError
+
+Json = dict[str, Any]
+"""A decoded JSON object."""
+
+_encode = msgspec.json.Encoder().encode
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+_MAX_INT = 2**31
+_MAX_LONG = 2**63
+
+
+def encode(value: Any) -> bytes:
+    """A value as compact JSON text.
+
+    Raises:
+        BadRequestError: a string is not valid Unicode.
+    """
+    try:
+        return _encode(value)
+    except UnicodeEncodeError as error:
+        raise invalid(f"Cannot write text that is not valid Unicode: {error}") from error
+
+
+def decode(text: bytes | msgspec.Raw) -> Json:
+    """A JSON object from its text.
+
+    Raises:
+        BadRequestError: it is not a JSON object.
+    """
+    try:
+        return _decode_object(text)
+    except msgspec.MsgspecError as error:
+        raise invalid(f"Cannot parse JSON object: {error}") from error
+
+
+def compact(text: bytes | msgspec.Raw) -> bytes:
+    """The same JSON text without white space between tokens."""
+    return msgspec.json.format(bytes(text), indent=-1)
+
+
+def invalid(message: str) -> BadRequestError:
+    """The error for what Java refuses as an illegal argument."""
+    return BadRequestError(message, type="IllegalArgumentException")
+
+
+def refused(message: str) -> BadRequestError:
+    """The error for what Java refuses by validation."""
+    return BadRequestError(message, type="ValidationException")
+
+
+def get_int(data: Mapping[str, Any], name: str) -> int:
+    """A required 32-bit integer.
+
+    Raises:
+        BadRequestError: missing, or something else.
+    """
+    return _whole(data, name, _MAX_INT, "an integer")
+
+
+def get_long(data: Mapping[str, Any], name: str) -> int:
+    """A required 64-bit integer.
+
+    Raises:
+        BadRequestError: missing, or something else.
+    """
+    return _whole(data, name, _MAX_LONG, "a long")
+
+
+def find_int(data: Mapping[str, Any], name: str) -> int | None:
+    """A 32-bit integer, or None where it is absent or null."""
+    return None if data.get(name) is None else get_int(data, name)
+
+
+def find_long(data: Mapping[str, Any], name: str) -> int | None:
+    """A 64-bit integer, or None where it is absent or null."""
+    return None if data.get(name) is None else get_long(data, name)
+
+
+def get_text(data: Mapping[str, Any], name: str) -> str:
+    """A required string.
+
+    Raises:
+        BadRequestError: missing, or something else.
+    """
+    value = _present(data, name, "string")
+    if not isinstance(value, str):
+        raise invalid(f"Cannot parse to a string value: {name}: {_shown(value)}")
+    return value
+
+
+def find_text(data: Mapping[str, Any], name: str) -> str | None:
+    """A string, or None where it is absent or null."""
+    return None if data.get(name) is None else get_text(data, name)
+
+
+def get_object(data: Mapping[str, Any], name: str) -> Json:
+    """A required object.
+
+    Raises:
+        BadRequestError: missing, or something else.
+    """
+    value = _present(data, name, "field")
+    if not isinstance(value, dict):
+        raise invalid(f"Cannot parse {name} from non-object: {_shown(value)}")
+    return value
+
+
+def find_object(data: Mapping[str, Any], name: str) -> Json | None:
+    """An object, or None where it is absent or null."""
+    return None if data.get(name) is None else get_object(data, name)
+
+
+def as_object(value: Any, what: str) -> Json:
+    """A value that must be an object; `what` names it in the error.
+
+    Raises:
+        BadRequestError: it is something else.
+    """
+    if not isinstance(value, dict):
+        raise invalid(f"Cannot parse {what} from non-object value: {_shown(value)}")
+    return value
+
+
+def get_objects(data: Mapping[str, Any], name: str) -> list[Json]:
+    """A required array of objects.
+
+    Raises:
+        BadRequestError: missing, or something else.
+    """
+    value = _present(data, name, "field")
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise invalid(f"Cannot parse {name} from non-array of objects: {_shown(value)}")
+    return value
+
+
+def get_longs(data: Mapping[str, Any], name: str) -> list[int]:
+    """A required array of 64-bit integers.
+
+    Raises:
+        BadRequestError: missing, or something else.
+    """
+    found = _list(data, name, int, "number")
+    for item in found:
+        if not -_MAX_LONG <= item < _MAX_LONG:
+            raise invalid(f"Cannot parse to a long value in {name}: {item}")
+    return found
+
+
+def get_texts(data: Mapping[str, Any], name: str) -> list[str]:
+    """A required array of strings.
+
+    Raises:
+        BadRequestError: missing, or something else.
+    """
+    return _list(data, name, str, "string")
+
+
+def get_text_map(data: Mapping[str, Any], name: str) -> dict[str, str]:
+    """A required object whose values are strings.
+
+    Raises:
+        BadRequestError: missing, or something else.
+    """
+    value = _present(data, name, "map")
+    if not isinstance(value, dict):
+        raise invalid(f"Cannot parse string map from non-object value: {name}: {_shown(value)}")
+    for key, item in value.items():
+        if not isinstance(item, str):
+            raise invalid(f"Cannot parse to a string value: {key}: {_shown(item)}")
+    return value
+
+
+def _present(data: Mapping[str, Any], name: str, kind: str) -> Any:
+    try:
+        return data[name]
+    except KeyError:
+        raise invalid(f"Cannot parse missing {kind}: {name}") from None
+
+
+def _whole(data: Mapping[str, Any], name: str, limit: int, kind: str) -> int:
+    value = _present(data, name, kind.split()[-1])
+    if not isinstance(value, int) or isinstance(value, bool) or not -limit <= value < limit:
+        raise invalid(f"Cannot parse to {kind} value: {name}: {_shown(value)}")
+    return value
+
+
+def _list(data: Mapping[str, Any], name: str, type: type[Any], kind: str) -> list[Any]:
+    value = _present(data, name, "list")
+    if not isinstance(value, list):
+        raise invalid(f"Cannot parse JSON array from non-array value: {name}: {_shown(value)}")
+    for item in value:
+        if not isinstance(item, type) or isinstance(item, bool):
+            raise invalid(f"Cannot parse {kind} from non-{kind} value in {name}: {_shown(item)}")
+    return value
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else text[:200] + "..."

@@ -1,0 +1,221 @@
+"""Partition specs and sort orders as JSON: transforms, binding to a schema, equality.
+
+The rules are those of Iceberg's `PartitionSpec`, `SortOrder` and `Transforms`
+(specification: https://iceberg.apache.org/spec/#partitioning, https://iceberg.apache.org/spec/#sorting).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from polaris_spark.catalog.metadata.schemas import NESTED, SchemaIndex
+from polaris_spark.catalog.metadata.texts import (
+    Json,
+    get_int,
+    get_objects,
+    get_text,
+    invalid,
+    refused,
+)
+
+FIRST_PARTITION_ID = 1000
+"""Ids of partition fields start here."""
+
+_WIDTH = re.compile(r"(\w+)\[(\d+)\]")
+_NAMED = frozenset({"identity", "year", "month", "day", "hour", "void"})
+_TIMESTAMPS = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
+_DATES = _TIMESTAMPS | {"date"}
+_NOT_IDENTITY = NESTED | {"variant", "geometry", "geography"}
+_SOURCES = {
+    "bucket": _DATES | {"int", "long", "time", "string", "binary", "fixed", "decimal", "uuid"},
+    "truncate": frozenset({"int", "long", "string", "binary", "decimal"}),
+    "year": _DATES,
+    "month": _DATES,
+    "day": _DATES,
+    "hour": _TIMESTAMPS,
+}
+
+
+def normal_transform(text: str) -> str:
+    """A transform as Iceberg writes it; an unknown one stays as it is."""
+    match = _WIDTH.fullmatch(text)
+    if match and match[1].lower() in ("bucket", "truncate"):
+        if int(match[2]) <= 0:
+            raise invalid(f"Invalid number of buckets or width: {match[2]} (must be > 0)")
+        return f"{match[1].lower()}[{int(match[2])}]"
+    return text.lower() if text.lower() in _NAMED else text
+
+
+def read_spec(spec: Json) -> Json:
+    """A partition spec as it came in a request, its transforms in normal form.
+
+    Raises:
+        BadRequestError: it is malformed, or only some of its fields have ids.
+    """
+    fields = [_read_partition_field(field) for field in get_objects(spec, "fields")]
+    with_ids = sum("field-id" in field for field in fields)
+    if with_ids not in (0, len(fields)):
+        raise invalid(
+            f"Cannot parse spec with missing field IDs: {len(fields) - with_ids} missing of "
+            f"{len(fields)} fields."
+        )
+    return {**spec, "fields": fields}
+
+
+def with_field_ids(spec: Json, known: list[Json], last_id: int) -> Json:
+    """A spec whose fields all have ids: given, of the same source and transform, else the next ones."""
+    ids = {(f["source-id"], f["transform"]): f["field-id"] for other in known for f in other["fields"]}
+    fields: list[Json] = []
+    for field in spec["fields"]:
+        if "field-id" not in field:
+            id = ids.get((field["source-id"], field["transform"]))
+            if id is None or any(id == other["field-id"] for other in fields):
+                last_id = id = max(last_id, FIRST_PARTITION_ID - 1) + 1
+            field = {**field, "field-id": id}
+        fields.append(field)
+    return {**spec, "fields": fields}
+
+
+def check_names(spec: Json, schema: SchemaIndex) -> None:
+    """Refuse a partition name that is empty, used twice, or the name of another column than its source.
+
+    Raises:
+        BadRequestError: naming it.
+    """
+    seen: set[str] = set()
+    for field in spec["fields"]:
+        name = field["name"]
+        column = schema.find(name) if name else None
+        if column is not None and field["source-id"] in schema.by_id and column.id != field["source-id"]:
+            raise invalid(f"Cannot create identity partition sourced from different field in schema: {name}")
+        if not name:
+            raise invalid(f"Cannot use empty partition name: {name}")
+        if name in seen:
+            raise invalid(f"Cannot use partition name more than once: {name}")
+        seen.add(name)
+
+
+def check_spec(spec: Json, schema: SchemaIndex) -> None:
+    """Refuse a spec whose sources are missing, in lists or maps, or of a type its transform cannot take.
+
+    Raises:
+        BadRequestError: naming the field or type.
+    """
+    for field in spec["fields"]:
+        if field["transform"] == "void":
+            continue
+        column = schema.by_id.get(field["source-id"])
+        if column is None:
+            raise refused(f"Cannot find source column for partition field: {_partition_text(field)}")
+        if column.kind in NESTED or column.kind == "variant":
+            raise refused(f"Cannot partition by non-primitive source field: {column.type}")
+        if not can_transform(field["transform"], column.kind):
+            raise refused(f"Invalid source type {column.type} for transform: {field['transform']}")
+        for around in schema.ancestors(column):
+            if around.kind != "struct":
+                raise refused(f"Invalid partition field parent: {around.type}")
+
+
+def check_sort_order(order: Json, schema: SchemaIndex) -> None:
+    """Refuse a sort order whose sources are missing or of a type its transform cannot take.
+
+    Raises:
+        BadRequestError: naming the field or type.
+    """
+    for field in order["fields"]:
+        column = schema.by_id.get(field["source-id"])
+        if column is None:
+            raise refused(f"Cannot find source column for sort field: {_sort_text(field)}")
+        if column.kind in NESTED or column.kind == "variant":
+            raise refused(f"Cannot sort by non-primitive source field: {column.type}")
+        if not can_transform(field["transform"], column.kind):
+            raise refused(f"Invalid source type {column.type} for transform: {field['transform']}")
+
+
+def can_transform(transform: str, kind: str) -> bool:
+    """Whether a transform takes values of a type; unknown transforms take any."""
+    if transform == "identity":
+        return kind not in _NOT_IDENTITY
+    sources = _SOURCES.get(transform.split("[")[0])
+    return sources is None or kind in sources
+
+
+def read_sort_order(order: Json) -> Json:
+    """A sort order as it came in a request, its words in normal form.
+
+    Raises:
+        BadRequestError: it is malformed, or its id does not fit: 0 is the unsorted order's and no other's.
+    """
+    id, fields = (
+        get_int(order, "order-id"),
+        [_read_sort_field(field) for field in get_objects(order, "fields")],
+    )
+    if not fields and id:
+        raise invalid("Unsorted order ID must be 0")
+    if fields and not id:
+        raise invalid("Sort order ID 0 is reserved for unsorted order")
+    return {**order, "fields": fields}
+
+
+def same_spec(one: Json, other: Json) -> bool:
+    """Whether two specs partition alike: sources, transforms and names in the same order."""
+    return _each(one, _partition_key) == _each(other, _partition_key)
+
+
+def same_sort_order(one: Json, other: Json) -> bool:
+    """Whether two sort orders sort alike."""
+    return _each(one, _sort_key) == _each(other, _sort_key)
+
+
+def has_sequential_ids(spec: Json) -> bool:
+    """Whether the partition field ids count up from 1000, as format version 1 needs."""
+    return all(f["field-id"] == FIRST_PARTITION_ID + i for i, f in enumerate(spec["fields"]))
+
+
+def last_field_id(spec: Json) -> int:
+    """The highest partition field id, 999 if there is none."""
+    return max((f["field-id"] for f in spec["fields"]), default=FIRST_PARTITION_ID - 1)
+
+
+def _read_partition_field(field: Json) -> Json:
+    get_text(field, "name")
+    get_int(field, "source-id")
+    if field.get("field-id") is not None:
+        get_int(field, "field-id")
+    else:
+        field = {key: value for key, value in field.items() if key != "field-id"}
+    return {**field, "transform": normal_transform(get_text(field, "transform"))}
+
+
+def _read_sort_field(field: Json) -> Json:
+    get_int(field, "source-id")
+    direction, null_order = get_text(field, "direction").lower(), get_text(field, "null-order").lower()
+    if direction not in ("asc", "desc"):
+        raise invalid(f"Invalid sort direction: {field['direction']}")
+    if null_order not in ("nulls-first", "nulls-last"):
+        raise invalid(f"Unexpected null order: {field['null-order']}")
+    transform = normal_transform(get_text(field, "transform"))
+    return {**field, "transform": transform, "direction": direction, "null-order": null_order}
+
+
+def _each(data: Json, key: Callable[[Json], tuple[object, ...]]) -> list[tuple[object, ...]]:
+    return [key(field) for field in data["fields"]]
+
+
+def _partition_key(field: Json) -> tuple[object, ...]:
+    return field["source-id"], normal_transform(field["transform"]), field["name"]
+
+
+def _sort_key(field: Json) -> tuple[object, ...]:
+    words = field["direction"].lower(), field["null-order"].lower()
+    return field["source-id"], normal_transform(field["transform"]), *words
+
+
+def _partition_text(field: Json) -> str:
+    return f"{field.get('field-id')}: {field['name']}: {field['transform']}({field['source-id']})"
+
+
+def _sort_text(field: Json) -> str:
+    words = field["direction"].upper(), field["null-order"].upper().replace("-", " ")
+    return f"{field['transform']}({field['source-id']}) {words[0]} {words[1]}"

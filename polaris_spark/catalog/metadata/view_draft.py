@@ -1,0 +1,236 @@
+"""A view being changed: what a row says, changed by requests, frozen into a new row and new pieces.
+
+The rules are those of Iceberg's `ViewMetadata.Builder`; the individual updates are in `view_updates`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from polaris_spark.catalog.metadata import logs
+from polaris_spark.catalog.metadata.pieces import NumberedPieces
+from polaris_spark.catalog.metadata.rows import (
+    Log,
+    NewId,
+    NewRows,
+    ObjectReader,
+    Schema,
+    View,
+    ViewVersion,
+    WithNew,
+)
+from polaris_spark.catalog.metadata.texts import Json, invalid
+from polaris_spark.catalog.metadata.versions import VIEW_FORMAT_VERSION
+from polaris_spark.errors import BadRequestError
+
+_HISTORY_SIZE = "version.history.num-entries"
+_HISTORY_SIZE_DEFAULT = 10
+_DROP_DIALECT = "replace.drop-dialect.allowed"
+
+_EMPTY = View(
+    entity_id=0,
+    uuid="",
+    format_version=VIEW_FORMAT_VERSION,
+    location="",
+    current_version_id=0,
+    properties={},
+    schemas=(),
+    versions=(),
+    version_log=Log(),
+    metadata_location="",
+    extra=b"",
+)
+
+
+class _LogItem(msgspec.Struct, rename="kebab"):
+    version_id: int
+
+
+_decode_log = msgspec.json.Decoder(list[_LogItem]).decode
+
+
+class ViewDraft:
+    """A view with changes that are not yet written. Fields are those of `View`; see `ViewDraft.of`."""
+
+    __slots__ = (
+        "_properties",
+        "_start",
+        "added_versions",
+        "base",
+        "changes",
+        "current_version_id",
+        "extra",
+        "format_version",
+        "imported_log",
+        "last_added_schema_id",
+        "last_added_version_id",
+        "location",
+        "log_item",
+        "now_ms",
+        "origin",
+        "reader",
+        "schemas",
+        "uuid",
+        "versions",
+    )
+
+    def __init__(self, view: View | None, reader: ObjectReader, *, now_ms: int) -> None:
+        self.base = view
+        self.reader = reader
+        self.now_ms = now_ms
+        self._start = start = _EMPTY if view is None else view
+        self.origin = "create"
+        """How a draft without a base came about: `create` or `register`."""
+        self.changes: list[tuple[str, Any]] = []
+        """(action, detail) of each update that had an effect, in order."""
+        self.uuid = start.uuid
+        self.format_version = start.format_version
+        self.location = start.location
+        self.current_version_id = start.current_version_id
+        self.extra = start.extra
+        self.schemas = NumberedPieces(Schema, start.schemas, reader)
+        self.versions = NumberedPieces(ViewVersion, start.versions, reader)
+        self.added_versions: set[int] = set()
+        self.last_added_version_id: int | None = None
+        self.last_added_schema_id: int | None = None
+        self.log_item: bytes | None = None
+        """The new entry of the version log."""
+        self.imported_log: list[bytes] = []
+        """Items of the version log that a metadata file brought, compact."""
+        self._properties: dict[str, str] | None = None
+
+    @classmethod
+    def of(cls, view: View | None, reader: ObjectReader, *, now_ms: int) -> ViewDraft:
+        """A draft of a view, or of a new one.
+
+        Args:
+            view: the view as it is; None builds one from nothing.
+            reader: where pieces are read.
+            now_ms: the time of the change, milliseconds since 1970 UTC.
+        """
+        return cls(view, reader, now_ms=now_ms)
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.changes) or self.base is None
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties; change them through `own_properties` only."""
+        return self._start.properties if self._properties is None else self._properties
+
+    def own_properties(self) -> dict[str, str]:
+        """The properties, for changing them."""
+        if self._properties is None:
+            self._properties = dict(self._start.properties)
+        return self._properties
+
+    def summary(self) -> dict[str, str]:
+        """What the changes are, for the audit log: `action`, all kinds joined by commas."""
+        first = [self.origin] if self.base is None else []
+        return {"action": ",".join((*first, *dict.fromkeys(action for action, _ in self.changes)))}
+
+    def freeze(
+        self, new_id: NewId, *, metadata_location: str, entity_id: int | None = None
+    ) -> tuple[View, NewRows]:
+        """The view after the changes, and the new pieces that it points to. Call it once.
+
+        Old versions go when there are more than `version.history.num-entries` (default 10), but neither the
+        current one nor those that this draft adds; the log before a version that is gone goes too.
+
+        Args:
+            new_id: issues the ids of new objects.
+            metadata_location: of the new version.
+            entity_id: of a new view; a changed one keeps its own.
+        Raises:
+            BadRequestError: the result would not be valid metadata, or loses a dialect that it must keep.
+        """
+        if self.base is not None and not self.changes:
+            return self.base, []
+        self._validate()
+        rows: NewRows = []
+        log = self._frozen_log(new_id, rows)
+        start = self._start
+        return View(
+            entity_id=start.entity_id if entity_id is None else entity_id,
+            uuid=self.uuid,
+            format_version=self.format_version,
+            location=self.location,
+            current_version_id=self.current_version_id,
+            properties=self.properties,
+            schemas=self.schemas.freeze(new_id, rows),
+            versions=self.versions.freeze(new_id, rows),
+            version_log=log,
+            metadata_location=metadata_location,
+            extra=self.extra,
+        ), rows
+
+    def _validate(self) -> None:
+        if not self.uuid:
+            raise invalid("Invalid view uuid: null")
+        if not self.location:
+            raise invalid("Invalid location: null")
+        if not len(self.versions):
+            raise invalid("Invalid view: no versions were added")
+        if not 1 <= self.format_version <= VIEW_FORMAT_VERSION:
+            raise invalid(f"Unsupported format version: {self.format_version}")
+        if self.current_version_id not in self.versions:
+            raise invalid(
+                f"Cannot find current version {self.current_version_id} in view versions: "
+                f"{self.versions.ids()}"
+            )
+        if self.base is not None and self.current_version_id != self.base.current_version_id:
+            self._check_dialects(self.base.current_version_id)
+
+    def _check_dialects(self, previous_id: int) -> None:
+        if self.properties.get(_DROP_DIALECT, "false").lower() == "true":
+            return
+        before, after = (
+            dialects(self.versions.get(previous_id)),
+            dialects(self.versions.get(self.current_version_id)),
+        )
+        if not before <= after:
+            raise BadRequestError(
+                f"Cannot replace view due to loss of view dialects ({_DROP_DIALECT}=false):\n"
+                f"Previous dialects: {sorted(before)}\nNew dialects: {sorted(after)}",
+                type="IllegalStateException",
+            )
+
+    def _frozen_log(self, new_id: NewId, rows: NewRows) -> Log:
+        items = [*self.imported_log, *([self.log_item] if self.log_item else [])]
+        log = self._start.version_log
+        if items:
+            log, new = logs.append(log, items, self.reader, new_id)
+            rows += new
+        if not self.changes or not self._expire_versions():
+            return log
+        found = _decode_log(b"[" + logs.text(log, WithNew(self.reader, rows)) + b"]")
+        gone = [position for position, item in enumerate(found) if item.version_id not in self.versions]
+        return logs.drop_first(log, gone[-1] + 1) if gone else log
+
+    def _expire_versions(self) -> bool:
+        """Remove versions beyond the history's size, and say whether any went."""
+        size = self._history_size()
+        keep = max(len(self.added_versions | {self.current_version_id}), size)
+        if len(self.versions) <= keep:
+            return False
+        newest = sorted((id for id in self.versions.ids() if id != self.current_version_id), reverse=True)
+        self.versions.keep([self.current_version_id, *newest[: keep - 1]])
+        return True
+
+    def _history_size(self) -> int:
+        text = self.properties.get(_HISTORY_SIZE, str(_HISTORY_SIZE_DEFAULT))
+        if not text.lstrip("-").isdigit():
+            raise invalid(f"{_HISTORY_SIZE} must be an integer but was {text}")
+        if int(text) <= 0:
+            raise invalid(f"{_HISTORY_SIZE} must be positive but was {text}")
+        return int(text)
+
+
+def dialects(version: Json | None) -> set[str]:
+    """The SQL dialects that a view version has a query for."""
+    representations = [] if version is None else version["representations"]
+    return {r["dialect"].lower() for r in representations if r["type"].lower() == "sql"}

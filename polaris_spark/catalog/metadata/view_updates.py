@@ -1,0 +1,247 @@
+"""Metadata updates of views, as the REST specification names them, applied to a draft; and new views.
+
+The rules are those of Iceberg's `ViewMetadata.Builder`; the tests are in `tests/metadata/test_views.py`.
+
+| update | rule |
+| --- | --- |
+| assign-uuid | only once |
+| upgrade-format-version | never down; 1 is the only version |
+| add-schema | an equal one keeps its id, else the highest id + 1 |
+| add-view-version | an equal one keeps its id, else its own or the highest id + 1 |
+| | schema -1 is the last added; one query for each dialect |
+| set-current-view-version | -1 is the last added; must exist |
+| | is logged, at the version's own time if it is new, else now |
+| set-location, set-properties, remove-properties | as for tables; no property is reserved |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from polaris_spark.catalog.metadata.requirements import failed, same_uuid
+from polaris_spark.catalog.metadata.rows import NO_OBJECTS
+from polaris_spark.catalog.metadata.schemas import SchemaIndex, same_schema
+from polaris_spark.catalog.metadata.table_updates import newer_name, strip_trailing_slash
+from polaris_spark.catalog.metadata.texts import (
+    Json,
+    as_object,
+    find_text,
+    get_int,
+    get_long,
+    get_object,
+    get_objects,
+    get_text,
+    get_text_map,
+    get_texts,
+    invalid,
+    refused,
+)
+from polaris_spark.catalog.metadata.versions import VIEW_FORMAT_VERSION
+from polaris_spark.catalog.metadata.view_draft import ViewDraft
+from polaris_spark.errors import BadRequestError
+
+LAST_ADDED = -1
+
+_SAME_VERSION = ("summary", "representations", "default-catalog", "default-namespace", "schema-id")
+
+
+def check_view(draft: ViewDraft, requirement: Json) -> None:
+    """Check one requirement against a view as it was before this draft's changes.
+
+    Raises:
+        CommitFailedError: it does not hold.
+        BadRequestError: it is unknown, malformed, or not one of views.
+    """
+    type = as_object(requirement, "update requirement").get("type")
+    if type != "assert-view-uuid":
+        known = isinstance(type, str) and type.startswith("assert-")
+        problem = f"Cannot validate {type} against a view" if known else f"Unknown update requirement: {type}"
+        raise BadRequestError(problem, type="ValidationException")
+    uuid = get_text(requirement, "uuid")
+    if not same_uuid(uuid, draft.uuid):
+        raise failed(f"view UUID does not match: expected {draft.uuid} != {uuid}")
+
+
+def apply_view(draft: ViewDraft, update: Json) -> None:
+    """Apply one update of the REST specification to a draft.
+
+    Raises:
+        BadRequestError: the update is unknown, malformed, not possible, or not one of views.
+    """
+    action = as_object(update, "metadata update").get("action")
+    apply_one = _UPDATES.get(action.lower()) if isinstance(action, str) else None
+    if apply_one is None:
+        raise BadRequestError(f"Cannot apply update {action} to a view", type="UnsupportedOperationException")
+    apply_one(draft, update)
+
+
+def apply_view_updates(draft: ViewDraft, updates: Sequence[Json]) -> None:
+    """Apply updates in order.
+
+    Raises:
+        BadRequestError: as `apply_view` does.
+    """
+    for update in updates:
+        apply_view(draft, update)
+
+
+def create_view(request: Json, *, uuid: str, location: str, now_ms: int) -> ViewDraft:
+    """The draft of a new view.
+
+    Args:
+        request: `schema`, `view-version` and maybe `properties` (the REST specification's CreateViewRequest).
+        uuid: of the view.
+        location: where its metadata lives; the request's own is for the caller to weigh.
+        now_ms: milliseconds since 1970 UTC.
+    Raises:
+        BadRequestError: the request is malformed, has no query, or one that is not SQL.
+    """
+    as_object(request, "create view request")
+    draft = ViewDraft.of(None, NO_OBJECTS, now_ms=now_ms)
+    draft.uuid, draft.location = uuid, strip_trailing_slash(location)
+    if request.get("properties") is not None:
+        draft.own_properties().update(get_text_map(request, "properties"))
+    version = read_version({**get_object(request, "view-version"), "version-id": 1, "schema-id": LAST_ADDED})
+    others = {r["type"] for r in version["representations"] if r["type"].lower() != "sql"}
+    if others:
+        raise BadRequestError(
+            f"Found unsupported view representations: {sorted(others)}", type="IllegalStateException"
+        )
+    if not version["representations"]:
+        raise BadRequestError("Cannot create view without specifying a query", type="IllegalStateException")
+    _add_schema(draft, request)
+    _add_version(draft, {"view-version": version})
+    _set_current_version(draft, {"view-version-id": LAST_ADDED})
+    return draft
+
+
+def read_version(version: Json) -> Json:
+    """A view version, checked for the fields that every reader needs.
+
+    Raises:
+        BadRequestError: one is missing or malformed.
+    """
+    get_int(version, "version-id")
+    get_int(version, "schema-id")
+    get_long(version, "timestamp-ms")
+    get_text_map(version, "summary")
+    find_text(version, "default-catalog")
+    get_texts(version, "default-namespace")
+    for representation in get_objects(version, "representations"):
+        if get_text(representation, "type").lower() == "sql":
+            get_text(representation, "sql")
+            get_text(representation, "dialect")
+    return version
+
+
+def _add_schema(draft: ViewDraft, update: Json) -> None:
+    schema = get_object(update, "schema")
+    SchemaIndex(schema)
+    known = draft.schemas.all()
+    if any(same_schema(other, schema) for _, other in known):
+        return
+    id = max([0, *(other + 1 for other, _ in known)])
+    draft.schemas.add(id, {**schema, "schema-id": id})
+    draft.last_added_schema_id = id
+    draft.changes.append(("add-schema", id))
+
+
+def _add_version(draft: ViewDraft, update: Json) -> None:
+    version = read_version(get_object(update, "view-version"))
+    known = draft.versions.all()
+    id = next((id for id, other in known if _same_version(other, version)), None)
+    if id is not None:
+        draft.last_added_version_id = id if id in draft.added_versions else None
+        return
+    id = max([version["version-id"], *(other + 1 for other, _ in known if other >= version["version-id"])])
+    schema_id = version["schema-id"]
+    if schema_id == LAST_ADDED:
+        if draft.last_added_schema_id is None:
+            raise refused("Cannot set last added schema: no schema has been added")
+        schema_id = draft.last_added_schema_id
+    if schema_id not in draft.schemas:
+        raise invalid(f"Cannot add version with unknown schema: {schema_id}")
+    seen: set[str] = set()
+    for representation in version["representations"]:
+        dialect = representation["dialect"].lower() if representation["type"].lower() == "sql" else None
+        if dialect in seen:
+            raise invalid(f"Invalid view version: Cannot add multiple queries for dialect {dialect}")
+        if dialect is not None:
+            seen.add(dialect)
+    draft.versions.add(id, {**version, "version-id": id, "schema-id": schema_id})
+    draft.added_versions.add(id)
+    draft.last_added_version_id = id
+    draft.changes.append(("add-view-version", id))
+
+
+def _set_current_version(draft: ViewDraft, update: Json) -> None:
+    id = get_int(update, "view-version-id")
+    if id == LAST_ADDED:
+        if draft.last_added_version_id is None:
+            raise refused("Cannot set last version id: no current version id has been set")
+        id = draft.last_added_version_id
+    if id == draft.current_version_id:
+        return
+    version = draft.versions.get(id)
+    if version is None:
+        raise invalid(f"Cannot set current version to unknown version: {id}")
+    draft.current_version_id = id
+    time = version["timestamp-ms"] if id in draft.added_versions else draft.now_ms
+    draft.log_item = b'{"timestamp-ms":%d,"version-id":%d}' % (time, id)
+    draft.changes.append(("set-current-view-version", id))
+
+
+def _assign_uuid(draft: ViewDraft, update: Json) -> None:
+    uuid = get_text(update, "uuid")
+    if draft.uuid and uuid != draft.uuid:
+        raise invalid("Cannot reassign uuid")
+    if not draft.uuid:
+        draft.uuid = uuid
+        draft.changes.append(("assign-uuid", uuid))
+
+
+def _upgrade_format_version(draft: ViewDraft, update: Json) -> None:
+    version = get_int(update, "format-version")
+    if version < draft.format_version:
+        raise invalid(f"Cannot downgrade v{draft.format_version} view to v{version}")
+    if version > VIEW_FORMAT_VERSION:
+        raise invalid(f"Unsupported format version: {version}")
+
+
+def _set_location(draft: ViewDraft, update: Json) -> None:
+    location = get_text(update, "location")
+    if location != draft.location:
+        draft.location = location
+        draft.changes.append(("set-location", location))
+
+
+def _set_properties(draft: ViewDraft, update: Json) -> None:
+    changed = get_text_map(update, newer_name(update, "updates", "updated"))
+    if changed:
+        draft.own_properties().update(changed)
+        draft.changes.append(("set-properties", None))
+
+
+def _remove_properties(draft: ViewDraft, update: Json) -> None:
+    removed = get_texts(update, newer_name(update, "removals", "removed"))
+    if removed:
+        properties = draft.own_properties()
+        for name in removed:
+            properties.pop(name, None)
+        draft.changes.append(("remove-properties", None))
+
+
+def _same_version(one: Json, other: Json) -> bool:
+    return all(one.get(name) == other.get(name) for name in _SAME_VERSION)
+
+
+_UPDATES: dict[str, Callable[[ViewDraft, Json], None]] = {
+    "assign-uuid": _assign_uuid,
+    "upgrade-format-version": _upgrade_format_version,
+    "add-schema": _add_schema,
+    "add-view-version": _add_version,
+    "set-current-view-version": _set_current_version,
+    "set-location": _set_location,
+    "set-properties": _set_properties,
+    "remove-properties": _remove_properties,
+}

@@ -1,0 +1,92 @@
+"""Registration: tables and views made from metadata files that exist."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+from polaris_spark.catalog.contents import C, ContentChange, Prepared, Stored
+from polaris_spark.catalog.entities import Context, TableName, find, table_key
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.locations import segments
+from polaris_spark.catalog.metadata import TableDraft, ViewDraft, is_compressed, parse_table, parse_view
+from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.rows import TABLE, VIEW
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.state import State
+from polaris_spark.errors import BadRequestError, PolarisError
+
+
+class Register(ContentChange[C]):
+    """Make a table or view from an existing metadata file; `overwrite` puts it in place of an existing one."""
+
+    def __init__(
+        self,
+        context: Context,
+        operation: Operation,
+        name: TableName,
+        location: str,
+        files: Files,
+        *,
+        overwrite: bool = False,
+    ) -> None:
+        super().__init__(context, operation, name)
+        self.location = location
+        self.files = files
+        self.overwrite = overwrite
+
+    def parse(self, text: bytes, now_ms: int) -> TableDraft | ViewDraft:
+        """The draft that the file's text describes."""
+        raise NotImplementedError
+
+    def prepare(self, view: State) -> object:
+        """Read the file. That it cannot be read is told by `apply`: an operation done before needs no file again."""
+        fixed = super().prepare(view)
+        try:
+            segments(self.location)
+            return fixed, self._read()
+        except PolarisError as error:
+            return fixed, error
+
+    def _read(self) -> bytes:
+        text = self.files.read(self.location)
+        if not is_compressed(self.location):
+            return text
+        try:
+            return gzip.decompress(text)
+        except (OSError, EOFError, zlib.error) as error:
+            raise BadRequestError(f"{self.location!r} is not a gzip file: {error}") from error
+
+    def apply(self, state: State, prepared: object) -> Stored[C]:
+        assert isinstance(prepared, tuple)
+        fixed, text = prepared
+        assert isinstance(fixed, Prepared)
+        found = find(state, table_key(self.name, self.kind))
+        if found is None or not self.overwrite:
+            self.require_place(state)
+        if isinstance(text, PolarisError):
+            raise text
+        draft = self.parse(text, fixed.now)
+        return self.store(state, found, draft, fixed, existing_file=self.location)
+
+
+class RegisterTable(Register[Table]):
+    """Make a table from an existing metadata file."""
+
+    action = "register-table"
+    kind = TABLE
+    cls = Table
+
+    def parse(self, text: bytes, now_ms: int) -> TableDraft:
+        return parse_table(text, now_ms=now_ms)
+
+
+class RegisterView(Register[View]):
+    """Make a view from an existing metadata file."""
+
+    action = "register-view"
+    kind = VIEW
+    cls = View
+
+    def parse(self, text: bytes, now_ms: int) -> ViewDraft:
+        return parse_view(text, now_ms=now_ms)

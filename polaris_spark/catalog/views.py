@@ -1,0 +1,71 @@
+"""Views: versions of SQL text under names that they share with tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from polaris_spark.catalog.contents import ContentChange, Prepared, Stored
+from polaris_spark.catalog.entities import Context, TableName, default_location, require
+from polaris_spark.catalog.metadata import ViewDraft, apply_all, check_all, create_view
+from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.rows import VIEW
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.state import State
+
+
+class ViewChange(ContentChange[View]):
+    """A change that leaves a view behind."""
+
+    kind = VIEW
+    cls = View
+
+
+class CreateView(ViewChange):
+    """Create a view from a CreateViewRequest."""
+
+    action = "create-view"
+
+    def __init__(
+        self, context: Context, operation: Operation, name: TableName, request: dict[str, Any]
+    ) -> None:
+        super().__init__(context, operation, name)
+        self.request = request
+
+    def apply(self, state: State, prepared: object) -> Stored[View]:
+        assert isinstance(prepared, Prepared)
+        self.require_place(state)
+        location = self.request.get("location")
+        if not location:
+            location = default_location(state, self.context, self.name, prepared.uuid)
+        draft = create_view(self.request, uuid=prepared.uuid, location=location, now_ms=prepared.now)
+        return self.store(state, None, draft, prepared)
+
+
+class CommitView(ViewChange):
+    """Apply updates to a view if its requirements hold."""
+
+    action = "update-view"
+
+    def __init__(
+        self,
+        context: Context,
+        operation: Operation,
+        name: TableName,
+        requirements: Sequence[dict[str, Any]],
+        updates: Sequence[dict[str, Any]],
+    ) -> None:
+        super().__init__(context, operation, name)
+        self.requirements = requirements
+        self.updates = updates
+
+    def apply(self, state: State, prepared: object) -> Stored[View]:
+        assert isinstance(prepared, Prepared)
+        found = require(state, self.name, VIEW)
+        before = state.get_for_rewrite(found.content, View)
+        draft = ViewDraft.of(before, state, now_ms=prepared.now)
+        check_all(draft, self.requirements)
+        apply_all(draft, self.updates)
+        if not draft.changed:
+            return Stored(found.content, before)
+        return self.store(state, found, draft, prepared)

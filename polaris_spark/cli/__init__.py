@@ -1,0 +1,5 @@
+"""The command line: `polaris-spark`."""
+
+from polaris_spark.cli.app import app, main
+
+__all__ = ["app", "main"]

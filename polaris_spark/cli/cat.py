@@ -1,0 +1,117 @@
+"""`polaris-spark cat`: one object, decoded."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from polaris_spark.backends.base import ObjectKey
+from polaris_spark.cli.opening import OpenRealm, OpenStore, open_store
+from polaris_spark.cli.options import Password, Store
+from polaris_spark.cli.output import hexadecimal, iso, print_json
+from polaris_spark.errors import InputError, NotFoundError
+from polaris_spark.ids import MAX_ID, unpack
+from polaris_spark.objects import Decoded
+
+Json = dict[str, Any]
+
+
+def cat(
+    store: Store,
+    object_id: Annotated[
+        str,
+        typer.Argument(metavar="OBJECT-ID", help="Its id, in hexadecimal or decimal.", show_default=False),
+    ],
+    realm: Annotated[
+        str | None,
+        typer.Option(help="Realm of the object; otherwise every realm is looked in.", show_default=False),
+    ] = None,
+    password: Password = None,
+) -> None:
+    """Print one object as JSON: its header, and its decoded content."""
+    wanted = possible_ids(object_id)
+    with open_store(store, password) as opened:
+        place, id = _find(opened, realm, wanted, object_id)
+        print_json(described(place, id, place.objects.read([id])[id]))
+
+
+def possible_ids(text: str) -> list[int]:
+    """What an id written in hexadecimal or decimal may mean; digits alone may mean either.
+
+    Raises:
+        InputError: it is no id.
+    """
+    digits = text.strip().lower()
+    found: list[int] = []
+    if re.fullmatch(r"(0x)?[0-9a-f]{1,16}", digits):
+        found.append(int(digits, 16))
+    if re.fullmatch(r"[0-9]{1,19}", digits):
+        found.append(int(digits))
+    found = [id for id in dict.fromkeys(found) if 0 < id <= MAX_ID]
+    if not found:
+        raise InputError(
+            f"{text!r} is no object id; one is written in hexadecimal or decimal, as `log --json` shows"
+        )
+    return found
+
+
+def _find(store: OpenStore, realm: str | None, ids: list[int], text: str) -> tuple[OpenRealm, int]:
+    realms = store.realms() if realm is None else [store.realm(realm)]
+    for place in realms:
+        rows = store.backend.read_objects(place.record.instance, [ObjectKey(id) for id in ids])
+        for id in ids:
+            if ObjectKey(id) in rows:
+                return place, id
+    where = "any realm" if realm is None else f"realm {realm!r}"
+    raise NotFoundError(f"there is no object {text} in {where} of this store")
+
+
+def described(place: OpenRealm, id: int, found: Decoded) -> Json:
+    """An object as a JSON value; pointers stand in it in hexadecimal, as `cat` takes them."""
+    header = found.header
+    made = unpack(id)
+    return {
+        "id": hexadecimal(id),
+        "decimal": str(id),
+        "realm": place.record.name,
+        "made": {"time": iso(made.ms), "node": made.node, "sequence": made.sequence},
+        "type": header.type,
+        "revision": header.revision,
+        "strong": [hexadecimal(pointer) for pointer in header.strong],
+        "weak": [hexadecimal(pointer) for pointer in header.weak],
+        "content": _shown(found.value, frozenset((*header.strong, *header.weak))),
+    }
+
+
+def _shown(value: Any, pointers: frozenset[int]) -> Any:
+    """A decoded value as JSON."""
+    if isinstance(value, msgspec.Struct):
+        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+        return {name.replace("_", "-"): _shown(item, pointers) for name, item in fields.items()}
+    if isinstance(value, dict):
+        return {str(key): _shown(item, pointers) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_shown(item, pointers) for item in value]
+    if isinstance(value, bytes):
+        return _text(value)
+    if isinstance(value, int) and value in pointers:
+        return hexadecimal(value)
+    return value
+
+
+def _text(data: bytes) -> Any:
+    """Bytes as the JSON that they hold, else as text in which what does not print stands as an escape."""
+    if data[:1] in (b"{", b"["):
+        try:
+            return json.loads(data)
+        except ValueError:
+            pass
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return f"0x{data.hex()}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

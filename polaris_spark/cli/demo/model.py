@@ -1,0 +1,76 @@
+"""What the catalog must say, worked out by pandas on the same data, change by change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from polaris_spark.cli.demo.data import KEY
+
+UNKNOWN = "unknown"
+"""What the UPDATE puts where no tail number was reported."""
+
+STORM = 2
+"""The month that the MERGE corrects: February, with its snowstorm of the 8th and 9th."""
+
+
+@dataclass(frozen=True)
+class Flights:
+    """The table of flights after each change: pandas frames with their original column names."""
+
+    created: Any
+    inserted: Any
+    updated: Any
+    deleted: Any
+    merged: Any
+    """With the column `gained`, which the ALTERs before the MERGE added."""
+
+
+def flights(original: Any) -> Flights:
+    """The history of the table of flights.
+
+    Args:
+        original: the frame as the package ships it.
+    """
+    updated = original.assign(tailnum=original.tailnum.fillna(UNKNOWN))
+    deleted = updated[updated.dep_time.notna()].assign(gained=float("nan"))
+    return Flights(
+        created=original[original.month < 12],
+        inserted=original,
+        updated=updated,
+        deleted=deleted,
+        merged=_merge(deleted, original[original.month == STORM]),
+    )
+
+
+def _merge(target: Any, report: Any) -> Any:
+    """The MERGE: diverted flights go, flown ones get their `gained`, cancelled ones come back."""
+    import pandas as pd
+
+    keys = pd.MultiIndex.from_frame(target[list(KEY)])
+    reported = report.set_index(list(KEY))
+    matched = keys.isin(reported.index)
+    touched = target[matched]
+    arrival = reported.arr_delay.reindex(keys[matched]).to_numpy()
+    departure = reported.dep_delay.reindex(keys[matched]).to_numpy()
+    kept = touched.assign(gained=departure - arrival)[arrival == arrival]  # NaN differs from itself
+    absent = ~pd.MultiIndex.from_frame(report[list(KEY)]).isin(keys)
+    return pd.concat([target[~matched], kept, report[absent].assign(gained=float("nan"))])
+
+
+def per_month(frame: Any) -> dict[int, int]:
+    """Flights by month."""
+    return {int(month): int(count) for month, count in frame.groupby("month").size().items()}
+
+
+def missing(frame: Any) -> dict[str, int]:
+    """How many values are missing, by column, where any is."""
+    counts = frame.isna().sum()
+    return {str(name): int(count) for name, count in counts.items() if count}
+
+
+def delays_by_airline(frame: Any, others: Mapping[str, Any]) -> dict[str, float]:
+    """What the view shows: the mean arrival delay by airline of flights whose plane is known."""
+    joined = frame.merge(others["airlines"], on="carrier").merge(others["planes"][["tailnum"]], on="tailnum")
+    return {str(name): float(mean) for name, mean in joined.groupby("name").arr_delay.mean().items()}

@@ -1,0 +1,125 @@
+"""The demo's Spark session: one catalog under two names, so that two people work in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from polaris_spark.errors import MissingLibraryError, StateError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CATALOG = "polaris"
+"""The catalog as its engineer uses it, and its name in the store."""
+
+ANALYST = "analyst"
+"""The same catalog as somebody else uses it."""
+
+JAVA = 17
+
+
+SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "4",
+    # These tables are small, and one task would do the work of all processors.
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+class Place(NamedTuple):
+    """Where the demo's catalog is."""
+
+    store: str
+    """URI of the store, without a password."""
+    password: str | None
+    """`env:NAME`, if the store needs one."""
+    warehouse: Path
+    directory: Path
+    metadata_files: str
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Options of the store besides its URI."""
+        return {} if self.password is None else {"password": self.password}
+
+
+def start(place: Place) -> SparkSession:
+    """A local session with the catalog; what the JVM says goes to `spark.log` in the directory.
+
+    Raises:
+        MissingLibraryError: there is no Java of version 17.
+        StateError: Spark does not start.
+    """
+    from pyspark.sql import SparkSession
+
+    from polaris_spark.spark.session import configure
+
+    require_java()
+    builder = SparkSession.builder.master("local[*]").appName("polaris-spark demo")
+    for name, value in {
+        **SETTINGS,
+        "spark.sql.warehouse.dir": str(place.directory / "spark-warehouse"),
+    }.items():
+        builder = builder.config(name, value)
+    for name, principal in ((CATALOG, "engineer"), (ANALYST, "analyst")):
+        properties = {"catalog": CATALOG, "principal": principal, "metadata-files": place.metadata_files}
+        options = {f"store.{option}": text for option, text in place.options.items()}
+        configure(builder, name, store=place.store, warehouse=str(place.warehouse), **properties, **options)
+    log = place.directory / "spark.log"
+    with _standard_error_to(log):
+        try:
+            session = builder.getOrCreate()
+        except Exception as error:
+            raise StateError(
+                f"Spark did not start ({_first_line(error)}); what it said is in {log}"
+            ) from error
+        session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def require_java() -> None:
+    """Refuse to start without a JDK of version 17, which Spark 4 needs.
+
+    Raises:
+        MissingLibraryError: there is none, or an older one.
+    """
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home, "bin", "java")) if home else "java"
+    if shutil.which(program) is None:
+        where = f"JAVA_HOME is {home!r}, which has none" if home else "there is no 'java' on the PATH"
+        raise MissingLibraryError(f"Spark needs Java {JAVA}, and {where}; install a JDK {JAVA}")
+    answer = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(\d+)', answer.stderr)
+    if found is None or int(found.group(1)) < JAVA:
+        version = found.group(1) if found else "of an unknown version"
+        raise MissingLibraryError(
+            f"Spark needs Java {JAVA}, and {program!r} is Java {version}; install a JDK {JAVA}"
+        )
+
+
+@contextmanager
+def _standard_error_to(path: Path) -> Iterator[None]:
+    """Let processes that are started meanwhile write their standard error to a file."""
+    saved = os.dup(2)
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,204 @@
+"""`polaris-spark info`: what a store holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
+
+from polaris_spark.catalog.catalogs import CATALOGS
+from polaris_spark.catalog.rows import NAMES
+from polaris_spark.cli.opening import OpenRealm, OpenStore, open_store
+from polaris_spark.cli.options import AsJSON, Password, Store
+from polaris_spark.cli.output import KINDS, errors, grid, hexadecimal, iso, plain, print_json, screen, size
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.index.keys import decode_key
+from polaris_spark.system.leases import NodeRecord
+from polaris_spark.system.realms import RealmState
+from polaris_spark.system.registry import ROOT
+from polaris_spark.system.stores import SYSTEM_REALM
+
+Json = dict[str, Any]
+
+
+class Size(NamedTuple):
+    """Rows of a realm, and the bytes of their values."""
+
+    rows: int = 0
+    bytes: int = 0
+
+
+def info(
+    store: Store,
+    password: Password = None,
+    sizes: Annotated[bool, typer.Option(help="Count rows and bytes, which reads the whole store.")] = True,
+    as_json: AsJSON = False,
+) -> None:
+    """Show a store's format, realms, catalogs, references, sizes and node leases."""
+    with open_store(store, password) as opened:
+        measured = _sizes(opened) if sizes else None
+        facts = _facts(opened, measured)
+    if as_json:
+        print_json(facts)
+    else:
+        _show(facts, screen())
+
+
+def _facts(store: OpenStore, sizes: dict[str, Size] | None) -> Json:
+    return {
+        "store": str(store.uri),
+        "format": store.record.format,
+        "created": iso(store.record.created_ms),
+        "realms": [_realm(realm, sizes) for realm in store.realms()],
+        "node-leases": [_node(number, record) for number, record in sorted(_nodes(store))],
+    }
+
+
+def _realm(realm: OpenRealm, sizes: dict[str, Size] | None) -> Json:
+    record = realm.record
+    facts: Json = {
+        "name": record.name,
+        "state": record.state.value,
+        "instance": record.instance,
+        "created": iso(record.created_ms),
+    }
+    if sizes is not None:
+        facts |= {
+            "objects": sizes.get(record.instance, Size()).rows,
+            "bytes": sizes.get(record.instance, Size()).bytes,
+        }
+    if record.state in (RealmState.ACTIVE, RealmState.INACTIVE):
+        listed = realm.references()
+        facts["references"] = [
+            _head(ROOT, "live", realm.head(ROOT)),
+            *(_head(r.name, r.registration.state, realm.head_of(r)) for r in listed),
+        ]
+        known = any(r.name == CATALOGS for r in listed)
+        facts["catalogs"] = [_catalog(realm, row.name) for row in realm.catalogs()] if known else []
+    return facts
+
+
+def _head(name: str, state: str, snapshot: Snapshot) -> Json:
+    head = snapshot.head
+    return {
+        "name": name,
+        "state": state,
+        "commit": head.number,
+        "id": hexadecimal(head.commit),
+        "time": iso(head.time),
+        "history-floor": head.floor_number,
+    }
+
+
+def _catalog(realm: OpenRealm, name: str) -> Json:
+    row = realm.catalog(name)
+    branches = [r.name for r in realm.references() if r.name.startswith(f"cat/{row.entity_id:x}/heads/")]
+    counts = dict.fromkeys(("namespace", "table", "view"), 0)
+    if f"cat/{row.entity_id:x}/heads/main" in branches:
+        for key, _ in realm.catalog_head(row, "main").index(NAMES).range():
+            counts[KINDS.get(decode_key(key).kind, "other")] += 1
+    return {
+        "name": row.name,
+        "id": hexadecimal(row.entity_id),
+        "owner": row.owner,
+        "created": iso(row.created),
+        "branches": [branch.rpartition("/")[2] for branch in branches],
+        "namespaces": counts["namespace"],
+        "tables": counts["table"],
+        "views": counts["view"],
+        "properties": row.properties,
+    }
+
+
+def _nodes(store: OpenStore) -> Iterator[tuple[int, NodeRecord]]:
+    for split in store.backend.splits("references", [SYSTEM_REALM], 1):
+        for batch in store.backend.scan(split):
+            names, values = batch.column("name").to_pylist(), batch.column("value").to_pylist()
+            for name, value in zip(names, values, strict=True):
+                kind, _, number = name.partition("/")
+                if kind == "node":
+                    yield int(number), msgspec.msgpack.decode(value, type=NodeRecord)
+
+
+def _node(number: int, record: NodeRecord) -> Json:
+    return {
+        "node": number,
+        "holder": record.holder,
+        "from": iso(record.start_ms),
+        "until": iso(record.end_ms),
+        "released": record.released,
+    }
+
+
+def _sizes(store: OpenStore) -> dict[str, Size]:
+    """Rows and bytes of objects by realm instance."""
+    found: dict[str, Size] = {}
+    columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,}"))
+    console = errors()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("reading objects", total=None)
+        for split in store.backend.splits("objects", None, 1):
+            for batch in store.backend.scan(split):
+                for realm, count, total in _by_realm(batch):
+                    before = found.get(realm, Size())
+                    found[realm] = Size(before.rows + count, before.bytes + total)
+                progress.advance(task, batch.num_rows)
+    return found
+
+
+def _by_realm(batch: Any) -> Iterator[tuple[str, int, int]]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    sizes = pa.table({"realm": batch.column("realm"), "size": pc.binary_length(batch.column("value"))})
+    for row in sizes.group_by("realm").aggregate([("size", "count"), ("size", "sum")]).to_pylist():
+        yield row["realm"], row["size_count"], row["size_sum"]
+
+
+def _show(facts: Json, console: Console) -> None:
+    console.print(f"store {facts['store']}, format {facts['format']}, created {facts['created']}")
+    for realm in facts["realms"]:
+        console.print()
+        total = f", {realm['objects']:,} objects of {size(realm['bytes'])}" if "objects" in realm else ""
+        console.print(f"realm {plain(realm['name'])}: {realm['state']}, instance {realm['instance']}{total}")
+        if "catalogs" in realm:
+            console.print(_catalogs_table(realm["catalogs"]))
+            console.print()
+            console.print(_references_table(realm["references"]))
+    console.print()
+    console.print(_nodes_table(facts["node-leases"]))
+
+
+def _catalogs_table(rows: list[Json]) -> Any:
+    table = grid(
+        None, "catalog", "id", "owner", "namespaces", "tables", "views", "branches", "warehouse",
+        right=("namespaces", "tables", "views"),
+    )  # fmt: skip  # one line reads as the header that it is
+    for row in rows:
+        counts = (f"{row[name]:,}" for name in ("namespaces", "tables", "views"))
+        names = ", ".join(map(plain, row["branches"]))
+        warehouse = plain(row["properties"].get("warehouse", ""))
+        table.add_row(plain(row["name"]), row["id"], plain(row["owner"]), *counts, names, warehouse)
+    return table
+
+
+def _references_table(rows: list[Json]) -> Any:
+    table = grid(
+        None, "reference", "state", "commit", "id", "time", "history from", right=("commit", "history from")
+    )
+    for row in rows:
+        floor = f"{row['history-floor']:,}"
+        table.add_row(plain(row["name"]), row["state"], f"{row['commit']:,}", row["id"], row["time"], floor)
+    return table
+
+
+def _nodes_table(rows: list[Json]) -> Any:
+    table = grid(None, "node", "held by", "from", "until", right=("node",))
+    for row in rows:
+        until = f"{row['until']} (given back)" if row["released"] else row["until"]
+        table.add_row(str(row["node"]), plain(row["holder"]), row["from"], until)
+    return table

@@ -1,0 +1,163 @@
+"""A store opened for looking only: nothing is created or completed, and no lease is taken."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from polaris_spark.backends.base import Backend
+from polaris_spark.catalog.catalogs import CATALOGS, head_name
+from polaris_spark.catalog.rows import NAMES, CatalogRow
+from polaris_spark.cli.options import PASSWORD_VARIABLE
+from polaris_spark.commits.committer import CommitSettings
+from polaris_spark.commits.publishing import read_head
+from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.config import FILE_SCHEMES, Secret, StoreURI
+from polaris_spark.errors import InputError, NotFoundError, RealmStateError
+from polaris_spark.index.keys import children
+from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.connections import Connection, connect_store
+from polaris_spark.system.realms import RealmRecord, RealmState
+from polaris_spark.system.registry import ROOT, Registered
+from polaris_spark.system.stores import StoreRecord, check_store
+
+
+class OpenRealm:
+    """One realm, for reading."""
+
+    def __init__(self, connection: Connection, record: RealmRecord) -> None:
+        self.record = record
+        self.objects: ObjectStore = connection.store(record)
+        self._backend = connection.backend
+        self._references = connection.references(record, CommitSettings({}), None, "reading")
+
+    def references(self) -> list[Registered]:
+        """The references that the registry lists, live and dropped, by name.
+
+        Raises:
+            RealmStateError: the realm has no registry yet.
+        """
+        if self._backend.read_reference(self.record.instance, ROOT) is None:
+            raise RealmStateError(
+                f"realm {self.record.name!r} is {self.record.state.value} and has no registry yet"
+            )
+        return self._references.listed()
+
+    def head(self, name: str) -> Snapshot:
+        """The newest commit of a reference; of a dropped one, its last.
+
+        Raises:
+            NotFoundError: the registry does not list it.
+        """
+        listed = self.references()
+        if name == ROOT:
+            return self._references.root.read()
+        for registered in listed:
+            if registered.name == name:
+                return self.head_of(registered)
+        known = ", ".join([ROOT, *(registered.name for registered in listed)])
+        raise NotFoundError(f"realm {self.record.name!r} has no reference {name!r}; it has: {known}")
+
+    def head_of(self, registered: Registered) -> Snapshot:
+        """The newest commit of a listed reference; one whose row was never written is where it began."""
+        row = self._backend.read_reference(self.record.instance, registered.row_name)
+        head = registered.first_head() if row is None else read_head(row, registered.row_name)
+        return Snapshot(
+            self.objects, b"" if row is None else row.version, head, self.objects.get(head.commit, Commit)
+        )
+
+    def catalogs(self) -> list[CatalogRow]:
+        """The realm's catalogs, by name."""
+        head = self.head(CATALOGS)
+        found = [entry.pointer for _, entry in head.index(NAMES).range(*children((), b"c"))]
+        rows = self.objects.get_many(found, CatalogRow)
+        return [rows[id] for id in found]
+
+    def catalog(self, name: str | None) -> CatalogRow:
+        """The catalog of that name; None asks for the only one.
+
+        Raises:
+            InputError: no name was given and there are several.
+            NotFoundError: there is none of that name, or none at all.
+        """
+        listed = self.catalogs()
+        known = ", ".join(repr(row.name) for row in listed) or "none"
+        if name is None and len(listed) > 1:
+            raise InputError(
+                f"realm {self.record.name!r} has several catalogs; choose one with --catalog: {known}"
+            )
+        for row in listed:
+            if name in (None, row.name):
+                return row
+        asked = "no catalog" if name is None else f"no catalog {name!r}"
+        raise NotFoundError(f"realm {self.record.name!r} has {asked}; it has: {known}")
+
+    def catalog_head(self, row: CatalogRow, branch: str) -> Snapshot:
+        """The newest commit of a catalog's branch."""
+        return self.head(head_name(row, branch))
+
+
+class OpenStore:
+    """A store, for reading."""
+
+    def __init__(self, connection: Connection, record: StoreRecord) -> None:
+        self.record = record
+        self.uri = connection.uri
+        self.backend: Backend = connection.backend
+        self._connection = connection
+
+    def realms(self) -> list[OpenRealm]:
+        """Every realm that is not gone, by name, in whatever state."""
+        return [OpenRealm(self._connection, record) for record in self._connection.realms.all()]
+
+    def realm(self, name: str) -> OpenRealm:
+        """A realm whose rows are there to be read.
+
+        Raises:
+            RealmStateError: there is none of that name, or it is being made or purged.
+        """
+        record = self._connection.realms.find(name)
+        if record is None:
+            known = ", ".join(repr(realm.record.name) for realm in self.realms()) or "none"
+            raise RealmStateError(f"there is no realm {name!r} in this store; it has: {known}")
+        if record.state not in (RealmState.ACTIVE, RealmState.INACTIVE):
+            raise RealmStateError(f"realm {name!r} is {record.state.value}: there is nothing to read in it")
+        return OpenRealm(self._connection, record)
+
+
+@contextmanager
+def open_store(uri: str, password: str | None = None) -> Iterator[OpenStore]:
+    """A store that exists.
+
+    Args:
+        uri: where it is.
+        password: `env:NAME`, the environment variable with its password.
+    Raises:
+        InputError: the URI or the password cannot be used.
+        StateError: there is no store, or a newer release made it.
+    """
+    parsed = StoreURI.parse(uri)
+    if parsed.scheme == "memory":
+        raise InputError("a memory: store lives in the process that made it; no command line can see it")
+    connection = connect_store(parsed, _options(parsed, password), create=False)
+    try:
+        yield OpenStore(connection, check_store(connection.backend))
+    finally:
+        connection.close()
+
+
+def _options(uri: StoreURI, password: str | None) -> dict[str, str | Secret]:
+    if password is not None:
+        if not password.startswith("env:"):
+            raise InputError(
+                "--password takes env:NAME, the name of an environment variable: "
+                "a password itself would be shown to everyone in the list of processes"
+            )
+        secret = Secret(password)
+        secret.reveal()
+        return {"password": secret}
+    if PASSWORD_VARIABLE in os.environ and uri.password is None and uri.scheme not in FILE_SCHEMES:
+        return {"password": Secret(f"env:{PASSWORD_VARIABLE}")}
+    return {}

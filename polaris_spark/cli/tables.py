@@ -1,0 +1,126 @@
+"""`polaris-spark tables`: namespaces as a tree, with the tables and views in them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+from rich.tree import Tree
+
+from polaris_spark.catalog.catalogs import MAIN
+from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.rows import NAMES, NAMESPACE, TABLE
+from polaris_spark.cli.opening import open_store
+from polaris_spark.cli.options import AsJSON, Password, Realm, Store
+from polaris_spark.cli.output import hexadecimal, iso, plain, print_json, screen
+from polaris_spark.commits.state import Snapshot, StoredObjects
+from polaris_spark.index import Index, IndexRoot
+from polaris_spark.index.keys import DecodedKey, decode_key
+
+Json = dict[str, Any]
+_BATCH = 500
+
+
+def tables(
+    store: Store,
+    realm: Realm = "default",
+    catalog: Annotated[
+        str | None, typer.Option(help="Catalog to show; may be left out if there is only one.")
+    ] = None,
+    branch: Annotated[str, typer.Option(help="Branch of the catalog.")] = MAIN,
+    password: Password = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Show the namespaces, tables and views of a catalog as a tree."""
+    with open_store(store, password) as opened:
+        place = opened.realm(realm)
+        row = place.catalog(catalog)
+        entities = read_entities(place.catalog_head(row, branch))
+    if as_json:
+        print_json(entities)
+    else:
+        screen().print(as_tree(f"{plain(row.name)} ({branch})", entities))
+
+
+def read_entities(head: Snapshot) -> list[Json]:
+    """Namespaces, tables and views of a catalog's head, parents before what is in them, as JSON values."""
+    found: list[Json] = []
+    batch: list[tuple[DecodedKey, int]] = []
+    for key, entry in head.index(NAMES).range():
+        batch.append((decode_key(key), entry.pointer))
+        if len(batch) == _BATCH:
+            found += _described(head, batch)
+            batch = []
+    return found + _described(head, batch)
+
+
+def _described(head: Snapshot, batch: list[tuple[DecodedKey, int]]) -> list[Json]:
+    objects = head.store.read([id for _, id in batch])
+    return [_entity(head, key, objects[id].value) for key, id in batch]
+
+
+def _entity(head: Snapshot, key: DecodedKey, value: object) -> Json:
+    facts: Json = {"kind": "namespace" if key.kind == NAMESPACE else "view", "name": [*key.path, key.name]}
+    if key.kind == TABLE:
+        facts["kind"] = "table"
+    if isinstance(value, Table):
+        return facts | {
+            "id": hexadecimal(value.entity_id),
+            "format-version": value.format_version,
+            "snapshots": _count(head, value.snapshots),
+            "last-updated": iso(value.last_updated_ms),
+            "location": value.location,
+        }
+    if isinstance(value, View):
+        updated = (
+            msgspec.json.decode(value.version_log.tail[-1])["timestamp-ms"]
+            if value.version_log.tail
+            else None
+        )
+        return facts | {
+            "id": hexadecimal(value.entity_id),
+            "versions": len(value.versions),
+            "last-updated": None if updated is None else iso(updated),
+            "location": value.location,
+        }
+    return facts
+
+
+def _count(head: Snapshot, root: IndexRoot) -> int:
+    if not root.shard:
+        return sum(value is not None for value in root.values)
+    return sum(1 for _ in Index(root, StoredObjects(head.store).read_shards).range())
+
+
+def as_tree(title: str, entities: list[Json]) -> Tree:
+    """A tree of what `read_entities` gave."""
+    tree = Tree(Text(title, style="bold"), guide_style="dim")
+    places: dict[tuple[str, ...], Tree] = {(): tree}
+    for entity in sorted(entities, key=_place):
+        *path, name = entity["name"]
+        parent = places.get(tuple(path), tree)
+        node = parent.add(_label(entity, name))
+        if entity["kind"] == "namespace":
+            places[tuple(entity["name"])] = node
+    return tree
+
+
+def _place(entity: Json) -> tuple[int, bool, list[str]]:
+    """Parents before children; within a namespace its tables and views before the namespaces in it."""
+    return len(entity["name"]), entity["kind"] == "namespace", entity["name"]
+
+
+def _label(entity: Json, name: str) -> Text:
+    label = Text(plain(name), style="bold blue" if entity["kind"] == "namespace" else "")
+    if "snapshots" in entity:
+        count = entity["snapshots"]
+        facts = f"v{entity['format-version']}, {count} snapshot{'' if count == 1 else 's'}"
+    elif "versions" in entity:
+        count = entity["versions"]
+        facts = f"view, {count} version{'' if count == 1 else 's'}"
+    else:
+        return label
+    when = f", {entity['last-updated'].replace('T', ' ')}" if entity["last-updated"] else ""
+    return label.append(f"  {facts}{when}", style="dim")

@@ -1,0 +1,44 @@
+"""What a caller of the commit protocol writes: a change in two parts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, NamedTuple, TypeVar
+
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.state import State
+
+R = TypeVar("R")
+
+
+class Operation(NamedTuple):
+    """Who asks for what, so that asking twice does it once."""
+
+    id: bytes
+    """16 bytes of a UUIDv7, or empty: then the change is not protected against repetition by the client."""
+    principal: str
+    digest: bytes = b""
+    """A hash of the request; the same id with another digest is refused."""
+
+    @property
+    def key(self) -> bytes:
+        """Key in the index `operations`: time-ordered, since UUIDv7 begins with its milliseconds."""
+        return self.id + self.principal.encode()
+
+
+class Change(ABC, Generic[R]):
+    """One change to one reference. `prepare` may do I/O; `apply` is pure and may run several times."""
+
+    operation: Operation
+
+    def prepare(self, view: State) -> object:
+        """Fix times, uuids and locations; read files. What is read of `view` must still hold when applied."""
+        return None
+
+    @abstractmethod
+    def apply(self, state: State, prepared: object) -> R:
+        """Judge requirements and make the change on `state`; whatever is raised makes this change alone fail."""
+
+    @abstractmethod
+    def repeat(self, state: State, entries: list[LogEntry]) -> R:
+        """The answer once more, for an operation that was done before and left `entries` in the log."""

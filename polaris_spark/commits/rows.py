@@ -1,0 +1,103 @@
+"""What a commit is made of: the commit object, its log entries, and the value of the reference that points to it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from polaris_spark.index import IndexRoot
+from polaris_spark.objects import Strong, Weak, object_type
+
+INLINE_PARENTS = 20
+"""How many ancestors a commit names directly."""
+
+FIRST_SKIP = 4
+"""Skip pointers begin at 2**FIRST_SKIP: nearer ancestors are inline parents."""
+
+
+@object_type("commit", revision=1)
+class Commit(msgspec.Struct, frozen=True, array_like=True):
+    """One state of everything a reference holds.
+
+    `parents` are the ids of commits number-1, number-2, ... (at most 20). `skips[i]` is the id of the ancestor whose
+    number is the largest multiple of 2**(i + FIRST_SKIP) below this commit's number, so that any ancestor is found in
+    O(log n) reads and a new commit's skips follow from its parent's alone.
+    """
+
+    number: int
+    time: int
+    """Milliseconds since 1970; later than the parent's."""
+    entries: Strong
+    """The log entries of this commit (an `Entries` object), or 0 for a reference's first commit."""
+    parents: tuple[Weak, ...] = ()
+    skips: tuple[Weak, ...] = ()
+    merged: tuple[Weak, ...] = ()
+    """Commits of other references whose content this one merged."""
+    index_names: tuple[str, ...] = ()
+    index_roots: tuple[IndexRoot, ...] = ()
+    operations_floor: int = 0
+    """Milliseconds since 1970: what was done under operation ids made earlier may be forgotten, whoever made them."""
+
+
+class LogEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One change to one entity: audit trail, change feed and recovery in one row."""
+
+    operation: bytes
+    """The operation id that the client gave (16 bytes of a UUID), or empty."""
+    principal: str
+    time: int
+    """Milliseconds since 1970, fixed when the change was prepared."""
+    action: str
+    entity: int
+    """Stable entity id."""
+    key: bytes
+    """Key of the entity in the index `names` (after the change; before it, for a drop)."""
+    before: Strong = 0
+    after: Strong = 0
+    """The entity's content before and after; 0 where it did not exist or no longer does."""
+    summary: dict[str, str] = {}
+    result: bytes = b""
+    """What of the answer cannot be rebuilt from the content."""
+    old_key: bytes = b""
+    """For a rename: the key before it."""
+
+
+@object_type("entries", revision=1)
+class Entries(msgspec.Struct, frozen=True, array_like=True):
+    """The log entries of one commit, in the order in which their changes were applied."""
+
+    entries: tuple[LogEntry, ...]
+
+
+class RecentHead(msgspec.Struct, frozen=True, array_like=True):
+    """A head that the reference had, kept for recovery."""
+
+    time: int
+    number: int
+    commit: int
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True):
+    """The value of a reference row."""
+
+    commit: int
+    number: int
+    time: int
+    floor_number: int = 0
+    floor_time: int = 0
+    """The history floor: commits below `floor_number` may have been swept."""
+    recent: tuple[RecentHead, ...] = ()
+    """Newest first."""
+    fence: int = 0
+    """An id: rows prepared before it must be written again under new ids."""
+    sealed: bool = False
+    """The reference was dropped: look in the registry again."""
+
+
+def child_pointers(number: int, id: int, commit: Commit) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Parents and skips of a commit that follows `commit` (number `number`, id `id`)."""
+    parents = (id, *commit.parents[: INLINE_PARENTS - 1])
+    skips = []
+    for level in range(max(0, number.bit_length() - FIRST_SKIP)):
+        aligned = number % (1 << (level + FIRST_SKIP)) == 0
+        skips.append(id if aligned else commit.skips[level])
+    return parents, tuple(skips)

@@ -1,0 +1,338 @@
+"""Store URIs and catalog properties: text that users write, checked once, before anything is opened.
+
+Properties have the same names everywhere: `spark.sql.catalog.<name>.<property>` in Spark, catalog properties
+in Java, keyword arguments in Python. Secrets are held in `Secret`, which shows itself as `***`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from polaris_spark.errors import InputError, StoreURIError
+
+FILE_SCHEMES = frozenset({"sqlite", "rocksdb"})
+"""Schemes whose URI names a path of this machine."""
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
+_MEMORY_NAME = re.compile(r"[A-Za-z0-9_.-]{0,128}")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?")
+_MILLISECONDS = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_BYTES = {
+    "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30
+}  # fmt: skip  # one line reads as the table that it is
+
+
+class Secret:
+    """A password, or `env:NAME` for one that the environment holds; never shown, not even by `repr`."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The password itself.
+
+        Raises:
+            InputError: it names an environment variable that is not set.
+        """
+        if not self._text.startswith("env:"):
+            return self._text
+        name = self._text[4:]
+        value = os.environ.get(name)
+        if value is None:
+            raise InputError(f"the environment variable {name!r}, named as the store's password, is not set")
+        return value
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreURI:
+    """Where a store is. `str()` gives it back without its password.
+
+    `memory:`, `memory:name`; `sqlite:///absolute/path`, `sqlite:relative/path` (made absolute when parsed);
+    `scheme://user:password@host:port,host:port/path?option=value` for databases behind a network. Names and
+    paths may be percent-encoded.
+    """
+
+    scheme: str
+    authority: str = ""
+    """Hosts with ports, comma-separated; a bucket for object stores. Whether it may be empty, the backend
+    says."""
+    path: str = ""
+    """An absolute path for file schemes, the name for `memory:`, else what follows the authority's slash."""
+    user: str | None = None
+    password: Secret | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> StoreURI:
+        """A store URI from its text.
+
+        Raises:
+            StoreURIError: it is malformed; the message says how, and never contains the password.
+        """
+        match = _SCHEME.fullmatch(text.strip())
+        if match is None:
+            raise StoreURIError(
+                f"a store URI begins with a scheme, such as sqlite:///path/of/store.db or memory:, "
+                f"not {_without_password(text)!r}"
+            )
+        scheme, rest = match.group(1).lower(), match.group(2)
+        if any(ord(c) < 32 or ord(c) == 127 for c in rest):
+            raise StoreURIError(f"a store URI ({scheme}:) has control characters; percent-encode them")
+        if "#" in rest:
+            raise StoreURIError(f"a store URI ({scheme}:) has no fragment; write '#' in a path as %23")
+        rest, mark, query = rest.partition("?")
+        options = _options(scheme, query) if mark else {}
+        if scheme == "memory":
+            return cls(scheme, path=_memory_name(rest), options=options)
+        if scheme in FILE_SCHEMES:
+            return cls(scheme, path=_file_path(scheme, rest), options=options)
+        return _network(scheme, rest, options)
+
+    @property
+    def key(self) -> str:
+        """Identifies the store within a process: the URI without credentials and options."""
+        return f"{self.scheme}:{self.authority}:{self.path}"
+
+    def __str__(self) -> str:
+        query = f"?{urlencode(self.options)}" if self.options else ""
+        if self.scheme == "memory":
+            return f"memory:{self.path}{query}"
+        user = f"{quote(self.user, safe='')}@" if self.user else ""
+        slash = "/" if self.path and not self.path.startswith("/") else ""
+        return f"{self.scheme}://{user}{self.authority}{slash}{quote(self.path)}{query}"
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """All properties of a catalog, parsed. Durations are in milliseconds, sizes in bytes."""
+
+    store: StoreURI
+    store_options: Mapping[str, str | Secret] = field(default_factory=dict)
+    """What stood under `store.`, without that prefix; `password` is a `Secret`."""
+    warehouse: str | None = None
+    realm: str = "default"
+    catalog: str | None = None
+    branch: str = "main"
+    principal: str | None = None
+    metadata_files: str = "every-commit"
+    python: str | None = None
+    create: bool = True
+    idempotency_key_lifetime: int = 30 * 60_000
+    history_retention: int = 3 * 86_400_000
+    grace: int = 3 * 3_600_000
+    cache_bytes: int = 128 * 2**20
+    other: Mapping[str, str] = field(default_factory=dict)
+    """Properties that are not ours, Iceberg's own among them, as they were given."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], *, refuse_uri_password: bool = False) -> Properties:
+        """Properties from their text.
+
+        Args:
+            given: property names without prefix, to values.
+            refuse_uri_password: whether a password inside the store URI is an error (it is in a Spark
+                configuration, which anyone may read).
+        Raises:
+            InputError: a value that cannot be used, or a name that is nearly one of ours.
+            StoreURIError: `store` is missing or malformed.
+        """
+        uri = _store(given, refuse_uri_password=refuse_uri_password)
+        values: dict[str, object] = {}
+        store_options: dict[str, str | Secret] = {}
+        other: dict[str, str] = {}
+        for name, text in given.items():
+            if name == "store":
+                continue
+            if name.startswith("store."):
+                option = name[len("store.") :]
+                store_options[option] = Secret(text) if option == "password" else text
+            elif name in _PARSERS:
+                values[name.replace("-", "_")] = _PARSERS[name](name, text)
+            else:
+                _refuse_near_miss(name)
+                other[name] = text
+        if uri.password is not None:
+            store_options.setdefault("password", uri.password)
+        return cls(store=uri, store_options=store_options, other=other, **values)  # type: ignore[arg-type]  # each parser gives its field's type
+
+
+def duration_ms(name: str, text: str) -> int:
+    """Milliseconds of a duration such as `30 min`, `3 d`, `1.5h`, `500ms`; `name` is named in errors."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise InputError(
+            f"{name} is {text!r}; write a duration with its unit: ms, s, min, h or d, such as '30 min'"
+        )
+    return int(float(match.group(1)) * _MILLISECONDS[match.group(2)])
+
+
+def size_bytes(name: str, text: str) -> int:
+    """Bytes of a size such as `128 MiB` or `1000000`; `name` is named in errors."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"{name} is {text!r}; write a size such as '128 MiB', '64 kB' or a number of bytes")
+    return int(float(match.group(1)) * _BYTES[match.group(2) or "B"])
+
+
+def refuse_unknown_options(scheme: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse options that a backend does not have, with the nearest one that it has.
+
+    Raises:
+        StoreURIError: an option is unknown.
+    """
+    known = sorted(known)
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known) or 'none'}"
+            raise StoreURIError(f"a {scheme}: store has no option {name!r}; {hint}")
+
+
+def _store(given: Mapping[str, str], *, refuse_uri_password: bool) -> StoreURI:
+    if not given.get("store", "").strip():
+        _refuse_near_misses_of_store(given)
+        raise StoreURIError(
+            "the property 'store' is missing; give a store URI such as sqlite:///path/of/store.db"
+        )
+    uri = StoreURI.parse(given["store"])
+    if refuse_uri_password and uri.password is not None:
+        raise StoreURIError(
+            f"the store URI {uri} carries a password, which a configuration would show to everyone; "
+            "take it out and set 'store.password' to it, or to env:NAME for an environment variable"
+        )
+    return uri
+
+
+def _text(name: str, text: str) -> str:
+    if not text.strip():
+        raise InputError(f"the property {name!r} is empty; leave it out to have its default")
+    return text
+
+
+def _flag(name: str, text: str) -> bool:
+    flags = {"true": True, "false": False}
+    if text.strip().lower() not in flags:
+        raise InputError(f"the property {name!r} is {text!r}; it is true or false")
+    return flags[text.strip().lower()]
+
+
+def _metadata_files(name: str, text: str) -> str:
+    if text not in ("every-commit", "never"):
+        raise InputError(f"the property {name!r} is {text!r}; it is 'every-commit' or 'never'")
+    return text
+
+
+_PARSERS = {
+    "warehouse": _text,
+    "realm": _text,
+    "catalog": _text,
+    "branch": _text,
+    "principal": _text,
+    "metadata-files": _metadata_files,
+    "python": _text,
+    "create": _flag,
+    "idempotency-key-lifetime": duration_ms,
+    "history-retention": duration_ms,
+    "grace": duration_ms,
+    "cache-bytes": size_bytes,
+}
+
+_ICEBERG = frozenset(
+    {"cache-enabled", "catalog-impl", "credential", "scope", "prefix", "token", "type", "uri"}
+)
+# names of Iceberg's own that must never count as near misses
+
+
+def _refuse_near_miss(name: str) -> None:
+    ours = [*_PARSERS, "store"]
+    if name in _ICEBERG:
+        return
+    plain = name.lower().replace("_", "-")
+    near = [plain] if plain in ours else difflib.get_close_matches(plain, ours, n=1, cutoff=0.8)
+    if near:
+        raise InputError(f"there is no property {name!r}; did you mean {near[0]!r}?")
+
+
+def _refuse_near_misses_of_store(given: Mapping[str, str]) -> None:
+    for name in given:
+        if name not in _PARSERS and not name.startswith("store"):
+            _refuse_near_miss(name)
+
+
+def _options(scheme: str, query: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
+    except ValueError:
+        raise StoreURIError(f"the options of a {scheme}: store URI are name=value, joined by '&'") from None
+    options = dict(pairs)
+    if len(options) != len(pairs):
+        raise StoreURIError(
+            f"an option of a {scheme}: store URI is given twice: {', '.join(n for n, _ in pairs)}"
+        )
+    if "password" in options:
+        raise StoreURIError(
+            f"a password does not stand in the options of a {scheme}: store URI; use store.password"
+        )
+    return options
+
+
+def _memory_name(rest: str) -> str:
+    if rest.startswith("//"):
+        raise StoreURIError("a store in memory has no host or path; write memory: or memory:name")
+    if not _MEMORY_NAME.fullmatch(rest):
+        raise StoreURIError("the name of a memory: store is letters, digits, '_', '.' and '-', at most 128")
+    return rest
+
+
+def _file_path(scheme: str, rest: str) -> str:
+    path = unquote(rest)
+    if path.startswith("//") and not path.startswith("///"):
+        raise StoreURIError(
+            f"a {scheme}: store has no host; write {scheme}:///absolute/path or {scheme}:relative/path, "
+            f"not {scheme}:{path}"
+        )
+    if not path.strip("/"):
+        raise StoreURIError(
+            f"a {scheme}: store URI names a file: {scheme}:///absolute/path or {scheme}:relative/path"
+        )
+    if path.lstrip("/") == ":memory:":
+        raise StoreURIError("write memory: for a store in memory")
+    if path.endswith("/"):
+        raise StoreURIError(
+            f"{scheme}:{path} names a directory; a {scheme}: store is one path, without a slash after"
+        )
+    return os.path.abspath("/" + path.lstrip("/") if path.startswith("/") else path)
+
+
+def _network(scheme: str, rest: str, options: dict[str, str]) -> StoreURI:
+    if not rest.startswith("//"):
+        raise StoreURIError(f"a {scheme}: store URI is {scheme}://host/path, with two slashes")
+    authority, _, path = rest[2:].partition("/")
+    user = password = None
+    if "@" in authority:
+        credentials, _, authority = authority.rpartition("@")
+        name, colon, secret = credentials.partition(":")
+        user = unquote(name) or None
+        password = Secret(unquote(secret)) if colon else None
+    return StoreURI(scheme, unquote(authority), unquote(path), user, password, options)
+
+
+def _without_password(text: str) -> str:
+    return re.sub(r"//[^/]*@", "//***@", text)

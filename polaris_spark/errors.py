@@ -1,0 +1,156 @@
+"""Every error that polaris_spark raises, by what the caller can do about it.
+
+```
+PolarisError
+├── InputError                what was asked cannot be done as asked: change the request
+│   ├── StoreURIError         a store URI that names no usable store
+│   ├── MissingLibraryError   a driver library is not installed; the message names the extra
+│   └── ObjectTooLargeError   a row, key or object over its documented size limit
+├── StateError                the store or the realm is not in a state that allows it
+│   ├── RealmStateError       the realm does not exist, or does not serve
+│   ├── NewerFormatError      written by a newer release; the message names the version needed
+│   ├── ReferenceGoneError    a reference was dropped, or never existed: look again
+│   └── HistoryTrimmedError   the commit lies below the history floor
+├── CorruptionError           a row is missing or unreadable; the message names its key
+├── ClockError                this machine's clock is too far behind the store's to issue ids
+├── TryAgainError             nothing was changed; the same request may succeed later
+└── OutcomeUnknownError       a write may or may not have happened; never guessed
+```
+Errors of the catalog (no such table, already exists, a failed requirement) carry the REST error model's type and code
+and are in the tree below `RequestError`.
+
+```
+PolarisError
+└── RequestError              status and type of the Iceberg REST error model
+    ├── BadRequestError            400
+    ├── ForbiddenError             403
+    ├── NoSuchNamespaceError, NoSuchTableError, NoSuchViewError, NotFoundError    404
+    ├── UnsupportedOperationError  406
+    ├── AlreadyExistsError, NamespaceNotEmptyError, CommitFailedError             409
+    └── UnprocessableError         422
+```
+"""
+
+from __future__ import annotations
+
+
+class PolarisError(Exception):
+    """Base of all errors of this package."""
+
+
+class InputError(PolarisError, ValueError):
+    """The request cannot be carried out as written; repeating it unchanged is useless."""
+
+
+class StoreURIError(InputError):
+    """A store URI that is malformed or names no known backend."""
+
+
+class MissingLibraryError(InputError):
+    """A backend's driver library is not installed; the message names the extra to install."""
+
+
+class ObjectTooLargeError(InputError):
+    """A key, row or object is over its size limit."""
+
+
+class StateError(PolarisError):
+    """The store is not in a state that allows the request."""
+
+
+class RealmStateError(StateError):
+    """The realm does not exist or is not ACTIVE."""
+
+
+class NewerFormatError(StateError):
+    """A row or store was written by a newer release than this one can rewrite."""
+
+
+class ReferenceGoneError(StateError):
+    """The reference was dropped or never existed; read the registry again."""
+
+
+class HistoryTrimmedError(StateError):
+    """The commit asked for lies below the history floor of its reference."""
+
+
+class CorruptionError(PolarisError):
+    """A row that must exist is missing, or cannot be decoded; the message names its key."""
+
+
+class ClockError(PolarisError):
+    """This machine's clock is behind the store's records by more than is safe."""
+
+
+class TryAgainError(PolarisError):
+    """Nothing was changed, and the same request may succeed later (contention, a full queue, a deadline)."""
+
+
+class OutcomeUnknownError(PolarisError):
+    """A write was sent and its outcome is not known: it may have happened or may still happen."""
+
+
+class RequestError(PolarisError):
+    """An error of the catalog protocol: `status` is the HTTP status, `type` the REST error model's type name."""
+
+    status = 500
+    type = "InternalServerError"
+
+    def __init__(self, message: str, *, type: str | None = None) -> None:
+        super().__init__(message)
+        if type is not None:
+            self.type = type
+
+
+class BadRequestError(RequestError):
+    status = 400
+    type = "BadRequestException"
+
+
+class ForbiddenError(RequestError):
+    status = 403
+    type = "ForbiddenException"
+
+
+class NotFoundError(RequestError):
+    status = 404
+    type = "NotFoundException"
+
+
+class NoSuchNamespaceError(NotFoundError):
+    type = "NoSuchNamespaceException"
+
+
+class NoSuchTableError(NotFoundError):
+    type = "NoSuchTableException"
+
+
+class NoSuchViewError(NotFoundError):
+    type = "NoSuchViewException"
+
+
+class UnsupportedOperationError(RequestError):
+    status = 406
+    type = "UnsupportedOperationException"
+
+
+class AlreadyExistsError(RequestError):
+    status = 409
+    type = "AlreadyExistsException"
+
+
+class NamespaceNotEmptyError(RequestError):
+    status = 409
+    type = "NamespaceNotEmptyException"
+
+
+class CommitFailedError(RequestError):
+    """A requirement of the request failed, judged against a fresh head."""
+
+    status = 409
+    type = "CommitFailedException"
+
+
+class UnprocessableError(RequestError):
+    status = 422
+    type = "UnprocessableEntityException"

@@ -1,0 +1,123 @@
+"""Checking an index for what must never be: the part of a file-system check that knows trees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from polaris_spark.errors import CorruptionError
+from polaris_spark.index.keys import MAX_KEY_BYTES
+from polaris_spark.index.root import IndexRoot, ShardReader
+from polaris_spark.index.shards import Branch, Leaf, Shard
+
+_BATCH = 64
+
+
+class _Place(NamedTuple):
+    """A shard as its parent describes it: keys from `lower` on and before `upper`, so many `entries`."""
+
+    id: int
+    lower: bytes
+    upper: bytes | None
+    entries: int
+
+
+def check(root: IndexRoot, read: ShardReader) -> Iterator[str]:
+    """Problems of an index, one sentence each; none at all if it is sound.
+
+    Finds missing and unreadable shards, keys that are unsorted or outside the bounds of their shard, wrong
+    counts, shapes that cannot be, and faults of the embedded part. The shards of a level are read in batches.
+    """
+    yield from _embedded_problems(root)
+    if not root.shard:
+        if root.height or root.count:
+            yield f"an empty tree has height {root.height} and {root.count} entries"
+        return
+    yield from _level_problems([_Place(root.shard, b"", None, root.count)], root.height, read)
+
+
+def _embedded_problems(root: IndexRoot) -> Iterator[str]:
+    if not len(root.keys) == len(root.pointers) == len(root.values):
+        yield (
+            f"the embedded part has {len(root.keys)} keys, {len(root.pointers)} pointers "
+            f"and {len(root.values)} values"
+        )
+    if len(set(root.keys)) < len(root.keys):
+        yield "the embedded part has a key twice"
+    for key, pointer, value in zip(root.keys, root.pointers, root.values, strict=False):
+        if len(key) > MAX_KEY_BYTES:
+            yield f"an embedded key has {len(key)} bytes, over the limit of {MAX_KEY_BYTES}"
+        if value is None and pointer:
+            yield f"the embedded key {key!r} is removed and points to {pointer}"
+
+
+def _level_problems(places: Sequence[_Place], height: int, read: ShardReader) -> Iterator[str]:
+    for start in range(0, len(places), _BATCH):
+        some = places[start : start + _BATCH]
+        shards = _found([place.id for place in some], read)
+        below: list[_Place] = []
+        for place in some:
+            shard = shards[place.id]
+            try:
+                if isinstance(shard, str):
+                    yield shard
+                elif height and isinstance(shard, Branch):
+                    yield from _branch_problems(shard, place)
+                    below += _children(shard, place)
+                elif not height and isinstance(shard, Leaf):
+                    yield from _leaf_problems(shard, place)
+                else:
+                    kind = type(shard).__name__.lower()
+                    yield f"shard {place.id} is a {kind} {height} levels above the leaves"
+            except CorruptionError as error:
+                yield f"shard {place.id}: {error}"
+        if below:
+            yield from _level_problems(below, height - 1, read)
+
+
+def _found(ids: Sequence[int], read: ShardReader) -> Mapping[int, Shard | str]:
+    """Shards by id, or what is wrong with them."""
+    try:
+        found = read(ids)
+    except CorruptionError as error:
+        if len(ids) == 1:
+            return {ids[0]: str(error)}
+        return {id: problem for one in ids for id, problem in _found([one], read).items()}
+    return {id: found.get(id, f"shard {id} is missing") for id in ids}
+
+
+def _children(branch: Branch, place: _Place) -> list[_Place]:
+    bounds = [place.lower, *branch.separators, place.upper]
+    pairs = zip(branch.children, branch.counts, strict=True)
+    return [_Place(id, bounds[i] or b"", bounds[i + 1], count) for i, (id, count) in enumerate(pairs)]
+
+
+def _branch_problems(branch: Branch, place: _Place) -> Iterator[str]:
+    yield from _order_problems(branch.separators, place, "separators")
+    if len(branch.children) < 2:
+        yield f"shard {place.id} is a branch of a single child"
+    if not all(branch.children):
+        yield f"shard {place.id} is a branch with a child that is no shard"
+    if sum(branch.counts) != place.entries:
+        yield f"shard {place.id} counts {sum(branch.counts)} entries below it, its parent {place.entries}"
+
+
+def _leaf_problems(leaf: Leaf, place: _Place) -> Iterator[str]:
+    keys = leaf.keys
+    yield from _order_problems(keys, place, "keys")
+    if not keys:
+        yield f"shard {place.id} is a leaf without entries"
+    if len(keys) != place.entries:
+        yield f"shard {place.id} has {len(keys)} entries, its parent counts {place.entries}"
+    _ = leaf.pointers, leaf.values
+    longest = max(map(len, keys), default=0)
+    if longest > MAX_KEY_BYTES:
+        yield f"shard {place.id} has a key of {longest} bytes, over the limit of {MAX_KEY_BYTES}"
+
+
+def _order_problems(keys: Sequence[bytes], place: _Place, what: str) -> Iterator[str]:
+    if any(a >= b for a, b in pairwise(keys)):
+        yield f"shard {place.id} has {what} that are not in ascending order"
+    if keys and (min(keys) < place.lower or (place.upper is not None and max(keys) >= place.upper)):
+        yield f"shard {place.id} has {what} outside its bounds, {place.lower!r} to {place.upper!r}"

@@ -1,0 +1,92 @@
+"""Reading the tree of an index: look-ups, and scans in both directions."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+
+from polaris_spark.index.entries import Entry
+from polaris_spark.index.root import ShardReader, as_branch, as_leaf, load
+from polaris_spark.index.shards import Branch, Leaf
+
+PREFETCH = 16
+"""The most leaves that a scan reads at once; it begins with one and doubles."""
+
+
+def find(read: ShardReader, shard: int, height: int, key: bytes) -> Entry | None:
+    """The entry of one key in the tree below `shard`, which has `height` levels of branches; None if absent.
+
+    Raises:
+        CorruptionError: a shard is missing or is not what it must be.
+    """
+    for _ in range(height):
+        branch = as_branch(load(read, (shard,))[shard], shard)
+        shard = branch.children[bisect_right(branch.separators, key)]
+    leaf = as_leaf(load(read, (shard,))[shard], shard)
+    return _find_in_leaf(leaf, key)
+
+
+def find_many(read: ShardReader, shard: int, height: int, keys: Sequence[bytes]) -> list[Entry | None]:
+    """The entries of several keys, in their order, with one batch read for each level of the tree.
+
+    Raises:
+        CorruptionError: as `find`.
+    """
+    at = [shard] * len(keys)
+    for _ in range(height):
+        shards = load(read, dict.fromkeys(at))
+        for position, key in enumerate(keys):
+            branch = as_branch(shards[at[position]], at[position])
+            at[position] = branch.children[bisect_right(branch.separators, key)]
+    shards = load(read, dict.fromkeys(at))
+    return [_find_in_leaf(as_leaf(shards[id], id), key) for id, key in zip(at, keys, strict=True)]
+
+
+class Scan:
+    """A walk between two keys in either direction, reading lazily in batches that grow as it goes on."""
+
+    def __init__(self, read: ShardReader, start: bytes, end: bytes | None, *, reverse: bool) -> None:
+        self._read = read
+        self._start, self._end, self._reverse = start, end, reverse
+        self._batch = 1
+
+    def entries(self, shard: int, height: int) -> Iterator[tuple[bytes, Entry]]:
+        """Keys with entries below `shard`, which has `height` levels of branches."""
+        step = -1 if self._reverse else 1
+        for leaf in self._leaves((shard,), height):
+            keys = leaf.keys
+            low = bisect_left(keys, self._start)
+            high = len(keys) if self._end is None else bisect_left(keys, self._end)
+            pointers, values = leaf.pointers, leaf.values
+            for i in range(low, high)[::step]:
+                yield keys[i], Entry(pointers[i], values[i])
+
+    def _leaves(self, ids: Sequence[int], height: int) -> Iterator[Leaf]:
+        position = 0
+        while position < len(ids):
+            batch = ids[position : position + (1 if height else self._batch)]
+            position += len(batch)
+            shards = load(self._read, batch)
+            for id in batch:
+                if height:
+                    branch = as_branch(shards[id], id)
+                    yield from self._leaves(self._children(branch), height - 1)
+                else:
+                    yield as_leaf(shards[id], id)
+            if not height:
+                self._batch = min(2 * self._batch, PREFETCH)
+
+    def _children(self, branch: Branch) -> tuple[int, ...]:
+        separators = branch.separators
+        low = bisect_right(separators, self._start)
+        high = len(separators) if self._end is None else bisect_left(separators, self._end)
+        children = branch.children[low : high + 1]
+        return children[::-1] if self._reverse else children
+
+
+def _find_in_leaf(leaf: Leaf, key: bytes) -> Entry | None:
+    keys = leaf.keys
+    position = bisect_left(keys, key)
+    if position < len(keys) and keys[position] == key:
+        return leaf.entry(position)
+    return None

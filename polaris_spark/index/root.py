@@ -1,0 +1,97 @@
+"""The root of an index, and how its shards are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from polaris_spark.errors import CorruptionError, InputError
+from polaris_spark.index.shards import Branch, Leaf, Shard
+from polaris_spark.objects import Strong
+
+ShardReader: TypeAlias = Callable[[Collection[int]], Mapping[int, Shard]]
+"""Decoded shards by id, all in one batch. The caller caches; ids that do not exist are left out or raise."""
+
+
+class IndexRoot(msgspec.Struct, frozen=True, array_like=True):
+    """A whole index as one immutable value, nested in a commit or in a table object.
+
+    The embedded part holds recent changes, the oldest change first; it wins over the tree. A value of None
+    says that the key is removed.
+    """
+
+    shard: Strong = 0
+    """The root of the tree; 0 if the tree is empty."""
+    height: int = 0
+    """Levels of branches above the leaves."""
+    count: int = 0
+    """Entries in the tree, whatever the embedded part says of them."""
+    keys: tuple[bytes, ...] = ()
+    pointers: tuple[Strong, ...] = ()
+    values: tuple[bytes | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSettings:
+    """Sizes of shards, in bytes of their rows. They hold for what is written; any sizes can be read.
+
+    The defaults come from `tests/benchmarks/index_sizes.py`: 100,000 tables, one random table changed per commit,
+    a quota of 4 KiB. Bytes per commit, embedded + shards: max 2 KiB 3.0 + 1.7 k, 4 KiB 3.0 + 2.8 k, 6 KiB 3.0 + 3.7 k,
+    8 KiB 3.0 + 4.6 k. With 6 KiB there are 370 leaves of about 4 KB under two branches and a root, and a spill every
+    60 commits writes 48 shards. Quotas of 2, 6 and 8 KiB give 5.8, 7.6 and 8.7 k in all. To keep an eighth of the
+    quota embedded costs 2 to 4 % over keeping nothing, a quarter twice that.
+    """
+
+    max_shard_bytes: int = 6144
+    """A larger shard is split (one that cannot be, for the size of a single entry, stays larger)."""
+    min_shard_bytes: int = 2048
+    """A smaller shard is merged with a neighbour, unless it is the root."""
+    fill: float = 0.7
+    """How full, as a share of the maximum, shards are made where one becomes several."""
+    keep: float = 0.125
+    """The share of the quota that stays embedded when the rest spills: the most recent changes."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.min_shard_bytes * 2.5 <= self.max_shard_bytes:
+            raise InputError(
+                f"min_shard_bytes={self.min_shard_bytes} must be above 0 and at most 0.4 of "
+                f"max_shard_bytes={self.max_shard_bytes}: the halves of a split shard must not be merged again"
+            )
+        if not 0.5 <= self.fill <= 1:
+            raise InputError(f"fill={self.fill} must be between 0.5 and 1")
+        if not 0 <= self.keep <= 0.5:
+            raise InputError(f"keep={self.keep} must be between 0 and 0.5: a spill ends at half the quota")
+
+
+def load(read: ShardReader, ids: Collection[int]) -> Mapping[int, Shard]:
+    """Shards by id, all of them.
+
+    Raises:
+        CorruptionError: one is missing.
+    """
+    found = read(ids)
+    for id in ids:
+        if id not in found:
+            raise CorruptionError(f"shard {id} of an index is missing")
+    return found
+
+
+def as_leaf(shard: Shard, id: int) -> Leaf:
+    """The shard, known to be a leaf; raises CorruptionError if it is none."""
+    if not isinstance(shard, Leaf):
+        raise CorruptionError(
+            f"shard {id} of an index is a {type(shard).__name__.lower()} where a leaf must be"
+        )
+    return shard
+
+
+def as_branch(shard: Shard, id: int) -> Branch:
+    """The shard, known to be a branch; raises CorruptionError if it is none."""
+    if not isinstance(shard, Branch):
+        raise CorruptionError(
+            f"shard {id} of an index is a {type(shard).__name__.lower()} where a branch must be"
+        )
+    return shard

@@ -1,0 +1,294 @@
+"""Spilling: moving embedded changes into the tree by rewriting few shards.
+
+Pending keys are grouped by leaf; the leaves with the most pending changes are rewritten first, until what
+remains embedded is half the quota. Everything that is not on the way to a rewritten leaf is shared with the
+old tree.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from polaris_spark.index.entries import Pending, embedded_size
+from polaris_spark.index.nodes import Node, branch_nodes, joined_leaf, leaf_nodes
+from polaris_spark.index.root import IndexRoot, IndexSettings, ShardReader, as_branch, as_leaf, load
+from polaris_spark.index.shards import Branch, FrontCoded, Leaf, Shard
+
+
+class Spilled(NamedTuple):
+    """The new tree (a root without embedded part), its new shards, children first, and what stays
+    embedded."""
+
+    tree: IndexRoot
+    shards: list[tuple[int, Shard]]
+    embedded: dict[bytes, Pending]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much stays embedded: about half of `quota` bytes; keys below `floor` are cut off."""
+
+    quota: int
+    floor: bytes | None = None
+
+
+class _Group(NamedTuple):
+    """Pending keys of one leaf; `upper` is the separator after it."""
+
+    leaf: int
+    upper: bytes | None
+    keys: list[bytes]
+
+
+def spill(
+    root: IndexRoot,
+    pending: Mapping[bytes, Pending],
+    limits: Limits,
+    read: ShardReader,
+    new_id: Callable[[], int],
+    settings: IndexSettings,
+) -> Spilled:
+    """Move pending changes into the tree until the rest is about half the quota.
+
+    Args:
+        root: the tree; its own embedded part is not looked at.
+        pending: every embedded change.
+        new_id: gives a new object id at each call; called once for each new shard.
+    Raises:
+        CorruptionError: a shard is missing or unreadable.
+    """
+    floor = limits.floor
+    if floor is not None and not root.shard:
+        pending = {key: change for key, change in pending.items() if key >= floor}
+    change = _Change(root, pending, floor, read, settings)
+    groups = _choose(change.groups(), pending, limits, settings)
+    gone = {key for group in groups for key in group.keys}
+    nodes, height = change.apply(groups)
+    kept = {
+        key: value for key, value in pending.items() if key not in gone and (floor is None or key >= floor)
+    }
+    if not nodes:
+        return Spilled(IndexRoot(), [], {key: value for key, value in kept.items() if value[2] is not None})
+    shards: list[tuple[int, Shard]] = []
+    shard = _finish(nodes[0], new_id, shards)
+    return Spilled(IndexRoot(shard, height, nodes[0].count), shards, kept)
+
+
+def _choose(
+    groups: Sequence[_Group], pending: Mapping[bytes, Pending], limits: Limits, settings: IndexSettings
+) -> list[_Group]:
+    """The groups to spill, each with the keys that leave the embedded part, in the order of keys."""
+    floor = limits.floor
+    sizes = {key: embedded_size(key, *pending[key][1:]) for group in groups for key in group.keys}
+    recent = _recent(sizes, pending, int(limits.quota * settings.keep))
+    chosen, others = [], []
+    remaining = sum(sizes.values())
+    for group in groups:
+        if floor is not None and group.keys[0] < floor:
+            remaining -= sum([sizes[key] for key in group.keys if key < floor])
+            if group.upper is not None and group.upper <= floor:
+                continue
+            chosen.append(group)
+            remaining -= sum([sizes[key] for key in group.keys if key >= floor])
+        else:
+            keys = [key for key in group.keys if key not in recent]
+            if keys:
+                others.append(group._replace(keys=keys))
+    others.sort(key=lambda group: (-len(group.keys), min([pending[key][0] for key in group.keys])))
+    for group in others:
+        if remaining <= limits.quota // 2:
+            break
+        chosen.append(group)
+        remaining -= sum([sizes[key] for key in group.keys])
+    return sorted(chosen, key=lambda group: group.keys[0])
+
+
+def _recent(sizes: Mapping[bytes, int], pending: Mapping[bytes, Pending], limit: int) -> set[bytes]:
+    """The keys changed last, as many as fit in `limit` bytes."""
+    recent: set[bytes] = set()
+    for key in sorted(sizes, key=lambda key: pending[key][0], reverse=True):
+        limit -= sizes[key]
+        if limit < 0:
+            break
+        recent.add(key)
+    return recent
+
+
+def _finish(node: Node, new_id: Callable[[], int], shards: list[tuple[int, Shard]]) -> int:
+    """Give ids to the new shards of a subtree, children first."""
+    if node.id:
+        return node.id
+    shard: Shard
+    if node.leaf is not None:
+        shard = node.leaf
+    else:
+        assert node.children is not None
+        assert node.front_coded is not None
+        ids = [_finish(child, new_id, shards) for child in node.children]
+        shard = Branch(node.front_coded, tuple(ids), tuple([child.count for child in node.children]))
+    id = new_id()
+    shards.append((id, shard))
+    return id
+
+
+class _Change:
+    """One rewriting of a tree. Levels count from the leaves, which are level 0."""
+
+    def __init__(
+        self,
+        root: IndexRoot,
+        pending: Mapping[bytes, Pending],
+        floor: bytes | None,
+        read: ShardReader,
+        settings: IndexSettings,
+    ) -> None:
+        self._root = root
+        self._pending = pending
+        self._floor = floor
+        self._read = read
+        self._settings = settings
+        self._loaded: dict[int, Shard] = {}
+        self._keys: list[bytes] = []
+
+    def groups(self) -> list[_Group]:
+        """All pending keys by leaf, in the order of keys, with one batch read for each level of branches."""
+        keys = sorted(self._pending)
+        spans: list[tuple[int, bytes | None, int, int]] = (
+            [(self._root.shard, None, 0, len(keys))] if keys else []
+        )
+        for _ in range(self._root.height):
+            self._fetch([span[0] for span in spans])
+            spans = [
+                (
+                    branch.children[child],
+                    branch.separators[child] if child < len(branch.separators) else upper,
+                    i,
+                    j,
+                )
+                for id, upper, low, high in spans
+                for branch in (self._branch(id),)
+                for child, i, j in _routes(branch.separators, keys, low, high)
+            ]
+        return [_Group(id, upper, keys[low:high]) for id, upper, low, high in spans]
+
+    def apply(self, groups: Sequence[_Group]) -> tuple[list[Node], int]:
+        """The root of the tree with the groups' changes (no node if it is empty) and its height."""
+        self._keys = [key for group in groups for key in group.keys]
+        height = self._root.height
+        if self._root.shard:
+            self._fetch([group.leaf for group in groups])
+            old = Node(b"", self._root.count, self._root.shard)
+            nodes = self._rebuilt(old, height, 0, len(self._keys))
+        else:
+            nodes = leaf_nodes(self._changed(Leaf(FrontCoded()), self._keys), b"", self._settings)
+        while len(nodes) > 1:
+            nodes = branch_nodes(nodes, b"", self._settings)
+            height += 1
+        while nodes and nodes[0].children is not None and len(nodes[0].children) == 1:
+            nodes = list(nodes[0].children)
+            height -= 1
+        return nodes, height if nodes else 0
+
+    def _rebuilt(self, node: Node, level: int, low: int, high: int) -> list[Node]:
+        """What stands in the place of an old node after the changes at positions `low` to `high`."""
+        if level == 0:
+            leaf = self._leaf(node)
+            changed = self._changed(leaf, self._keys[low:high])
+            return [node] if changed is leaf else leaf_nodes(changed, node.lower, self._settings)
+        children = self._children(node)
+        separators = [child.lower for child in children[1:]]
+        cut = 0 if self._floor is None else bisect_right(separators, self._floor)
+        routes = {child: (i, j) for child, i, j in _routes(separators, self._keys, low, high)}
+        if self._floor is not None and level > 1:
+            routes.setdefault(cut, (low, low))
+        result: list[Node] = []
+        for position in range(cut, len(children)):
+            child = children[position]
+            result += self._rebuilt(child, level - 1, *routes[position]) if position in routes else [child]
+        if result == children:
+            return [node]
+        return branch_nodes(self._balanced(result, level - 1), node.lower, self._settings)
+
+    def _balanced(self, nodes: Sequence[Node], level: int) -> list[Node]:
+        """Siblings, the small ones among them joined with neighbours."""
+        nodes = list(nodes)
+        position = 0
+        while position < len(nodes) > 1:
+            if not nodes[position].is_small(self._settings):
+                position += 1
+                continue
+            left = position - 1 if self._goes_left(nodes, position) else position
+            joined = self._joined(nodes[left], nodes[left + 1], level)
+            nodes[left : left + 2] = joined
+            position = left if len(joined) < 2 else left + len(joined)
+        return nodes
+
+    @staticmethod
+    def _goes_left(nodes: Sequence[Node], position: int) -> bool:
+        if position == 0 or position == len(nodes) - 1:
+            return position > 0
+        return nodes[position - 1].count < nodes[position + 1].count
+
+    def _joined(self, left: Node, right: Node, level: int) -> list[Node]:
+        if level == 0:
+            return leaf_nodes(joined_leaf(self._leaf(left), self._leaf(right)), left.lower, self._settings)
+        children = self._balanced([*self._children(left), *self._children(right)], level - 1)
+        return branch_nodes(children, left.lower, self._settings)
+
+    def _changed(self, leaf: Leaf, keys: Sequence[bytes]) -> Leaf:
+        """The leaf with the pending changes of `keys`; the same object if they change nothing."""
+        entries = dict(zip(leaf.keys, zip(leaf.pointers, leaf.values, strict=True), strict=True))
+        before = entries.copy()
+        for key in keys:
+            _, pointer, value = self._pending[key]
+            if value is None:
+                entries.pop(key, None)
+            else:
+                entries[key] = (pointer, value)
+        if self._floor is not None:
+            entries = {key: entry for key, entry in entries.items() if key >= self._floor}
+        if entries == before:
+            return leaf
+        after = sorted(entries)
+        pointers, values = zip(*[entries[key] for key in after], strict=True) if after else ((), ())
+        return Leaf.of(after, pointers, list(values), leaf.front_coded if after == leaf.keys else None)
+
+    def _children(self, node: Node) -> list[Node]:
+        if node.children is not None:
+            return list(node.children)
+        branch = self._branch(node.id)
+        lowers = [node.lower, *branch.separators]
+        return [Node(*child) for child in zip(lowers, branch.counts, branch.children, strict=True)]
+
+    def _leaf(self, node: Node) -> Leaf:
+        if node.leaf is not None:
+            return node.leaf
+        self._fetch([node.id])
+        return as_leaf(self._loaded[node.id], node.id)
+
+    def _branch(self, id: int) -> Branch:
+        self._fetch([id])
+        return as_branch(self._loaded[id], id)
+
+    def _fetch(self, ids: Sequence[int]) -> None:
+        missing = [id for id in ids if id not in self._loaded]
+        if missing:
+            found = load(self._read, missing)
+            self._loaded.update({id: found[id] for id in missing})
+
+
+def _routes(
+    separators: Sequence[bytes], keys: Sequence[bytes], low: int, high: int
+) -> list[tuple[int, int, int]]:
+    """Which child the sorted keys at positions `low` to `high` belong to: (child, from position, to
+    position)."""
+    routes = []
+    while low < high:
+        child = bisect_right(separators, keys[low])
+        stop = bisect_left(keys, separators[child], low, high) if child < len(separators) else high
+        routes.append((child, low, stop))
+        low = stop
+    return routes

@@ -1,0 +1,260 @@
+"""An index: a persistent sorted map from keys (bytes) to entries, as a working copy over an immutable root.
+
+The shape is a B+-tree of immutable shards below, and above it a log of recent changes that is embedded in
+whatever holds the root, so that a small change writes no shard. It is the idea of a one-level buffer tree
+(Arge, "The buffer tree", 1995), with the buffer where every commit writes anyway.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+
+from polaris_spark.errors import InputError, ObjectTooLargeError
+from polaris_spark.index.cursor import Scan, find, find_many
+from polaris_spark.index.entries import Entry, Pending, embedded_size, embedded_total
+from polaris_spark.index.keys import MAX_KEY_BYTES
+from polaris_spark.index.root import IndexRoot, IndexSettings, ShardReader
+from polaris_spark.index.shards import Shard
+from polaris_spark.index.spill import Limits, spill
+
+DEFAULT_SETTINGS = IndexSettings()
+
+
+class Index:
+    """A working copy over a root: changes stay in memory until `freeze` gives a new root. Not thread-safe.
+
+    Every reading method raises CorruptionError if a shard is missing or unreadable, besides what the reader
+    raises.
+    """
+
+    __slots__ = (
+        "_changed",
+        "_next",
+        "_ordered",
+        "_pending",
+        "_read",
+        "_root",
+        "_settings",
+        "_size",
+        "_sorted",
+        "_undo",
+    )
+
+    def __init__(
+        self, root: IndexRoot, read: ShardReader, settings: IndexSettings = DEFAULT_SETTINGS
+    ) -> None:
+        self._root = root
+        self._read = read
+        self._settings = settings
+        changes = zip(count(), root.pointers, root.values, strict=False)
+        self._pending: dict[bytes, Pending] = dict(zip(root.keys, changes, strict=True))
+        self._next = len(root.keys)
+        self._size: int | None = None
+        self._sorted: list[bytes] | None = None
+        self._undo: list[tuple[bytes, Pending | None]] | None = None
+        self._changed = False
+        self._ordered = True
+
+    def copy(self, read: ShardReader | None = None) -> Index:
+        """An independent working copy with the same content; savepoints are not taken along.
+
+        Args:
+            read: another reader of the same shards, such as one that refuses what may not be rewritten.
+        """
+        copy = object.__new__(Index)
+        copy._root, copy._read, copy._settings = self._root, read or self._read, self._settings
+        copy._pending = self._pending.copy()
+        copy._next, copy._size = self._next, self._size
+        copy._changed, copy._ordered = self._changed, self._ordered
+        copy._sorted = copy._undo = None
+        return copy
+
+    def get(self, key: bytes) -> Entry | None:
+        """The entry of a key, or None."""
+        change = self._pending.get(key)
+        if change is not None:
+            return _entry(change)
+        root = self._root
+        return find(self._read, root.shard, root.height, key) if root.shard else None
+
+    def get_many(self, keys: Sequence[bytes]) -> list[Entry | None]:
+        """The entries of several keys, in their order; one batch read for each level of the tree."""
+        pending, root = self._pending, self._root
+        result = [_entry(pending[key]) if key in pending else None for key in keys]
+        if root.shard:
+            places = [place for place, key in enumerate(keys) if key not in pending]
+            if places:
+                found = find_many(self._read, root.shard, root.height, [keys[place] for place in places])
+                for place, entry in zip(places, found, strict=True):
+                    result[place] = entry
+        return result
+
+    def range(
+        self, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, Entry]]:
+        """Keys with entries from `start` on and before `end` (None: to the last), ascending, or descending if
+        `reverse`.
+
+        The content is that of the moment of the call. Shards are read as the iteration goes on: one leaf at
+        first, then in growing batches.
+        """
+        if end is not None and start >= end:
+            return iter(())
+        low, high = self._span(start, end)
+        changes = [(key, self._pending[key]) for key in self._sorted_keys()[low:high]]
+        if reverse:
+            changes.reverse()
+        if not self._root.shard:
+            return iter(
+                [(key, Entry(change[1], change[2])) for key, change in changes if change[2] is not None]
+            )
+        tree = Scan(self._read, start, end, reverse=reverse).entries(self._root.shard, self._root.height)
+        return _merged(changes, tree, reverse=reverse) if changes else tree
+
+    def is_empty_range(self, start: bytes = b"", end: bytes | None = None) -> bool:
+        """Whether no key is from `start` on and before `end`."""
+        low, high = self._span(start, end)
+        keys = self._sorted_keys()
+        if any(self._pending[keys[position]][2] is not None for position in range(low, high)):
+            return False
+        return next(self.range(start, end), None) is None
+
+    def put(self, key: bytes, entry: Entry) -> None:
+        """Set the entry of a key.
+
+        Raises:
+            ObjectTooLargeError: the key is over `MAX_KEY_BYTES`.
+        """
+        if len(key) > MAX_KEY_BYTES:
+            raise ObjectTooLargeError(
+                f"an index key of {len(key)} bytes; at most {MAX_KEY_BYTES} are possible"
+            )
+        self._set(key, (self._next, entry.pointer, entry.value))
+
+    def remove(self, key: bytes) -> None:
+        """Make a key absent; removing what is absent is allowed."""
+        if self._root.shard:
+            self._set(key, (self._next, 0, None))
+        elif key in self._pending:
+            self._set(key, None)
+
+    def savepoint(self) -> int:
+        """A token for `rollback`."""
+        if self._undo is None:
+            self._undo = []
+        return len(self._undo)
+
+    def rollback(self, token: int) -> None:
+        """Undo every change since the savepoint that gave the token; tokens given since become invalid.
+
+        Raises:
+            InputError: the token is not one of this working copy, or was rolled back beyond.
+        """
+        undo = self._undo
+        if undo is None or not 0 <= token <= len(undo):
+            raise InputError(f"savepoint {token} is not one of this index, or was rolled back already")
+        self._ordered = self._ordered and len(undo) == token
+        while len(undo) > token:
+            key, before = undo.pop()
+            self._replace(key, before)
+
+    @property
+    def embedded_bytes(self) -> int:
+        """The bytes that the embedded part takes in its row, within some percent."""
+        if self._size is None:
+            self._size = embedded_total(self._root.keys, self._root.pointers, self._root.values)
+        return self._size
+
+    def freeze(
+        self, quota: int, new_id: Callable[[], int], *, floor: bytes | None = None
+    ) -> tuple[IndexRoot, list[tuple[int, Shard]]]:
+        """The content as a new root, with the new shards to write (children first).
+
+        With at most `quota` embedded bytes no shard is touched. Otherwise changes spill into the tree until
+        about half the quota is left; keys below `floor` are then cut off: whole old leaves, and embedded
+        keys. (Entries below it in the same leaf as the floor stay until that leaf is rewritten.) The working
+        copy itself does not change: go on with a new one over the new root.
+
+        Args:
+            quota: bytes.
+            new_id: gives a new object id at each call.
+        """
+        if self.embedded_bytes <= quota:
+            return (_rooted(self._root, self._in_order()) if self._changed else self._root), []
+        limits = Limits(quota, floor)
+        spilled = spill(self._root, self._in_order(), limits, self._read, new_id, self._settings)
+        return _rooted(spilled.tree, spilled.embedded), spilled.shards
+
+    def _set(self, key: bytes, change: Pending | None) -> None:
+        if self._undo is not None:
+            self._undo.append((key, self._pending.get(key)))
+        self._next += 1
+        self._replace(key, change)
+
+    def _replace(self, key: bytes, change: Pending | None) -> None:
+        pending, keys = self._pending, self._sorted
+        before = pending.get(key)
+        size = self.embedded_bytes
+        if before is not None:
+            size -= embedded_size(key, before[1], before[2])
+            del pending[key]
+        if change is not None:
+            pending[key] = change
+            size += embedded_size(key, change[1], change[2])
+            if before is None and keys is not None:
+                insort(keys, key)
+        elif before is not None and keys is not None:
+            del keys[bisect_left(keys, key)]
+        self._size = size
+        self._changed = True
+
+    def _in_order(self) -> dict[bytes, Pending]:
+        """The pending changes, the oldest first; only a rollback brings them out of that order."""
+        if not self._ordered:
+            self._pending = dict(sorted(self._pending.items(), key=lambda item: item[1][0]))
+            self._ordered = True
+        return self._pending
+
+    def _sorted_keys(self) -> list[bytes]:
+        if self._sorted is None:
+            self._sorted = sorted(self._pending)
+        return self._sorted
+
+    def _span(self, start: bytes, end: bytes | None) -> tuple[int, int]:
+        keys = self._sorted_keys()
+        return bisect_left(keys, start), len(keys) if end is None else bisect_left(keys, end)
+
+
+def _entry(change: Pending) -> Entry | None:
+    _, pointer, value = change
+    return None if value is None else Entry(pointer, value)
+
+
+def _rooted(tree: IndexRoot, pending: dict[bytes, Pending]) -> IndexRoot:
+    """The tree of a root with an embedded part in the order of `pending`."""
+    if not pending:
+        return IndexRoot(tree.shard, tree.height, tree.count)
+    _, pointers, values = zip(*pending.values(), strict=True)
+    return IndexRoot(tree.shard, tree.height, tree.count, tuple(pending), pointers, values)
+
+
+def _merged(
+    changes: list[tuple[bytes, Pending]], tree: Iterator[tuple[bytes, Entry]], *, reverse: bool
+) -> Iterator[tuple[bytes, Entry]]:
+    """Entries of the tree with embedded changes over them, both in the same direction."""
+    upcoming = iter(changes)
+    change = next(upcoming, None)
+    for key, entry in tree:
+        while change is not None and (change[0] > key if reverse else change[0] < key):
+            if (changed := _entry(change[1])) is not None:
+                yield change[0], changed
+            change = next(upcoming, None)
+        if change is not None and change[0] == key:
+            continue
+        yield key, entry
+    while change is not None:
+        if (changed := _entry(change[1])) is not None:
+            yield change[0], changed
+        change = next(upcoming, None)

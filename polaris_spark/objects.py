@@ -1,0 +1,383 @@
+"""Object types, and how an object becomes rows.
+
+A row is a preamble (format byte, number of parts, header length), a header (type name, revision, the ids that the
+object points to: strong ones apart from weak ones) and a MessagePack payload that names pointers by their position in
+the header, counted from 1; 0 is "none". Whoever marks, checks or copies rows reads headers only, and so serves types
+that are not installed.
+
+An object type is a frozen `msgspec.Struct` with `array_like=True`, registered under a short stable name:
+
+    @object_type("example", revision=1)
+    class Example(msgspec.Struct, frozen=True, array_like=True):
+        child: Strong            # an id, or 0
+        others: tuple[Strong, ...]
+        label: str
+
+Pointers may stand in nested structs, and in tuples of them. A later revision may only append fields with defaults.
+Third parties register types by the entry-point group `polaris_spark.object_types` (each entry names a module to
+import).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import struct as binary
+import typing
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import msgspec
+
+from polaris_spark.errors import CorruptionError, InputError, NewerFormatError, ObjectTooLargeError
+
+FORMAT = 1
+"""Format byte of rows that this release writes."""
+
+Strong = Annotated[int, "strong"]
+"""A pointer that keeps its target alive: an object id, or 0 for none."""
+
+Weak = Annotated[int, "weak"]
+"""A pointer that does not keep its target alive: an object id, or 0 for none."""
+
+MAX_ROW_BYTES = 350_000
+"""The largest value of one row, of objects and of references: what every database takes."""
+
+
+class ObjectRow(NamedTuple):
+    """A row of `objects` within a realm."""
+
+    id: int
+    part: int
+    value: bytes
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_PREAMBLE = binary.Struct(">BHI")
+
+
+class Header(msgspec.Struct, frozen=True, array_like=True):
+    """What every row says of itself."""
+
+    type: str
+    revision: int
+    strong: tuple[int, ...] = ()
+    weak: tuple[int, ...] = ()
+
+
+class Decoded(NamedTuple):
+    """An object with what its row said of it; `value` is None where the type is not installed."""
+
+    header: Header
+    value: msgspec.Struct | None
+
+
+class _Type(NamedTuple):
+    name: str
+    revision: int
+    cls: type[msgspec.Struct]
+    wire: _Wire
+
+
+_types: dict[str, _Type] = {}
+_by_class: dict[type, _Type] = {}
+_encode = msgspec.msgpack.Encoder().encode
+_decode_header = msgspec.msgpack.Decoder(Header).decode
+
+
+def object_type(name: str, *, revision: int) -> Callable[[type[S]], type[S]]:
+    """Register a struct as an object type.
+
+    Args:
+        name: short stable name, never reused for another type.
+        revision: of the fields; raised by one whenever fields are appended.
+    Raises:
+        InputError: the name is taken by another class.
+    """
+
+    def register(cls: type[S]) -> type[S]:
+        known = _types.get(name)
+        if known is not None and known.cls.__qualname__ != cls.__qualname__:
+            raise InputError(f"object type {name!r} is already registered by {known.cls.__qualname__}")
+        _types[name] = _by_class[cls] = _Type(name, revision, cls, _wire(cls))
+        return cls
+
+    return register
+
+
+@cache
+def load_plugins() -> None:
+    """Import the modules named by the entry-point group `polaris_spark.object_types`, once per process."""
+    for entry in importlib.metadata.entry_points(group="polaris_spark.object_types"):
+        entry.load()
+
+
+def known_types() -> dict[str, int]:
+    """Registered type names with the revision that this process writes."""
+    load_plugins()
+    return {name: entry.revision for name, entry in _types.items()}
+
+
+def revision_of(cls: type[msgspec.Struct]) -> int:
+    """The revision that this process writes of an object type."""
+    return _by_class[cls].revision
+
+
+def type_name(cls: type[msgspec.Struct]) -> str:
+    """The registered name of an object type."""
+    return _by_class[cls].name
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    """An object as the bytes of its row, before they are cut into parts.
+
+    Raises:
+        ObjectTooLargeError: it points to so many objects that the header alone would not fit in one row.
+    """
+    entry = _by_class[type(value)]
+    strong: list[int] = []
+    weak: list[int] = []
+    payload = _encode(entry.wire.pack(value, strong, weak))
+    header = _encode((entry.name, entry.revision, strong, weak))
+    if len(header) + _PREAMBLE.size > MAX_ROW_BYTES:
+        raise ObjectTooLargeError(
+            f"an object of type {entry.name!r} points to {len(strong) + len(weak)} others, more than one row can name"
+        )
+    size = _PREAMBLE.size + len(header) + len(payload)
+    parts = -(-size // MAX_ROW_BYTES)
+    return b"".join((_PREAMBLE.pack(FORMAT, parts, len(header)), header, payload))
+
+
+def rows_of(id: int, data: bytes) -> list[ObjectRow]:
+    """The rows of an encoded object: part 0 holds the preamble and the header."""
+    if len(data) <= MAX_ROW_BYTES:
+        return [ObjectRow(id, 0, data)]
+    starts = range(0, len(data), MAX_ROW_BYTES)
+    return [ObjectRow(id, part, data[start : start + MAX_ROW_BYTES]) for part, start in enumerate(starts)]
+
+
+def part_count(part_0: bytes, key: str) -> int:
+    """How many rows an object has, from its first one; `key` names it in errors."""
+    return _preamble(part_0, key)[0]
+
+
+def decode_header(part_0: bytes, key: str) -> Header:
+    """The header of an object, from its first row; `key` names it in errors.
+
+    Raises:
+        CorruptionError: the bytes are not a row.
+        NewerFormatError: the format byte is unknown to this release.
+    """
+    _, length = _preamble(part_0, key)
+    try:
+        return _decode_header(part_0[_PREAMBLE.size : _PREAMBLE.size + length])
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(f"object {key} has an unreadable header: {error}") from error
+
+
+def decode(data: bytes, key: str) -> Decoded:
+    """An object from its bytes (all parts joined); `key` names it in errors.
+
+    Raises:
+        CorruptionError: the bytes cannot be decoded.
+        NewerFormatError: the format byte is unknown to this release.
+    """
+    header = decode_header(data, key)
+    entry = _types.get(header.type)
+    if entry is None:
+        load_plugins()
+        entry = _types.get(header.type)
+    if entry is None:
+        return Decoded(header, None)
+    _, length = _preamble(data, key)
+    try:
+        wire = entry.wire.decode(memoryview(data)[_PREAMBLE.size + length :])
+        return Decoded(header, entry.wire.unpack(wire, header.strong, header.weak))
+    except (msgspec.MsgspecError, IndexError) as error:
+        raise CorruptionError(f"object {key} of type {header.type!r} cannot be decoded: {error}") from error
+
+
+def refuse_newer(header: Header, key: str) -> None:
+    """Refuse to write anew what a newer release wrote: its unknown fields would be lost.
+
+    Raises:
+        NewerFormatError: the row's revision is higher than this process knows, or its type is unknown.
+    """
+    entry = _types.get(header.type)
+    if entry is None or header.revision > entry.revision:
+        known = "not installed" if entry is None else f"known up to revision {entry.revision}"
+        raise NewerFormatError(
+            f"object {key} is {header.type!r} revision {header.revision}, {known} here: "
+            f"it can be read but not changed; use a release that knows revision {header.revision}"
+        )
+
+
+def _preamble(part_0: bytes, key: str) -> tuple[int, int]:
+    if len(part_0) < _PREAMBLE.size:
+        raise CorruptionError(f"object {key} has a row of {len(part_0)} bytes, too short to be one")
+    format, parts, length = _PREAMBLE.unpack_from(part_0)
+    if format != FORMAT:
+        raise NewerFormatError(f"object {key} has row format {format}; this release reads format {FORMAT}")
+    return parts, length
+
+
+# Packing: pointer fields are replaced by positions, everything else is left to msgspec.
+
+
+class _Wire(NamedTuple):
+    """How one struct class travels: `cls` is the shape on the wire (the class itself where it has no pointers)."""
+
+    cls: type[msgspec.Struct]
+    pack: Callable[[Any, list[int], list[int]], Any]
+    unpack: Callable[[Any, tuple[int, ...], tuple[int, ...]], Any]
+    decode: Callable[[Any], Any]
+
+
+class _Field(NamedTuple):
+    name: str
+    wire_type: Any
+    pack: Callable[[Any, list[int], list[int]], Any] | None
+    unpack: Callable[[Any, tuple[int, ...], tuple[int, ...]], Any] | None
+
+
+@cache
+def _wire(cls: type[msgspec.Struct]) -> _Wire:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    fields = [_field(f.name, hints[f.name]) for f in msgspec.structs.fields(cls)]
+    if all(field.pack is None for field in fields):
+        same = cls
+
+        def keep(value: Any, _strong: Any, _weak: Any) -> Any:
+            return value
+
+        return _Wire(same, keep, keep, msgspec.msgpack.Decoder(same).decode)
+    defaults = {
+        f.name: _wire_default(f, info) for f, info in zip(fields, msgspec.structs.fields(cls), strict=True)
+    }
+    shape = [
+        (f.name, f.wire_type)
+        if defaults[f.name] is msgspec.NODEFAULT
+        else (f.name, f.wire_type, defaults[f.name])
+        for f in fields
+    ]
+    wire = msgspec.defstruct(cls.__name__ + "Wire", shape, array_like=True, frozen=True, gc=False)
+    return _Wire(wire, _packer(wire, fields), _unpacker(cls, fields), msgspec.msgpack.Decoder(wire).decode)
+
+
+def _wire_default(field: _Field, info: msgspec.structs.FieldInfo) -> Any:
+    """The default of a field as it stands on the wire, for rows of a revision that lacked it."""
+    if info.default_factory is not msgspec.NODEFAULT:
+        return msgspec.field(default_factory=info.default_factory)
+    if info.default is msgspec.NODEFAULT or field.pack is None:
+        return info.default
+    return field.pack(info.default, [], [])
+
+
+def _packer(wire: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, list[int], list[int]], Any]:
+    def pack(value: Any, strong: list[int], weak: list[int]) -> Any:
+        return wire(
+            *[
+                getattr(value, f.name) if f.pack is None else f.pack(getattr(value, f.name), strong, weak)
+                for f in fields
+            ]
+        )
+
+    return pack
+
+
+def _unpacker(cls: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, Any, Any], Any]:
+    names = [field.name for field in fields]
+    by_name = any(p.kind is p.KEYWORD_ONLY for p in inspect.signature(cls).parameters.values())
+
+    def unpack(value: Any, strong: tuple[int, ...], weak: tuple[int, ...]) -> Any:
+        values = [
+            getattr(value, f.name) if f.unpack is None else f.unpack(getattr(value, f.name), strong, weak)
+            for f in fields
+        ]
+        return cls(**dict(zip(names, values, strict=True))) if by_name else cls(*values)
+
+    return unpack
+
+
+def _field(name: str, hint: Any) -> _Field:
+    if hint in (Strong, Weak):
+        return _pointer(name, weak=hint == Weak)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+        return _tuple(name, hint, args[0])
+    inner = _struct_of(hint)
+    if inner is not None and _wire(inner).cls is not inner:
+        return _nested(name, _wire(inner))
+    return _Field(name, hint, None, None)
+
+
+def _struct_of(hint: Any) -> type[msgspec.Struct] | None:
+    """The struct of `Struct` or `Struct | None`."""
+    found = [
+        a for a in (typing.get_args(hint) or (hint,)) if isinstance(a, type) and issubclass(a, msgspec.Struct)
+    ]
+    return found[0] if len(found) == 1 and typing.get_origin(hint) is not tuple else None
+
+
+def _pointer(name: str, *, weak: bool) -> _Field:
+    def pack(id: int, strong_ids: list[int], weak_ids: list[int]) -> int:
+        if not id:
+            return 0
+        ids = weak_ids if weak else strong_ids
+        ids.append(id)
+        return len(ids)
+
+    def unpack(position: int, strong_ids: tuple[int, ...], weak_ids: tuple[int, ...]) -> int:
+        return (weak_ids if weak else strong_ids)[position - 1] if position else 0
+
+    return _Field(name, int, pack, unpack)
+
+
+def _tuple(name: str, hint: Any, item: Any) -> _Field:
+    if item in (Strong, Weak):
+        return _pointers(name, weak=item == Weak)
+    inner = _struct_of(item)
+    if inner is None or _wire(inner).cls is inner:
+        return _Field(name, hint, None, None)
+    wire = _wire(inner)
+
+    def pack(values: Iterable[Any], strong: list[int], weak: list[int]) -> Any:
+        return tuple([wire.pack(value, strong, weak) for value in values])
+
+    def unpack(values: Iterable[Any], strong: tuple[int, ...], weak: tuple[int, ...]) -> Any:
+        return tuple([wire.unpack(value, strong, weak) for value in values])
+
+    return _Field(name, tuple[wire.cls, ...], pack, unpack)  # type: ignore[name-defined]  # made at run time
+
+
+def _pointers(name: str, *, weak: bool) -> _Field:
+    def pack(ids: tuple[int, ...], strong_ids: list[int], weak_ids: list[int]) -> list[int]:
+        target = weak_ids if weak else strong_ids
+        positions = []
+        for id in ids:
+            if id:
+                target.append(id)
+                positions.append(len(target))
+            else:
+                positions.append(0)
+        return positions
+
+    def unpack(
+        positions: list[int], strong_ids: tuple[int, ...], weak_ids: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        ids = weak_ids if weak else strong_ids
+        return tuple([ids[position - 1] if position else 0 for position in positions])
+
+    return _Field(name, list[int], pack, unpack)
+
+
+def _nested(name: str, wire: _Wire) -> _Field:
+    def pack(value: Any, strong: list[int], weak: list[int]) -> Any:
+        return None if value is None else wire.pack(value, strong, weak)
+
+    def unpack(value: Any, strong: tuple[int, ...], weak: tuple[int, ...]) -> Any:
+        return None if value is None else wire.unpack(value, strong, weak)
+
+    return _Field(name, wire.cls | None, pack, unpack)

@@ -1,0 +1,41 @@
+"""The configuration endpoint: what this catalog offers to a client."""
+
+from __future__ import annotations
+
+import msgspec
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.locations import segments
+from polaris_spark.errors import BadRequestError, NotFoundError
+from polaris_spark.rest import namespaces, tables, views
+from polaris_spark.rest.request import Request, Response, json_response
+from polaris_spark.rest.router import Route
+
+CONTENT_ROUTES = [*namespaces.ROUTES, *tables.ROUTES, *views.ROUTES]
+
+ENDPOINTS = [f"{route.method} /v1/{{prefix}}/{route.path}" for route in CONTENT_ROUTES]
+
+
+def config(catalog: Catalog, request: Request) -> Response:
+    """GET config"""
+    warehouse = request.query.get("warehouse")
+    if warehouse and warehouse != catalog.name and not _same_place(warehouse, catalog.context.warehouse):
+        raise NotFoundError(f"no warehouse {warehouse!r} here; this is catalog {catalog.name!r}")
+    lifetime = catalog.context.operation_lifetime_ms // 1_000
+    answer = {
+        "defaults": {},
+        "overrides": {},
+        "endpoints": ENDPOINTS,
+        "idempotency-key-lifetime": f"PT{lifetime}S",
+    }
+    return json_response(msgspec.json.encode(answer).decode())
+
+
+def _same_place(one: str, other: str) -> bool:
+    try:
+        return segments(one) == segments(other)
+    except BadRequestError:
+        return False
+
+
+ROUTES = [Route("GET", "config", config), *CONTENT_ROUTES]

@@ -1,0 +1,56 @@
+"""From request to response: the one contract, whatever carried the request here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.errors import BadRequestError, NotFoundError
+from polaris_spark.rest.config import ROUTES
+from polaris_spark.rest.errors import response_of
+from polaris_spark.rest.request import Request, Response
+from polaris_spark.rest.router import Router
+
+_ROUTER = Router(ROUTES)
+
+
+def handle(
+    catalog: Catalog,
+    method: str,
+    path: str,
+    *,
+    query: Mapping[str, str] | None = None,
+    body: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    principal: str,
+) -> Response:
+    """Answer one request to one catalog; errors become responses of the error model.
+
+    Args:
+        path: as the specification writes it, with or without a prefix: `v1/namespaces/a%1Fb/tables`.
+        query: decoded parameters.
+        body: JSON text.
+        headers: names in any case.
+    """
+    try:
+        for named in (query or {}, headers or {}):
+            _refuse_no_text(*named, *named.values())
+        _refuse_no_text(method, path, body or "")
+        lower = {name.lower(): value for name, value in headers.items()} if headers else {}
+        match = _ROUTER.find(method, path)
+        if match.prefix is not None and match.prefix != catalog.name:
+            raise NotFoundError(f"no catalog {match.prefix!r} here; this is catalog {catalog.name!r}")
+        return match.answer(
+            catalog, Request(method, path, match.params, dict(query or {}), lower, body, principal)
+        )
+    except Exception as error:
+        return response_of(error)
+
+
+def _refuse_no_text(*given: object) -> None:
+    """Types are not checked where a Python program calls; what it forgot to write as text is its mistake, not ours."""
+    for one in given:
+        if one is not None and not isinstance(one, str):
+            raise BadRequestError(
+                f"{type(one).__name__} where text must be: bodies are JSON text, the rest strings"
+            )

@@ -1,0 +1,137 @@
+"""Bodies of the REST protocol (https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml)."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from polaris_spark.errors import BadRequestError
+
+T = TypeVar("T")
+
+
+class Message(msgspec.Struct, rename="kebab", frozen=True, omit_defaults=True, gc=False):
+    """Base of bodies with fields-written-so; unknown fields are ignored, as the specification asks."""
+
+
+class CreateNamespaceRequest(Message, frozen=True, gc=False):
+    namespace: list[str]
+    properties: dict[str, str] | None = None
+
+
+class UpdateNamespacePropertiesRequest(Message, frozen=True, gc=False):
+    removals: list[str] | None = None
+    updates: dict[str, str] | None = None
+
+
+class CreateTableRequest(Message, frozen=True, gc=False):
+    name: str
+    schema: dict[str, Any]
+    location: str | None = None
+    partition_spec: dict[str, Any] | None = None
+    write_order: dict[str, Any] | None = None
+    stage_create: bool | None = None
+    properties: dict[str, str] | None = None
+
+
+class Identifier(Message, frozen=True, gc=False):
+    namespace: list[str]
+    name: str
+
+
+class CommitTableRequest(Message, frozen=True, gc=False):
+    requirements: list[dict[str, Any]]
+    updates: list[dict[str, Any]]
+    identifier: Identifier | None = None
+
+
+class CommitTransactionRequest(Message, frozen=True, gc=False):
+    table_changes: list[CommitTableRequest]
+
+
+class RegisterTableRequest(Message, frozen=True, gc=False):
+    name: str
+    metadata_location: str
+    overwrite: bool | None = None
+
+
+class RegisterViewRequest(Message, frozen=True, gc=False):
+    name: str
+    metadata_location: str
+
+
+class RenameRequest(Message, frozen=True, gc=False):
+    source: Identifier
+    destination: Identifier
+
+
+class CreateViewRequest(Message, frozen=True, gc=False):
+    name: str
+    schema: dict[str, Any]
+    view_version: dict[str, Any]
+    location: str | None = None
+    properties: dict[str, str] | None = None
+
+
+class CommitViewRequest(Message, frozen=True, gc=False):
+    updates: list[dict[str, Any]]
+    requirements: list[dict[str, Any]] | None = None
+    identifier: Identifier | None = None
+
+
+class ErrorModel(Message, frozen=True, gc=False):
+    message: str
+    type: str
+    code: int
+
+
+class ErrorResponse(Message, frozen=True, gc=False):
+    error: ErrorModel
+
+
+class ListNamespacesResponse(Message, frozen=True, gc=False):
+    namespaces: list[list[str]]
+    next_page_token: str | None = None
+
+
+class ListTablesResponse(Message, frozen=True, gc=False):
+    identifiers: list[Identifier]
+    next_page_token: str | None = None
+
+
+class NamespaceResponse(Message, frozen=True, omit_defaults=False, gc=False):
+    namespace: list[str]
+    properties: dict[str, str]
+
+
+class UpdateNamespacePropertiesResponse(Message, frozen=True, omit_defaults=False, gc=False):
+    updated: list[str]
+    removed: list[str]
+    missing: list[str]
+
+
+_encoder = msgspec.json.Encoder()
+_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
+
+
+def encode(message: Any) -> str:
+    """A body as JSON text."""
+    return _encoder.encode(message).decode()
+
+
+def decode(body: str | None, cls: type[T]) -> T:
+    """A request's body as a message.
+
+    Raises:
+        BadRequestError: no body, no JSON, or not of that shape.
+    """
+    if not body:
+        raise BadRequestError("the request has no body")
+    decoder = _decoders.get(cls)
+    if decoder is None:
+        decoder = _decoders[cls] = msgspec.json.Decoder(cls)
+    try:
+        return decoder.decode(body)  # type: ignore[no-any-return]  # a decoder of cls
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        raise BadRequestError(f"cannot parse the request: {error}") from error

@@ -1,0 +1,104 @@
+"""Namespaces over the REST protocol."""
+
+from __future__ import annotations
+
+import re
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.entities import SEPARATOR, NamespaceName, find, namespace_key, require_namespace
+from polaris_spark.catalog.listing import list_names
+from polaris_spark.catalog.namespaces import CreateNamespace, DropNamespace, UpdateNamespace
+from polaris_spark.catalog.rows import NAMESPACE, Namespace
+from polaris_spark.errors import BadRequestError, NoSuchNamespaceError
+from polaris_spark.rest import messages
+from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
+from polaris_spark.rest.router import Route
+
+_PAGE_SIZE = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
+
+
+def namespace_of(text: str) -> NamespaceName:
+    """A namespace from a path or query, its levels joined by 0x1F."""
+    return tuple(text.split(SEPARATOR))
+
+
+def page(request: Request) -> tuple[str | None, int | None]:
+    """Page token and page size of a listing; without a `pageToken` everything is listed, as the specification says.
+
+    Raises:
+        BadRequestError: the page size is not a positive number.
+    """
+    token, size = request.query.get("pageToken"), request.query.get("pageSize")
+    if size is not None and not _PAGE_SIZE.fullmatch(size):
+        raise BadRequestError(f"pageSize is {size[:20]!r}; it must be a positive number of at most 9 digits")
+    if token is None and size is None:
+        return None, None
+    return token or None, int(size) if size is not None else 1_000
+
+
+def list_namespaces(catalog: Catalog, request: Request) -> Response:
+    """GET namespaces"""
+    token, size = page(request)
+    parent = request.query.get("parent")
+    above = namespace_of(parent) if parent else ()
+    view = catalog.view()
+    if token is None:
+        require_namespace(view, above)
+    listed = list_names(view.base, catalog.reference, above, NAMESPACE, token=token, size=size)
+    names = [[*above, name] for name in listed.names]
+    return json_response(messages.encode(messages.ListNamespacesResponse(names, listed.next)))
+
+
+def create_namespace(catalog: Catalog, request: Request) -> Response:
+    """POST namespaces"""
+    body = messages.decode(request.body, messages.CreateNamespaceRequest)
+    name = tuple(body.namespace)
+    change = CreateNamespace(catalog.context, request.operation(), name, body.properties or {})
+    created = catalog.commit(change)
+    return json_response(messages.encode(messages.NamespaceResponse(list(name), created.properties)))
+
+
+def load_namespace(catalog: Catalog, request: Request) -> Response:
+    """GET namespaces/{namespace}"""
+    name = namespace_of(request.params["namespace"])
+    view = catalog.view()
+    found = require_namespace(view, name)
+    assert found is not None
+    properties = view.get(found.content, Namespace).properties
+    return json_response(messages.encode(messages.NamespaceResponse(list(name), properties)))
+
+
+def namespace_exists(catalog: Catalog, request: Request) -> Response:
+    """HEAD namespaces/{namespace}"""
+    name = namespace_of(request.params["namespace"])
+    if find(catalog.view(), namespace_key(name)) is None:
+        raise NoSuchNamespaceError(f"Namespace does not exist: {'.'.join(name)}")
+    return NO_CONTENT
+
+
+def drop_namespace(catalog: Catalog, request: Request) -> Response:
+    """DELETE namespaces/{namespace}"""
+    name = namespace_of(request.params["namespace"])
+    catalog.commit(DropNamespace(catalog.context, request.operation(), name))
+    return NO_CONTENT
+
+
+def update_properties(catalog: Catalog, request: Request) -> Response:
+    """POST namespaces/{namespace}/properties"""
+    body = messages.decode(request.body, messages.UpdateNamespacePropertiesRequest)
+    name = namespace_of(request.params["namespace"])
+    change = UpdateNamespace(
+        catalog.context, request.operation(), name, body.updates or {}, body.removals or []
+    )
+    done = catalog.commit(change)
+    return json_response(messages.encode(messages.UpdateNamespacePropertiesResponse(*done)))
+
+
+ROUTES = [
+    Route("GET", "namespaces", list_namespaces),
+    Route("POST", "namespaces", create_namespace),
+    Route("GET", "namespaces/{namespace}", load_namespace),
+    Route("HEAD", "namespaces/{namespace}", namespace_exists),
+    Route("DELETE", "namespaces/{namespace}", drop_namespace),
+    Route("POST", "namespaces/{namespace}/properties", update_properties),
+]

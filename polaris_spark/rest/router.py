@@ -1,0 +1,86 @@
+"""Which function answers which method and path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import unquote, unquote_plus
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.errors import BadRequestError, NotFoundError, UnsupportedOperationError
+from polaris_spark.rest.request import Request, Response
+
+Answer = Callable[[Catalog, Request], Response]
+
+
+class Route(NamedTuple):
+    """A method and a path as the specification writes it, without `v1/{prefix}`."""
+
+    method: str
+    path: str
+    answer: Answer
+
+
+class Match(NamedTuple):
+    """The function for a request, with the variable parts of its path and the prefix if the path had one."""
+
+    answer: Answer
+    params: dict[str, str]
+    prefix: str | None
+
+
+class Router:
+    """Finds routes by the shape of the path."""
+
+    def __init__(self, routes: list[Route]) -> None:
+        self._by_length: dict[int, list[tuple[tuple[str, ...], dict[str, Answer]]]] = {}
+        for route in routes:
+            shape = tuple(route.path.split("/"))
+            shapes = self._by_length.setdefault(len(shape), [])
+            methods = next((m for s, m in shapes if s == shape), None)
+            if methods is None:
+                shapes.append((shape, methods := {}))
+            methods[route.method] = route.answer
+        self._roots = {route.path.split("/")[0] for route in routes}
+
+    def find(self, method: str, path: str) -> Match:
+        """The route of a request.
+
+        Raises:
+            NotFoundError: no route has that path.
+            UnsupportedOperationError: the path has no such method.
+        """
+        parts = path.strip("/").split("/")
+        if parts[0] != "v1" or len(parts) < 2:
+            raise NotFoundError(f"no such path: {path!r}")
+        parts, prefix = parts[1:], None
+        methods, params = self._match(parts)
+        if methods is None and len(parts) > 1:
+            prefix = unquote(parts[0])
+            methods, params = self._match(parts[1:])
+        if methods is None:
+            raise NotFoundError(f"no such path: {path!r}")
+        answer = methods.get(method)
+        if answer is None:
+            raise UnsupportedOperationError(f"{path!r} does not support {method}")
+        return Match(answer, params, prefix)
+
+    def _match(self, parts: list[str]) -> tuple[dict[str, Answer] | None, dict[str, str]]:
+        for shape, methods in self._by_length.get(len(parts), ()):
+            params = {}
+            for expected, part in zip(shape, parts, strict=True):
+                if expected[0] == "{":
+                    params[expected[1:-1]] = _unescape(part)
+                elif expected != part:
+                    break
+            else:
+                return methods, params
+        return None, {}
+
+
+def _unescape(part: str) -> str:
+    """A part as Iceberg's Java client writes it: like form data, with `+` for a space and `%2B` for a plus."""
+    try:
+        return unquote_plus(part, errors="strict")
+    except UnicodeDecodeError as error:
+        raise BadRequestError(f"path part {part!r} is not UTF-8") from error

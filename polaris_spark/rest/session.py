@@ -1,0 +1,243 @@
+"""`polaris_spark.connect`: an opened catalog that answers requests of the REST protocol."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from polaris_spark.backends import open_backend
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs import initialize, open_catalog, require_branch
+from polaris_spark.catalog.entities import Context
+from polaris_spark.catalog.files import Files, absolute
+from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.clock import Clock, SystemClock
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.committer import CommitSettings
+from polaris_spark.config import Properties
+from polaris_spark.errors import InputError, NotFoundError, StateError, StoreURIError
+from polaris_spark.rest.handler import handle
+from polaris_spark.store.cache import process_cache
+from polaris_spark.system.connections import Connection, connect_store
+
+QUOTAS = {"names": 2_048, "ids": 512, "locations": 512, "operations": 1_024, "references": 4_096}
+"""Bytes that each index of a commit keeps embedded: sized so that a commit of one table stays small."""
+
+WAREHOUSE = "warehouse"
+SHARED_LOCATIONS = "shared-locations"
+
+MAX_PRINCIPAL_BYTES = 512
+"""The longest principal, in UTF-8 bytes."""
+
+
+class Session:
+    """An open catalog. Thread-safe; close it to give its lease of ids back."""
+
+    def __init__(
+        self, properties: Properties, connection: Connection, catalog: Catalog, principal: str
+    ) -> None:
+        self.properties = properties
+        self.connection = connection
+        self.catalog = catalog
+        self.principal = principal
+        self._closed = False
+        self._closing = threading.Lock()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, dict[str, str], str]:
+        """Answer one request of the Iceberg REST protocol.
+
+        Args:
+            method: `GET`, `HEAD`, `POST` or `DELETE`.
+            path: as the specification writes it: `v1/namespaces/a%1Fb/tables`; a prefix is optional.
+            query: decoded parameters.
+            body: JSON text.
+            headers: such as `Idempotency-Key` and `If-None-Match`.
+        Returns:
+            status, headers, body (JSON text, or empty). Errors are answers, too.
+        """
+        if self._closed:
+            raise InputError("this catalog was closed")
+        return tuple(  # type: ignore[return-value]  # a Response is such a tuple
+            handle(
+                self.catalog, method, path, query=query, body=body, headers=headers, principal=self.principal
+            )
+        )
+
+    def close(self) -> None:
+        """Release the store; later requests raise. Closing twice is allowed."""
+        with self._closing:
+            was_closed, self._closed = self._closed, True
+        if not was_closed:
+            self.connection.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def connect(
+    *, store: str, warehouse: str | None = None, clock: Clock | None = None, **properties: Any
+) -> Session:
+    """Open a catalog, creating store, realm and catalog where they are missing (unless `create=False`).
+
+    Args:
+        store: URI of the database, such as `sqlite:///path/catalog.db` or `memory:`.
+        warehouse: location below which tables are put that name none; kept by the catalog when it is created.
+        clock: for tests.
+        properties: catalog properties, with underscores or dashes (`metadata_files="never"`); None is as if
+            left out.
+    Raises:
+        InputError: a property that cannot be used.
+        StateError: the store, realm or catalog does not serve.
+    """
+    given = {"store": store, **properties}
+    if warehouse is not None:
+        given[WAREHOUSE] = warehouse
+    parsed = Properties.parse({_dashed(k): _text(value) for k, value in given.items() if value is not None})
+    return open_session(parsed, clock or SystemClock())
+
+
+def open_session(properties: Properties, clock: Clock) -> Session:
+    """Open the catalog that parsed properties describe."""
+    process_cache().provide(properties.cache_bytes)
+    principal, sharing = _principal(properties), _sharing(properties)
+    create = properties.create and properties.warehouse is not None
+    _refuse_cluster(properties)
+    try:
+        connection = connect_store(properties.store, properties.store_options, clock=clock, create=create)
+        try:
+            return _open(properties, connection, principal, sharing)
+        except BaseException:
+            connection.close()
+            raise
+    except (StateError, NotFoundError, StoreURIError) as error:
+        if properties.create and not create:
+            raise InputError(
+                f"the property 'warehouse' is missing; only a catalog that exists can be opened without: {error}"
+            ) from error
+        raise
+
+
+def _open(properties: Properties, connection: Connection, principal: str, sharing: str | None) -> Session:
+    operation = Operation(b"", principal)
+    create = properties.create and properties.warehouse is not None
+    realm = connection.realm(
+        properties.realm,
+        create=create,
+        initialise=lambda references: initialize(references, operation),
+    )
+    files = Files(dict(properties.other))
+    settings = CommitSettings(QUOTAS, operation_lifetime_ms=properties.idempotency_key_lifetime)
+    file_options = tuple(sorted(properties.other.items()))
+    references = connection.references(realm, settings, files, (settings.operation_lifetime_ms, file_options))
+    context = Context(
+        clock=connection.clock,
+        warehouse="",
+        metadata_files=True,
+        shared_locations=False,
+        operation_lifetime_ms=properties.idempotency_key_lifetime,
+    )
+    wanted = {WAREHOUSE: absolute(properties.warehouse)} if properties.warehouse else {}
+    if sharing:
+        wanted[SHARED_LOCATIONS] = sharing
+    row = open_catalog(
+        references,
+        properties.catalog or "polaris",
+        context,
+        operation,
+        create=create,
+        properties=wanted,
+    )
+    kept = row.properties.get(SHARED_LOCATIONS, "refuse")
+    if sharing not in (None, kept):
+        raise InputError(
+            f"{SHARED_LOCATIONS} is {sharing!r}, but catalog {row.name!r} was created with {kept!r}"
+        )
+    context = _context(properties, row, context)
+    catalog = Catalog(references, row, context, files, branch=properties.branch)
+    require_branch(references, row, properties.branch)
+    return Session(properties, connection, catalog, principal)
+
+
+def _principal(properties: Properties) -> str:
+    """Who changes are logged for: the property, else the user of this process.
+
+    Raises:
+        InputError: it is no Unicode text, or too long to stand in index keys.
+    """
+    principal = properties.principal or _user()
+    try:
+        size = len(principal.encode())
+    except UnicodeEncodeError as error:
+        raise InputError(f"the principal {principal!r} is not Unicode text") from error
+    if size > MAX_PRINCIPAL_BYTES:
+        raise InputError(f"the principal has {size} bytes; at most {MAX_PRINCIPAL_BYTES} are possible")
+    return principal
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user that no password file names
+        return f"uid-{os.getuid()}"
+
+
+def _sharing(properties: Properties) -> str | None:
+    sharing = properties.other.get(SHARED_LOCATIONS)
+    if sharing not in (None, "allow", "refuse"):
+        raise InputError(f"{SHARED_LOCATIONS} is {sharing!r}; it is 'allow' or 'refuse'")
+    return sharing
+
+
+def _context(properties: Properties, row: CatalogRow, context: Context) -> Context:
+    warehouse = properties.warehouse or row.properties.get(WAREHOUSE)
+    if not warehouse:
+        raise InputError(
+            f"the property 'warehouse' is missing, and catalog {row.name!r} has none of its own: "
+            "give the location below which tables are to be put"
+        )
+    return context._replace(
+        warehouse=absolute(warehouse),
+        metadata_files=properties.metadata_files == "every-commit",
+        shared_locations=row.properties.get(SHARED_LOCATIONS) == "allow",
+    )
+
+
+def _refuse_cluster(properties: Properties) -> None:
+    """Refuse a store that a cluster's executors could not read, before it is created.
+
+    Raises:
+        InputError: it is one.
+    """
+    master = properties.other.get("spark.master", "local")
+    if master.startswith("local"):
+        return
+    backend = open_backend(properties.store, properties.store_options)
+    scope = backend.scope
+    backend.close()
+    if scope != "cluster":
+        raise InputError(
+            f"a {properties.store.scheme}: store serves {'one process' if scope == 'process' else 'one machine'} "
+            f"only, but Spark's master is {master!r}: its executors could not read it; use a database server"
+        )
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _dashed(name: str) -> str:
+    """A keyword argument as a property; names with dots are not identifiers and come as they are."""
+    return name if "." in name else name.replace("_", "-")

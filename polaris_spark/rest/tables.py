@@ -1,0 +1,243 @@
+"""Tables over the REST protocol."""
+
+from __future__ import annotations
+
+import logging
+from itertools import count
+from typing import Literal, TypeVar
+
+import msgspec
+
+from polaris_spark.catalog import locations
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.contents import DropContent, Prepared, Rename, Stored, metadata_file, places
+from polaris_spark.catalog.entities import TableName, find, require, require_namespace, table_key
+from polaris_spark.catalog.listing import list_names
+from polaris_spark.catalog.metadata import ObjectReader, render
+from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.purge import purge
+from polaris_spark.catalog.registering import RegisterTable
+from polaris_spark.catalog.rows import TABLE
+from polaris_spark.catalog.tables import CommitTable, CommitTables, CreateTable, TableCommit
+from polaris_spark.commits.change import Change
+from polaris_spark.commits.state import State
+from polaris_spark.errors import BadRequestError, CommitFailedError, NoSuchTableError, TryAgainError
+from polaris_spark.rest import messages
+from polaris_spark.rest.namespaces import namespace_of, page
+from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
+from polaris_spark.rest.router import Route
+
+log = logging.getLogger("polaris_spark")
+
+R = TypeVar("R")
+
+Snapshots = Literal["all", "refs"]
+
+
+def name_of(request: Request) -> TableName:
+    """The table that a path names."""
+    return TableName(namespace_of(request.params["namespace"]), request.params["table"])
+
+
+def identifier_name(identifier: messages.Identifier) -> TableName:
+    """The table that a body names."""
+    return TableName(tuple(identifier.namespace), identifier.name)
+
+
+def etag(content: int, snapshots: Snapshots) -> str:
+    """Identifies one version of a table as it is served; follows from the index alone."""
+    return f'"{content:x}-{snapshots}"'
+
+
+def answer(reader: ObjectReader, stored: Stored[Table], snapshots: Snapshots = "all") -> Response:
+    """A LoadTableResult."""
+    location = msgspec.json.encode(stored.value.metadata_location).decode()
+    metadata = render(stored.value, reader, snapshots=snapshots).decode()
+    body = f'{{"metadata-location":{location},"metadata":{metadata},"config":{{}}}}'
+    headers = {"Content-Type": "application/json", "ETag": etag(stored.content, snapshots)}
+    return Response(200, headers, body)
+
+
+def _mode(request: Request) -> Snapshots:
+    mode = request.query.get("snapshots") or "all"
+    if mode not in ("all", "refs"):
+        raise BadRequestError(f"snapshots is {mode!r}; it is 'all' or 'refs'")
+    return "refs" if mode == "refs" else "all"
+
+
+def list_tables(catalog: Catalog, request: Request) -> Response:
+    """GET namespaces/{namespace}/tables"""
+    return list_kind(catalog, request, TABLE)
+
+
+def list_kind(catalog: Catalog, request: Request, kind: bytes) -> Response:
+    """Identifiers of tables or views in a namespace."""
+    token, size = page(request)
+    namespace = namespace_of(request.params["namespace"])
+    view = catalog.view()
+    if token is None:
+        require_namespace(view, namespace)
+    listed = list_names(view.base, catalog.reference, namespace, kind, token=token, size=size)
+    above = list(namespace)
+    identifiers = [messages.Identifier(above, name) for name in listed.names]
+    return json_response(messages.encode(messages.ListTablesResponse(identifiers, listed.next)))
+
+
+def create_table(catalog: Catalog, request: Request) -> Response:
+    """POST namespaces/{namespace}/tables"""
+    body = messages.decode(request.body, messages.CreateTableRequest)
+    name = TableName(namespace_of(request.params["namespace"]), body.name)
+    change = CreateTable(catalog.context, request.operation(), name, msgspec.to_builtins(body))
+    if body.stage_create:
+        return _stage(catalog, change)
+    return answer(catalog.reader, catalog.commit(change))
+
+
+def _stage(catalog: Catalog, change: CreateTable) -> Response:
+    """The metadata that a table would have; nothing is written. Its location is checked before data goes there."""
+    head = catalog.head()
+    scratch = State(head, count(head.head.commit + 1).__next__)
+    prepared = change.prepare(scratch)
+    assert isinstance(prepared, Prepared)
+    table, objects = change.draft(scratch, prepared).freeze(scratch.new_id, metadata_location="")
+    locations.move(scratch, 0, (), places(table), shared=catalog.context.shared_locations)
+    scratch.add_all(objects)
+    metadata = render(table, scratch, snapshots="all").decode()
+    return json_response(f'{{"metadata":{metadata},"config":{{}}}}')
+
+
+def load_table(catalog: Catalog, request: Request) -> Response:
+    """GET namespaces/{namespace}/tables/{table}"""
+    mode = _mode(request)
+    view = catalog.view()
+    found = require(view, name_of(request), TABLE)
+    tag = etag(found.content, mode)
+    if _matches(request.headers.get("if-none-match"), tag):
+        return Response(304, {"ETag": tag}, "")
+    return answer(view, Stored(found.content, view.get(found.content, Table)), mode)
+
+
+def _matches(known: str | None, tag: str) -> bool:
+    """Whether `If-None-Match` names this version: a list of tags, weak ones too, or `*` (RFC 9110, 13.1.2)."""
+    if not known or known == tag:
+        return known == tag
+    tags = [one.strip().removeprefix("W/") for one in known.split(",")]
+    return tag in tags or tags == ["*"]
+
+
+def table_exists(catalog: Catalog, request: Request) -> Response:
+    """HEAD namespaces/{namespace}/tables/{table}"""
+    name = name_of(request)
+    if find(catalog.view(), table_key(name)) is None:
+        raise NoSuchTableError(f"Table does not exist: {name}")
+    return NO_CONTENT
+
+
+def commit_updates(catalog: Catalog, change: Change[R]) -> R:
+    """Commit updates. Where others kept coming first until the deadline, Iceberg's clients are told of a failed commit:
+    nothing was changed, and they look again and retry, while a 503 would leave them in doubt."""
+    try:
+        return catalog.commit(change)
+    except TryAgainError as error:
+        raise CommitFailedError(str(error)) from error
+
+
+def commit_table(catalog: Catalog, request: Request) -> Response:
+    """POST namespaces/{namespace}/tables/{table}"""
+    body = messages.decode(request.body, messages.CommitTableRequest)
+    name = name_of(request)
+    if body.identifier is not None and identifier_name(body.identifier) != name:
+        raise BadRequestError(f"the path names {name}, the body {identifier_name(body.identifier)}")
+    commit = TableCommit(name, body.requirements, body.updates)
+    stored = commit_updates(catalog, CommitTable(catalog.context, request.operation(), commit))
+    return answer(catalog.reader, stored)
+
+
+def commit_transaction(catalog: Catalog, request: Request) -> Response:
+    """POST transactions/commit"""
+    body = messages.decode(request.body, messages.CommitTransactionRequest)
+    commits = []
+    for change in body.table_changes:
+        if change.identifier is None:
+            raise BadRequestError("a table change of a transaction has no identifier")
+        commits.append(TableCommit(identifier_name(change.identifier), change.requirements, change.updates))
+    if not commits:
+        raise BadRequestError("a transaction has no table changes")
+    commit_updates(catalog, CommitTables(catalog.context, request.operation(), commits))
+    return NO_CONTENT
+
+
+def drop_table(catalog: Catalog, request: Request) -> Response:
+    """DELETE namespaces/{namespace}/tables/{table}"""
+    wants_purge = request.query.get("purgeRequested", "false").lower() == "true"
+    change = DropContent(catalog.context, request.operation(), name_of(request), Table, purge=wants_purge)
+    table = catalog.commit(change)
+    if wants_purge:
+        _purge(catalog, change.name, table)
+    else:
+        keep_metadata(catalog, change.name, table)
+    return NO_CONTENT
+
+
+def keep_metadata(catalog: Catalog, name: TableName, dropped: Table | View) -> None:
+    """Write the metadata file of what was dropped but not purged, where commits do not: then it can be registered
+    again, here or elsewhere, as after any drop that leaves the files. An error must not say that it was not dropped.
+    """
+    if catalog.context.metadata_files:
+        return
+    try:
+        catalog.files.write_all([metadata_file(dropped, catalog.reader)])
+    except Exception as error:  # whatever a file system or database raises: the rows are in the history
+        log.warning("%s was dropped, its metadata file not written: %s", name, error, exc_info=error)
+
+
+def _purge(catalog: Catalog, name: TableName, table: Table) -> None:
+    """Delete the files of a table that was dropped. An error of that must not say that the table was not."""
+    try:
+        left = purge(catalog, table)
+    except Exception as error:  # whatever a file system or database raises: the log entry says what is to go
+        log.warning("purge of %s is left to maintenance: %s", name, error, exc_info=error)
+        return
+    if left:
+        log.warning("purge of %s left %d files to maintenance, such as %s", name, len(left), left[0])
+
+
+def rename_table(catalog: Catalog, request: Request) -> Response:
+    """POST tables/rename"""
+    return rename_kind(catalog, request, TABLE)
+
+
+def rename_kind(catalog: Catalog, request: Request, kind: bytes) -> Response:
+    """Rename a table or view."""
+    body = messages.decode(request.body, messages.RenameRequest)
+    source, target = identifier_name(body.source), identifier_name(body.destination)
+    catalog.commit(Rename(catalog.context, request.operation(), source, target, kind))
+    return NO_CONTENT
+
+
+def register_table(catalog: Catalog, request: Request) -> Response:
+    """POST namespaces/{namespace}/register"""
+    body = messages.decode(request.body, messages.RegisterTableRequest)
+    name = TableName(namespace_of(request.params["namespace"]), body.name)
+    change = RegisterTable(
+        catalog.context,
+        request.operation(),
+        name,
+        body.metadata_location,
+        catalog.files,
+        overwrite=bool(body.overwrite),
+    )
+    return answer(catalog.reader, catalog.commit(change))
+
+
+ROUTES = [
+    Route("GET", "namespaces/{namespace}/tables", list_tables),
+    Route("POST", "namespaces/{namespace}/tables", create_table),
+    Route("POST", "namespaces/{namespace}/register", register_table),
+    Route("POST", "tables/rename", rename_table),
+    Route("POST", "transactions/commit", commit_transaction),
+    Route("GET", "namespaces/{namespace}/tables/{table}", load_table),
+    Route("POST", "namespaces/{namespace}/tables/{table}", commit_table),
+    Route("DELETE", "namespaces/{namespace}/tables/{table}", drop_table),
+    Route("HEAD", "namespaces/{namespace}/tables/{table}", table_exists),
+]

@@ -1,0 +1,102 @@
+"""Views over the REST protocol."""
+
+from __future__ import annotations
+
+import msgspec
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.contents import DropContent, Stored
+from polaris_spark.catalog.entities import TableName, find, require, table_key
+from polaris_spark.catalog.metadata import render_view
+from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.registering import RegisterView
+from polaris_spark.catalog.rows import VIEW
+from polaris_spark.catalog.views import CommitView, CreateView
+from polaris_spark.errors import BadRequestError, NoSuchViewError
+from polaris_spark.rest import messages
+from polaris_spark.rest.namespaces import namespace_of
+from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
+from polaris_spark.rest.router import Route
+from polaris_spark.rest.tables import commit_updates, identifier_name, keep_metadata, list_kind, rename_kind
+
+
+def name_of(request: Request) -> TableName:
+    """The view that a path names."""
+    return TableName(namespace_of(request.params["namespace"]), request.params["view"])
+
+
+def answer(catalog: Catalog, stored: Stored[View]) -> Response:
+    """A LoadViewResult."""
+    location = msgspec.json.encode(stored.value.metadata_location).decode()
+    metadata = render_view(stored.value, catalog.reader).decode()
+    return json_response(f'{{"metadata-location":{location},"metadata":{metadata},"config":{{}}}}')
+
+
+def list_views(catalog: Catalog, request: Request) -> Response:
+    """GET namespaces/{namespace}/views"""
+    return list_kind(catalog, request, VIEW)
+
+
+def create_view(catalog: Catalog, request: Request) -> Response:
+    """POST namespaces/{namespace}/views"""
+    body = messages.decode(request.body, messages.CreateViewRequest)
+    name = TableName(namespace_of(request.params["namespace"]), body.name)
+    change = CreateView(catalog.context, request.operation(), name, msgspec.to_builtins(body))
+    return answer(catalog, catalog.commit(change))
+
+
+def register_view(catalog: Catalog, request: Request) -> Response:
+    """POST namespaces/{namespace}/register-view"""
+    body = messages.decode(request.body, messages.RegisterViewRequest)
+    name = TableName(namespace_of(request.params["namespace"]), body.name)
+    change = RegisterView(catalog.context, request.operation(), name, body.metadata_location, catalog.files)
+    return answer(catalog, catalog.commit(change))
+
+
+def load_view(catalog: Catalog, request: Request) -> Response:
+    """GET namespaces/{namespace}/views/{view}"""
+    view = catalog.view()
+    found = require(view, name_of(request), VIEW)
+    return answer(catalog, Stored(found.content, view.get(found.content, View)))
+
+
+def view_exists(catalog: Catalog, request: Request) -> Response:
+    """HEAD namespaces/{namespace}/views/{view}"""
+    name = name_of(request)
+    if find(catalog.view(), table_key(name, VIEW)) is None:
+        raise NoSuchViewError(f"View does not exist: {name}")
+    return NO_CONTENT
+
+
+def commit_view(catalog: Catalog, request: Request) -> Response:
+    """POST namespaces/{namespace}/views/{view}"""
+    body = messages.decode(request.body, messages.CommitViewRequest)
+    name = name_of(request)
+    if body.identifier is not None and identifier_name(body.identifier) != name:
+        raise BadRequestError(f"the path names {name}, the body {identifier_name(body.identifier)}")
+    change = CommitView(catalog.context, request.operation(), name, body.requirements or [], body.updates)
+    return answer(catalog, commit_updates(catalog, change))
+
+
+def drop_view(catalog: Catalog, request: Request) -> Response:
+    """DELETE namespaces/{namespace}/views/{view}"""
+    change = DropContent(catalog.context, request.operation(), name_of(request), View)
+    keep_metadata(catalog, change.name, catalog.commit(change))
+    return NO_CONTENT
+
+
+def rename_view(catalog: Catalog, request: Request) -> Response:
+    """POST views/rename"""
+    return rename_kind(catalog, request, VIEW)
+
+
+ROUTES = [
+    Route("GET", "namespaces/{namespace}/views", list_views),
+    Route("POST", "namespaces/{namespace}/views", create_view),
+    Route("POST", "namespaces/{namespace}/register-view", register_view),
+    Route("POST", "views/rename", rename_view),
+    Route("GET", "namespaces/{namespace}/views/{view}", load_view),
+    Route("POST", "namespaces/{namespace}/views/{view}", commit_view),
+    Route("DELETE", "namespaces/{namespace}/views/{view}", drop_view),
+    Route("HEAD", "namespaces/{namespace}/views/{view}", view_exists),
+]

@@ -1,0 +1,115 @@
+"""`as-of`: a point in the history of a reference, named by a commit or by a time."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from typing import NamedTuple
+
+import msgspec
+
+from polaris_spark.commits.log import ancestor, commit_at
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.errors import CorruptionError, HistoryTrimmedError, InputError
+from polaris_spark.ids import MAX_ID, id_time_ms
+from polaris_spark.store.objects import ObjectStore
+
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999. Larger numbers are ids of commits: all ids since March 2, 2025 are."""
+
+_FRACTION = re.compile(r"\.(\d+)")
+
+
+class AsOf(NamedTuple):
+    """A commit, by the ids that its text may mean, or a time in milliseconds since 1970."""
+
+    text: str
+    commits: tuple[int, ...] = ()
+    time: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> AsOf:
+        """A point from its text: a commit id in hexadecimal or decimal, milliseconds since 1970, or a time in ISO
+        8601 (in UTC unless it says otherwise).
+
+        Raises:
+            InputError: it is none of these.
+        """
+        plain = text.strip().lower()
+        if plain.isascii() and plain.isdigit() and int(plain) <= _LAST_MS:
+            return cls(text, time=int(plain))
+        readings = [plain] if plain.isdigit() else []
+        ids = [int(decimal) for decimal in readings if decimal.isascii()]
+        if re.fullmatch(r"(0x)?[0-9a-f]{1,16}", plain):
+            ids.append(int(plain.removeprefix("0x"), 16))
+        ids = [id for id in ids if 0 < id <= MAX_ID]
+        if ids:
+            return cls(text, commits=tuple(ids))
+        return cls(text, time=_milliseconds(text))
+
+
+def pinned(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
+    """The head as it was at a point of its own history.
+
+    Raises:
+        HistoryTrimmedError: the point lies below the history floor, or before the first commit.
+        InputError: no commit of this history is meant.
+    """
+    if as_of is None:
+        return head
+    if as_of.time is not None:
+        id = commit_at(store, head, as_of.time)
+        return _at(head, id, store.get(id, Commit))
+    for id in as_of.commits:
+        commit = find_commit(store, id)
+        if commit is not None and head.floor_number <= commit.number <= head.number:
+            if ancestor(store, head, commit.number) == id:
+                return _at(head, id, commit)
+        elif commit is not None and commit.number < head.floor_number:
+            raise _trimmed(as_of, head)
+    if all(id_time_ms(id) < head.floor_time for id in as_of.commits):
+        raise _trimmed(as_of, head)
+    raise InputError(
+        f"as-of {as_of.text!r} names no commit in this history, which ends with commit {head.commit} "
+        f"(number {head.number})"
+    )
+
+
+def find_commit(store: ObjectStore, id: int) -> Commit | None:
+    """The commit of that id; None if there is none."""
+    try:
+        value = store.read((id,))[id].value
+    except CorruptionError:
+        return None
+    return value if isinstance(value, Commit) else None
+
+
+def _at(head: Head, id: int, commit: Commit) -> Head:
+    return msgspec.structs.replace(head, commit=id, number=commit.number, time=commit.time)
+
+
+def _trimmed(as_of: AsOf, head: Head) -> HistoryTrimmedError:
+    return HistoryTrimmedError(
+        f"as-of {as_of.text!r} lies below the history floor, commit number {head.floor_number}: "
+        "that part of the history was trimmed"
+    )
+
+
+def _milliseconds(text: str) -> int:
+    # Python 3.10 reads neither Z nor fractions of other than three or six digits.
+    plain = re.sub(r"[zZ]$", "+00:00", text.strip())
+    plain = _FRACTION.sub(lambda found: "." + found[1][:6].ljust(6, "0"), plain)
+    try:
+        moment = datetime.fromisoformat(plain)
+    except ValueError:
+        raise InputError(
+            f"as-of is {text!r}; it is a commit id (decimal or hexadecimal), a time in ISO 8601 such as "
+            "2026-01-31T12:00:00Z, or milliseconds since 1970"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return (moment - _ZERO) // _MILLISECOND
+
+
+_ZERO = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MILLISECOND = datetime(1970, 1, 1, microsecond=1000) - datetime(1970, 1, 1)

@@ -1,0 +1,230 @@
+"""The Python side of the JVM shim: ``python -m polaris_spark.spark.bridge``, supervised by the JVM.
+
+Standard input and output are the control channel, one line of JSON each way, in this order:
+
+```
+JVM     {"token": "...", "protocol": "2"}      Python  {"socket": "/tmp/.../socket"}
+JVM     {"connect": {"store": "...", ...}}     Python  {"connection": "1"} or {"error": "..."}
+```
+All that is secret, the token and passwords, passes there and never through a command line or the
+environment. ``{"fatal": "..."}`` says why the process cannot work at all. The channel's end is the process's
+end: the pipe closes however the JVM ended, ``kill -9`` included.
+
+Requests come over a Unix domain socket (:mod:`polaris_spark.spark.frames`), as many at a time as the JVM has
+threads that ask; :meth:`Bridge.request` says what they look like.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+from typing import IO, Any, Protocol
+
+from polaris_spark.spark.frames import Server
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL = "2"
+CLOSE_SECONDS = 10
+_ESCAPE = re.compile(r"\\(.)")
+
+
+class Connection(Protocol):
+    """An open catalog, as ``polaris_spark.connect`` returns it."""
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str] | None = None,
+        body: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, dict[str, str], str]:
+        """Answer one request of the REST protocol: status, headers, body."""
+
+    def close(self) -> None:
+        """Release what the connection holds."""
+
+
+class Bridge:
+    """What the JVM calls. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._connections: dict[str, Connection] = {}
+
+    def add(self, connection: Connection) -> str:
+        """Keep an open catalog; return the name under which the JVM asks for it."""
+        name = str(len(self._connections) + 1)
+        self._connections[name] = connection
+        return name
+
+    def request(self, head: str, body: str) -> tuple[str, str]:
+        """Answer a request: head and body, for head and body.
+
+        Heads are lines, each ended by a newline; newlines and backslashes in them are escaped as in Java. Those of
+        a request: the catalog's name here, method, path, number of query parameters, then name and value of each
+        query parameter and of each header. Those of an answer: status, then name and value of each header.
+        """
+        connection, method, path, parameters, *pairs = _lines(head)
+        headers_from = 2 * int(parameters)
+        try:
+            status, answered, text = self._connections[connection].request(
+                method,
+                path,
+                query=_dict(pairs[:headers_from]),
+                body=body or None,
+                headers=_dict(pairs[headers_from:]),
+            )
+        except Exception as error:
+            # Nothing may escape: the JVM would take it for a broken connection and send the request again.
+            logger.exception("%s %s failed", method, path)
+            status, answered, text = 500, {}, _error_body(error)
+        lines = [f"{status}\n"]
+        for name, value in answered.items():
+            lines += (_line(name), _line(value))
+        return "".join(lines), text
+
+    def close(self) -> None:
+        """Close every catalog."""
+        for connection in self._connections.values():
+            try:
+                connection.close()
+            except Exception:
+                # One catalog that does not close must not keep the others' leases.
+                logger.exception("closing a catalog failed")
+
+
+def _lines(head: str) -> list[str]:
+    lines = head.split("\n")
+    lines.pop()
+    if "\\" in head:
+        return [_ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], line) for line in lines]
+    return lines
+
+
+def _line(text: str) -> str:
+    if "\\" in text or "\n" in text:
+        text = text.replace("\\", "\\\\").replace("\n", "\\n")
+    return text + "\n"
+
+
+def _dict(pairs: list[str]) -> dict[str, str]:
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def _error_body(error: Exception) -> str:
+    message = f"{type(error).__name__}: {error}"
+    return json.dumps({"error": {"message": message, "type": "InternalServerError", "code": 500}})
+
+
+def open_catalog(configuration: dict[str, str]) -> Connection:
+    """Open the catalog that a Spark configuration describes.
+
+    Raises `PolarisError` for properties that cannot be used, a password in the store URI among them: Spark
+    shows its configuration in logs and on its web pages.
+    """
+    import polaris_spark
+    from polaris_spark.config import Properties
+
+    Properties.parse(configuration, refuse_uri_password=True)
+    properties: dict[str, Any] = {**configuration}
+    connection: Connection = polaris_spark.connect(**properties)
+    return connection
+
+
+class ControlChannel:
+    """Lines of JSON to and from the JVM, on pipes that no library can write into or read from by mistake."""
+
+    def __init__(self, read_from: IO[bytes], write_to: IO[bytes]) -> None:
+        self._read_from = read_from
+        self._write_to = write_to
+
+    @classmethod
+    def take_over(cls) -> ControlChannel:
+        """Claim standard input and output; what is printed afterwards goes to standard error."""
+        channel = cls(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        os.dup2(2, 1)
+        return channel
+
+    def receive(self) -> dict[str, Any] | None:
+        """Return the next message, or None once the JVM is gone."""
+        line = self._read_from.readline()
+        if not line.endswith(b"\n"):
+            return None
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    def send(self, **message: str) -> None:
+        """Send a message; a JVM that is gone meanwhile shows in the next `receive`."""
+        with contextlib.suppress(BrokenPipeError):
+            self._write_to.write(json.dumps(message).encode() + b"\n")
+            self._write_to.flush()
+
+
+def serve(channel: ControlChannel, bridge: Bridge) -> None:
+    """Answer the control channel until it ends."""
+    hello = channel.receive()
+    if hello is None:
+        return
+    if hello.get("protocol") != PROTOCOL:
+        channel.send(
+            fatal=f"The jar of polaris_spark speaks bridge protocol {hello.get('protocol')}, the Python "
+            f"package of {sys.executable} {PROTOCOL}: reinstall the package there (in a checkout with "
+            "'pip install -e .'), which builds its jar, and let Spark use that one"
+        )
+        return
+    with contextlib.closing(Server(hello["token"], bridge.request)) as server:
+        channel.send(socket=str(server.path))
+        while (message := channel.receive()) is not None:
+            if "connect" in message:
+                channel.send(**_connect(bridge, message["connect"]))
+            else:
+                channel.send(error=f"unknown message {sorted(message)}")
+
+
+def _connect(bridge: Bridge, configuration: dict[str, str]) -> dict[str, str]:
+    from polaris_spark.errors import PolarisError
+
+    try:
+        return {"connection": bridge.add(open_catalog(configuration))}
+    except PolarisError as error:
+        return {"error": str(error)}
+    except Exception as error:
+        logger.exception("a catalog could not be opened")
+        return {"error": f"The catalog could not be opened: {type(error).__name__}: {error}"}
+
+
+def _close_in_time(bridge: Bridge) -> None:
+    """Close, but do not let a database that does not answer keep the process when its JVM is gone."""
+    closing = threading.Thread(target=bridge.close, daemon=True)
+    closing.start()
+    closing.join(CLOSE_SECONDS)
+
+
+def main() -> None:
+    """Run until the JVM is gone."""
+    # Ctrl-C in a terminal goes to every process there: the driver decides what it means, and may need us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s polaris_spark %(levelname)s %(message)s")
+    channel = ControlChannel.take_over()
+    bridge = Bridge()
+    try:
+        serve(channel, bridge)
+    finally:
+        _close_in_time(bridge)
+        sys.stderr.flush()
+        # Threads of libraries would wait for a JVM that no longer exists.
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

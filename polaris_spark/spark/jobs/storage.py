@@ -1,0 +1,121 @@
+"""How much a realm stores, by type of object and age: one pass over all rows, on splits of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from polaris_spark.clock import Clock, SystemClock
+from polaris_spark.config import Properties
+from polaris_spark.ids import id_time_ms
+from polaris_spark.spark.options import StoreLocation, location_of
+from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
+from polaris_spark.spark.views.stored import stored_objects
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from polaris_spark.backends.base import Split
+
+_HOUR = 3_600_000
+AGES = (
+    (_HOUR, "under 1 hour"),
+    (24 * _HOUR, "1 to 24 hours"),
+    (7 * 24 * _HOUR, "1 to 7 days"),
+    (30 * 24 * _HOUR, "7 to 30 days"),
+    (90 * 24 * _HOUR, "30 to 90 days"),
+)
+"""Age groups: each up to, not including, so many milliseconds."""
+
+OLDEST = "90 days and more"
+_SCHEMA = "type string, age_group int, age string, objects bigint, rows bigint, bytes bigint"
+
+
+def storage(
+    spark: SparkSession,
+    *,
+    store: str,
+    realm: str = "default",
+    splits: int | None = None,
+    store_options: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+) -> DataFrame:
+    """What a realm stores: one row per type of object and age group.
+
+    Args:
+        spark: whose executors read the rows.
+        store: URI of the store, without a password.
+        realm: name of the realm.
+        splits: about how many parts the rows are read in; Spark's default parallelism unless given.
+        store_options: such as `password`, which may be `env:NAME`.
+        clock: says what time it is, for the ages.
+    Returns:
+        columns `type` (null for rows that cannot be read), `age_group` (0 is the youngest), `age`, `objects`, `rows`
+        and `bytes`, sorted by type and age group.
+    Raises:
+        InputError: the store cannot be read by executors, or an option cannot be used.
+        RealmStateError: there is no such realm, or it does not serve.
+    """
+    from pyspark.sql.functions import col
+    from pyspark.sql.functions import sum as total
+
+    given = {"store": store, **{f"store.{k}": v for k, v in (store_options or {}).items()}}
+    location = location_of(Properties.parse(given, refuse_uri_password=True)).resolved()
+    opened = open_for_reading(location)
+    n = splits or spark.sparkContext.defaultParallelism
+    parts = opened.backend.splits("objects", [opened.realm(realm).store.realm], n)
+    job = _Job(location, parts, (clock or SystemClock()).now_ms(), machine())
+    partial = spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(job, _SCHEMA)
+    sums = [total(name).alias(name) for name in ("objects", "rows", "bytes")]
+    groups = partial.groupBy("type", "age_group", "age").agg(*sums)
+    return groups.orderBy(col("type").asc_nulls_last(), "age_group")
+
+
+def age_group(id: int, now_ms: int) -> int:
+    """Position of an object's age among the age groups."""
+    age = now_ms - id_time_ms(id)
+    return next((group for group, (limit, _) in enumerate(AGES) if age < limit), len(AGES))
+
+
+class _Job:
+    """What executors run: numbers of splits in, sums of those splits out."""
+
+    def __init__(self, location: StoreLocation, splits: list[Split], now_ms: int, planned_on: str) -> None:
+        self._location = location
+        self._splits = splits
+        self._now_ms = now_ms
+        self._planned_on = planned_on
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        refuse_other_machine(self._location, self._planned_on)
+        backend = open_for_reading(self._location).backend
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                sums: dict[tuple[str | None, int], list[int]] = {}
+                for stored in stored_objects(backend, self._splits[number], whole=False):
+                    key = (stored.header.type if stored.header else None, age_group(stored.id, self._now_ms))
+                    found = sums.setdefault(key, [0, 0, 0])
+                    found[0] += 1
+                    found[1] += stored.parts
+                    found[2] += stored.size
+                yield _batch(sums)
+
+
+def _batch(sums: Mapping[tuple[str | None, int], list[int]]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    names = [limit_name for _, limit_name in AGES] + [OLDEST]
+    types, groups = [type for type, _ in sums], [group for _, group in sums]
+    objects, rows, sizes = ([one[i] for one in sums.values()] for i in range(3))
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(types, pa.string()),
+            pa.array(groups, pa.int32()),
+            pa.array([names[group] for group in groups], pa.string()),
+            pa.array(objects, pa.int64()),
+            pa.array(rows, pa.int64()),
+            pa.array(sizes, pa.int64()),
+        ],
+        names=["type", "age_group", "age", "objects", "rows", "bytes"],
+    )

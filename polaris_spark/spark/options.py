@@ -1,0 +1,149 @@
+"""Options of the data source `polaris-objects`: text that users write, checked before anything is opened."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from polaris_spark.config import Properties, Secret, StoreURI
+from polaris_spark.errors import InputError
+from polaris_spark.spark.as_of import AsOf
+
+DESCRIPTIONS = {
+    "store": "URI of the store, such as sqlite:///path/catalog.db; without a password",
+    "store.<option>": "an option of the store; 'store.password' is the password, or env:NAME for a variable",
+    "view": "which view",
+    "realm": "the realm (default: default)",
+    "catalog": "the catalog; without it, all of the realm",
+    "branch": "the branch of the catalog (default: main)",
+    "as-of": "a commit id, or a time (ISO 8601, or milliseconds since 1970); without it, now",
+    "content": "true to have the column 'content' of the view 'objects' filled (default: false)",
+    "splits": "about how many partitions a large view is read in (default: twice the driver's processors)",
+    "prune": "true to let pushed filters leave partitions out; for a table that is read by one scan only",
+}
+"""Every option, with what it says."""
+
+
+class StoreLocation(NamedTuple):
+    """Where a store is, and how to open it: small, picklable, and without a secret in its `repr`."""
+
+    uri: str
+    options: tuple[tuple[str, str | Secret], ...] = ()
+    """Options under `store.`, without that prefix, by name."""
+
+    def resolved(self) -> StoreLocation:
+        """The same with secrets that the environment holds looked up here, for processes that lack them.
+
+        Raises:
+            InputError: a variable is not set.
+        """
+        options = [(k, Secret(v.reveal()) if isinstance(v, Secret) else v) for k, v in self.options]
+        return self._replace(options=tuple(options))
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """What to read, parsed."""
+
+    location: StoreLocation
+    view: str
+    realm: str = "default"
+    catalog: str | None = None
+    branch: str = "main"
+    as_of: AsOf | None = None
+    content: bool = False
+    splits: int = 0
+    """About how many partitions a large view is to have, at least 1."""
+    prune: bool = False
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], views: Mapping[str, object]) -> ViewOptions:
+        """Options from their text; names are compared in lower case.
+
+        Args:
+            given: option names to values.
+            views: by name, those that exist.
+        Raises:
+            InputError: an option or its value is unknown; the message names the choices.
+            StoreURIError: the store URI is malformed, or carries a password.
+        """
+        named = {name.lower(): text for name, text in given.items()}
+        refuse_unknown(named)
+        if not named.get("view"):
+            raise InputError(f"the option 'view' is missing; there are: {', '.join(views)}")
+        view = named["view"].strip().lower()
+        if view not in views:
+            near = difflib.get_close_matches(view, views, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise InputError(f"there is no view {named['view']!r}; {hint}there are: {', '.join(views)}")
+        properties = Properties.parse(
+            {k: v for k, v in named.items() if k in _PROPERTIES or k.startswith("store.")},
+            refuse_uri_password=True,
+        )
+        return cls(
+            location=location_of(properties),
+            view=view,
+            realm=properties.realm,
+            catalog=properties.catalog,
+            branch=properties.branch,
+            as_of=AsOf.parse(named["as-of"]) if "as-of" in named else None,
+            content=_flag("content", named.get("content", "false")),
+            splits=_count("splits", named.get("splits", str(2 * (os.cpu_count() or 1)))),
+            prune=_flag("prune", named.get("prune", "false")),
+        )
+
+
+_PROPERTIES = ("store", "realm", "catalog", "branch")
+
+
+def location_of(properties: Properties) -> StoreLocation:
+    """Where the store of parsed properties is.
+
+    Raises:
+        InputError: it is a store in memory, which no other process can read.
+    """
+    refuse_memory(properties.store)
+    options = sorted(properties.store_options.items())
+    return StoreLocation(str(properties.store), tuple(options))
+
+
+def refuse_memory(uri: StoreURI) -> None:
+    """Refuse a store that lives in one process.
+
+    Raises:
+        InputError: it does.
+    """
+    if uri.scheme == "memory":
+        raise InputError(
+            f"a memory: store ({uri}) lives in the process that made it, so Spark's workers cannot read it; "
+            "use sqlite:///path/of/store.db or a database server"
+        )
+
+
+def refuse_unknown(named: Mapping[str, str]) -> None:
+    """Refuse options that do not exist.
+
+    Raises:
+        InputError: one does not; the message names all that do.
+    """
+    for name in named:
+        if name not in DESCRIPTIONS and not name.startswith("store."):
+            near = difflib.get_close_matches(name, DESCRIPTIONS, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise InputError(f"there is no option {name!r}; {hint}there are: {', '.join(DESCRIPTIONS)}")
+
+
+def _flag(name: str, text: str) -> bool:
+    flags = {"true": True, "false": False}
+    if text.strip().lower() not in flags:
+        raise InputError(f"the option {name!r} is {text!r}; it is true or false")
+    return flags[text.strip().lower()]
+
+
+def _count(name: str, text: str) -> int:
+    if not text.strip().isascii() or not text.strip().isdigit() or int(text) < 1:
+        raise InputError(f"the option {name!r} is {text!r}; it is a number from 1 on")
+    return int(text)

@@ -1,0 +1,108 @@
+"""What pushed filters say of columns, as far as it lets shards, ranges and rows be left out.
+
+Spark evaluates every filter again, so a condition may be looser than the filter that it comes from, never tighter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+
+
+class Condition(NamedTuple):
+    """Values that a column may have: one of some, those with a beginning, those between bounds (included)."""
+
+    values: frozenset[Any] | None = None
+    prefix: str | None = None
+    low: Any = None
+    high: Any = None
+
+    def allows(self, value: Any) -> bool:
+        """Whether the column may have this value; None (unknown) may always be."""
+        if value is None:
+            return True
+        return (
+            (self.values is None or value in self.values)
+            and (self.prefix is None or value.startswith(self.prefix))
+            and (self.low is None or value >= self.low)
+            and (self.high is None or value <= self.high)
+        )
+
+
+ANYTHING = Condition()
+
+Conditions = Mapping[str, Condition]
+"""By column; columns that are not named may have any value. Times are microseconds since 1970."""
+
+
+def conditions(filters: Iterable[Filter]) -> dict[str, Condition]:
+    """What filters, all of which hold, say of columns; those that say nothing useful are passed over."""
+    found: dict[str, Condition] = {}
+    for pushed in filters:
+        attribute: tuple[str, ...] = getattr(pushed, "attribute", ())  # Not has none
+        said = _said(pushed)
+        if said is not None and len(attribute) == 1:
+            found[attribute[0]] = _both(found.get(attribute[0], ANYTHING), said)
+    return found
+
+
+def _said(pushed: Filter) -> Condition | None:
+    if isinstance(pushed, In):
+        values = [_plain(value) for value in getattr(pushed, "value", ()) if value is not None]
+        return Condition(values=frozenset(values)) if all(_is_scalar(value) for value in values) else None
+    value = _plain(getattr(pushed, "value", None))
+    if not _is_scalar(value):
+        return None
+    if isinstance(pushed, EqualTo | EqualNullSafe):
+        return Condition(values=frozenset([value]))
+    if isinstance(pushed, StringStartsWith):
+        return Condition(prefix=str(value))
+    if isinstance(pushed, GreaterThan | GreaterThanOrEqual):
+        return Condition(low=value)
+    if isinstance(pushed, LessThan | LessThanOrEqual):
+        return Condition(high=value)
+    return None
+
+
+def _both(one: Condition, other: Condition) -> Condition:
+    """What both say; of two prefixes the longer one, which says more or contradicts."""
+    if one.values is not None and other.values is not None:
+        values: frozenset[Any] | None = one.values & other.values
+    else:
+        values = other.values if one.values is None else one.values
+    prefixes = [prefix for prefix in (one.prefix, other.prefix) if prefix is not None]
+    lows = [low for low in (one.low, other.low) if low is not None]
+    highs = [high for high in (one.high, other.high) if high is not None]
+    return Condition(
+        values,
+        max(prefixes, key=len, default=None),
+        max(lows, default=None),
+        min(highs, default=None),
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+        return round((moment - _ZERO).total_seconds() * 1_000_000)
+    return value
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, str | int | bytes) and not isinstance(value, bool)
+
+
+_ZERO = datetime(1970, 1, 1, tzinfo=timezone.utc)

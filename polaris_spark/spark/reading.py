@@ -1,0 +1,244 @@
+"""Stores opened for reading by Spark's workers: once per process, without writing anything."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend
+from polaris_spark.catalog.catalogs import CATALOGS, head_name
+from polaris_spark.catalog.rows import CATALOG, NAMES, CatalogRow
+from polaris_spark.clock import SystemClock
+from polaris_spark.commits.publishing import read_head
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.config import FILE_SCHEMES, StoreURI
+from polaris_spark.errors import InputError, NotFoundError, ReferenceGoneError, StoreURIError
+from polaris_spark.index.keys import children
+from polaris_spark.spark.options import StoreLocation, refuse_memory
+from polaris_spark.store.cache import process_cache
+from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.realms import RealmRecord, Realms
+from polaris_spark.system.registry import REFERENCES, ROOT, Registered, Registration
+from polaris_spark.system.stores import check_store
+
+_ATTEMPTS = 10
+_decode_registration = msgspec.msgpack.Decoder(Registration).decode
+
+
+class ReadStore:
+    """An open store. Thread-safe."""
+
+    def __init__(self, location: StoreLocation, backend: Backend, key: str) -> None:
+        self.location = location
+        self.backend = backend
+        self._key = key
+
+    def realm(self, name: str) -> RealmReader:
+        """The ACTIVE realm of that name.
+
+        Raises:
+            RealmStateError: there is none, or it does not serve.
+        """
+        record = Realms(self.backend, SystemClock()).active(name)
+        return RealmReader(record, self.objects(record.instance))
+
+    def realms(self) -> list[RealmRecord]:
+        """Every realm, by name."""
+        return Realms(self.backend, SystemClock()).all()
+
+    def objects(self, instance: str) -> ObjectStore:
+        """The objects of the realm with that instance id."""
+        return ObjectStore(self.backend, instance, process_cache(), store_key=self._key)
+
+
+class RealmReader:
+    """References and catalogs of a realm, as a reader without write rights sees them."""
+
+    def __init__(self, record: RealmRecord, store: ObjectStore) -> None:
+        self.record = record
+        self.store = store
+
+    def root(self) -> Head:
+        """The head of the registry.
+
+        Raises:
+            ReferenceGoneError: the realm has none.
+        """
+        row = self.store.backend.read_reference(self.store.realm, ROOT)
+        if row is None:
+            raise ReferenceGoneError(f"realm {self.record.name!r} has no registry of references")
+        return read_head(row, ROOT)
+
+    def registered(self) -> list[Registered]:
+        """The live references, by name; the registry itself is not among them."""
+        items = self._open(self.root()).index(REFERENCES).range()
+        found = [Registered(key.decode(), e.pointer, _decode_registration(e.value)) for key, e in items]
+        return [registered for registered in found if registered.registration.state == "live"]
+
+    def head(self, name: str) -> Head:
+        """The newest head of a live reference. A row that its creator has not written yet is made up here.
+
+        Raises:
+            ReferenceGoneError: the registry lists no live reference of that name.
+        """
+        for _ in range(_ATTEMPTS):
+            entry = self._open(self.root()).index(REFERENCES).get(name.encode())
+            if entry is None:
+                break
+            registered = Registered(name, entry.pointer, _decode_registration(entry.value))
+            if registered.registration.state != "live":
+                break
+            head = self.head_of(registered)
+            if not head.sealed:  # else it was dropped after the registry was read: look again
+                return head
+        raise ReferenceGoneError(f"reference {name!r} of realm {self.record.name!r} does not exist")
+
+    def head_of(self, registered: Registered) -> Head:
+        """The newest head of a registered reference, sealed perhaps."""
+        name = registered.row_name
+        row = self.store.backend.read_reference(self.store.realm, name)
+        return registered.first_head() if row is None else read_head(row, name)
+
+    def catalogs(self) -> list[CatalogRow]:
+        """All catalogs, by name."""
+        names = self._open(self.head(CATALOGS)).index(NAMES)
+        ids = [entry.pointer for _, entry in names.range(*children((), CATALOG))]
+        rows = self.store.get_many(ids, CatalogRow)
+        return [rows[id] for id in ids]
+
+    def catalog(self, name: str) -> CatalogRow:
+        """The catalog of that name.
+
+        Raises:
+            NotFoundError: there is none; the message names those that there are.
+        """
+        catalogs = self.catalogs()
+        for catalog in catalogs:
+            if catalog.name == name:
+                return catalog
+        known = ", ".join(repr(catalog.name) for catalog in catalogs) or "none"
+        raise NotFoundError(
+            f"catalog {name!r} does not exist in realm {self.record.name!r}; there are: {known}"
+        )
+
+    def branch(self, catalog: CatalogRow, branch: str) -> Head:
+        """The newest head of a catalog's branch.
+
+        Raises:
+            NotFoundError: the catalog has no such branch.
+        """
+        try:
+            return self.head(head_name(catalog, branch))
+        except ReferenceGoneError:
+            raise NotFoundError(f"catalog {catalog.name!r} has no branch {branch!r}") from None
+
+    def _open(self, head: Head) -> Snapshot:
+        return Snapshot(self.store, b"", head, self.store.get(head.commit, Commit))
+
+
+class _Opened(NamedTuple):
+    store: ReadStore
+    file: tuple[int, int] | None
+    """Device and number of an embedded store's file."""
+
+
+_opened: dict[tuple[int, StoreLocation], _Opened] = {}
+_guard = threading.Lock()
+
+
+def open_for_reading(location: StoreLocation) -> ReadStore:
+    """The store, opened once per process and kept.
+
+    Raises:
+        InputError: a store in memory, which no other process can read.
+        StoreURIError: the URI or an option is malformed, or there is no such store; none is created.
+        StateError: the database holds no store.
+        NewerFormatError: a newer release made it.
+    """
+    uri = StoreURI.parse(location.uri)
+    refuse_memory(uri)
+    key = (os.getpid(), location)
+    with _guard:
+        file = _file(uri)
+        found = _opened.get(key)
+        if found is not None and found.file == file:
+            return found.store
+        if found is not None:  # the file was replaced, and the old one would be read for ever
+            del _opened[key]
+            found.store.backend.close()
+        backend = open_backend(uri, dict(location.options))
+        try:
+            if backend.scope == "process":
+                raise InputError(
+                    f"a {uri.scheme}: store lives in one process; Spark's workers cannot read it"
+                )
+            check_store(backend)
+        except BaseException:
+            backend.close()
+            raise
+        opened = _Opened(ReadStore(location, backend, _cache_key(uri, file)), file)
+        _opened[key] = opened
+        return opened.store
+
+
+def machine() -> str:
+    """Identifies this machine among those of a cluster: containers of one machine are the same."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return platform.node()
+
+
+def refuse_other_machine(location: StoreLocation, planned_on: str) -> None:
+    """Refuse to read a store of one machine on another, where at best nothing is found.
+
+    Raises:
+        InputError: it is another machine.
+    """
+    scheme = StoreURI.parse(location.uri).scheme
+    if scheme in FILE_SCHEMES and machine() != planned_on:
+        raise InputError(
+            f"a {scheme}: store serves the processes of one machine, but Spark's driver and this executor "
+            "run on two: use a database server"
+        )
+
+
+def grouped(weights: Sequence[int], n: int) -> list[range]:
+    """Positions of `weights` in at most `n` runs of about equal weight, none of them empty."""
+    goal = max(1, -(-sum(weights) // max(1, n)))
+    runs: list[range] = []
+    start = weight = 0
+    for position, one in enumerate(weights):
+        weight += one
+        if weight >= goal:
+            runs.append(range(start, position + 1))
+            start, weight = position + 1, 0
+    if start < len(weights):
+        runs.append(range(start, len(weights)))
+    return runs
+
+
+def _file(uri: StoreURI) -> tuple[int, int] | None:
+    if uri.scheme not in FILE_SCHEMES:
+        return None
+    try:
+        found = os.stat(uri.path)
+    except FileNotFoundError:
+        raise StoreURIError(
+            f"there is no store {uri}: the file does not exist on {platform.node()}; reading creates none"
+        ) from None
+    except OSError as error:
+        raise StoreURIError(f"{uri} cannot be opened: {error.strerror}") from None
+    return found.st_dev, found.st_ino
+
+
+def _cache_key(uri: StoreURI, file: tuple[int, int] | None) -> str:
+    return f"{uri.key}:{file}"

@@ -1,0 +1,161 @@
+"""The view `changes`: one row per log entry, which is the audit trail and the change feed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from polaris_spark.catalog.rows import CATALOG, NAMESPACE, TABLE, VIEW
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.index.keys import DecodedKey, decode_key
+from polaris_spark.spark.views.columns import (
+    INT,
+    LONG,
+    STRING,
+    STRING_MAP,
+    TIMESTAMP,
+    Column,
+    micros,
+    pairs,
+    text_bytes,
+)
+from polaris_spark.spark.views.commits import entries_of
+from polaris_spark.spark.views.history import HistoryView, Logged
+from polaris_spark.spark.views.identifiers import dotted
+from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.registry import ROOT
+
+KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view", CATALOG: "catalog"}
+"""What the kinds of index keys are called; others are shown by their byte."""
+
+
+class ChangeRow(NamedTuple):
+    """A log entry, and what its keys say."""
+
+    logged: Logged
+    position: int
+    entry: LogEntry
+    key: DecodedKey
+    old_key: DecodedKey | None
+
+
+class Changes(HistoryView[ChangeRow]):
+    """One row per log entry."""
+
+    name = "changes"
+    comment = "Who changed what: one row per entry of the log"
+    columns = (
+        Column(
+            "catalog",
+            STRING,
+            "Catalog that was changed; null for changes of the realm itself",
+            lambda row: row.logged.task.catalog,
+        ),
+        Column("reference", STRING, "Reference that was changed", lambda row: row.logged.task.reference),
+        Column("commit_id", LONG, "Commit that carries the change", lambda row: row.logged.id),
+        Column(
+            "number",
+            LONG,
+            "Number of the commit in its history",
+            lambda row: row.logged.commit.number,
+        ),
+        Column("position", INT, "Position within the commit, from 0 on", lambda row: row.position),
+        Column("committed_at", TIMESTAMP, "Time of the commit", lambda row: micros(row.logged.commit.time)),
+        Column(
+            "changed_at",
+            TIMESTAMP,
+            "Time of the change itself, fixed before it waited for its commit",
+            lambda row: micros(row.entry.time),
+        ),
+        Column("principal", STRING, "Who made the change", lambda row: row.entry.principal),
+        Column("action", STRING, "What was done, such as update-table", lambda row: row.entry.action),
+        Column("entity_id", LONG, "Stable id of the entity changed", lambda row: row.entry.entity),
+        Column(
+            "kind",
+            STRING,
+            "Kind of the entity: namespace, table, view, catalog or reference",
+            lambda row: kind_name(row.key.kind),
+        ),
+        Column(
+            "namespace",
+            STRING,
+            "Namespace of the entity (for a namespace: its parent), levels joined by dots",
+            lambda row: dotted(row.key.path),
+        ),
+        Column(
+            "name",
+            STRING,
+            "Name of the entity, after the change where there is one",
+            lambda row: row.key.name,
+        ),
+        Column(
+            "old_namespace",
+            STRING,
+            "For a rename, the namespace before it",
+            lambda row: dotted(row.old_key.path) if row.old_key else None,
+        ),
+        Column(
+            "old_name",
+            STRING,
+            "For a rename, the name before it",
+            lambda row: row.old_key.name if row.old_key else None,
+        ),
+        Column(
+            "before_id",
+            LONG,
+            "Object with the content before; null where it did not exist",
+            lambda row: row.entry.before or None,
+        ),
+        Column(
+            "after_id",
+            LONG,
+            "Object with the content after; null where it no longer exists",
+            lambda row: row.entry.after or None,
+        ),
+        Column(
+            "operation_id",
+            STRING,
+            "Operation id that the client gave, a UUID; null if it gave none",
+            lambda row: operation_text(row.entry.operation),
+        ),
+        Column(
+            "summary",
+            STRING_MAP,
+            "What the change amounts to, such as added files and records",
+            lambda row: pairs(row.entry.summary),
+        ),
+    )
+
+    def weigh(self, row: ChangeRow) -> int:
+        return 512 + text_bytes(row.entry.summary)
+
+    def of(self, store: ObjectStore, commits: list[Logged], needs: frozenset[str]) -> Iterator[ChangeRow]:
+        entries = entries_of(store, commits)
+        for logged in commits:
+            listed = entries.get(logged.commit.entries, ())
+            for position in range(len(listed) - 1, -1, -1):
+                entry = listed[position]
+                registry = logged.task.reference == ROOT
+                old = decode_key(entry.old_key) if entry.old_key else None
+                yield ChangeRow(logged, position, entry, _decoded(entry.key, registry=registry), old)
+
+
+def kind_name(kind: bytes) -> str:
+    """A kind of entity in words."""
+    return KINDS.get(kind) or ("reference" if kind == _REFERENCE else kind.decode("latin-1"))
+
+
+_REFERENCE = b""
+"""Keys of the registry are names of references as they are."""
+
+
+def _decoded(key: bytes, *, registry: bool) -> DecodedKey:
+    return DecodedKey((), _REFERENCE, key.decode()) if registry else decode_key(key)
+
+
+def operation_text(operation: bytes) -> str | None:
+    """An operation id as text."""
+    if not operation:
+        return None
+    return str(uuid.UUID(bytes=operation)) if len(operation) == 16 else operation.hex()

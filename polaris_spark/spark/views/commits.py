@@ -1,0 +1,108 @@
+"""The view `commits`: one row per commit of every reference asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructField, StructType
+
+from polaris_spark.commits.rows import Entries, LogEntry
+from polaris_spark.spark.views.columns import INT, LONG, LONGS, STRING, STRINGS, TIMESTAMP, Column, micros
+from polaris_spark.spark.views.history import HistoryView, Logged
+from polaris_spark.store.objects import ObjectStore
+
+_ENTRIES = "entries"
+
+_INDEX_SIZE = StructType([StructField("tree", LongType()), StructField("embedded", IntegerType())])
+
+
+class CommitRow(NamedTuple):
+    """A commit with its log entries, if they were asked for."""
+
+    logged: Logged
+    entries: tuple[LogEntry, ...]
+
+
+class Commits(HistoryView[CommitRow]):
+    """One row per commit."""
+
+    name = "commits"
+    comment = "The history of references, one row per commit"
+    columns = (
+        Column(
+            "catalog",
+            STRING,
+            "Catalog whose reference it is; null for those of the realm itself",
+            lambda row: row.logged.task.catalog,
+        ),
+        Column("reference", STRING, "Reference whose history it is", lambda row: row.logged.task.reference),
+        Column("commit_id", LONG, "Id of the commit", lambda row: row.logged.id),
+        Column(
+            "number",
+            LONG,
+            "Number of the commit in its history, from 0 on",
+            lambda row: row.logged.commit.number,
+        ),
+        Column(
+            "committed_at",
+            TIMESTAMP,
+            "Time of the commit, later than its parent's",
+            lambda row: micros(row.logged.commit.time),
+        ),
+        Column(
+            "parent_id",
+            LONG,
+            "Commit before this one; null for the first",
+            lambda row: row.logged.commit.parents[0] if row.logged.commit.parents else None,
+        ),
+        Column(
+            "merged_ids",
+            LONGS,
+            "Commits of other references whose content this one merged",
+            lambda row: row.logged.commit.merged,
+        ),
+        Column(
+            "entries_id",
+            LONG,
+            "Object that holds the log entries; null if there are none",
+            lambda row: row.logged.commit.entries or None,
+        ),
+        Column("changes", INT, "Number of log entries", lambda row: len(row.entries), _ENTRIES),
+        Column(
+            "principals",
+            STRINGS,
+            "Who made the changes, each once, in order",
+            lambda row: list(dict.fromkeys(entry.principal for entry in row.entries)),
+            _ENTRIES,
+        ),
+        Column(
+            "actions",
+            STRINGS,
+            "What was done, each action once, in order",
+            lambda row: list(dict.fromkeys(entry.action for entry in row.entries)),
+            _ENTRIES,
+        ),
+        Column(
+            "indexes",
+            MapType(StringType(), _INDEX_SIZE),
+            "Indexes of the commit: entries in the tree, and changes embedded in the commit that win over them",
+            lambda row: [
+                (name, {"tree": root.count, "embedded": len(root.keys)})
+                for name, root in zip(
+                    row.logged.commit.index_names, row.logged.commit.index_roots, strict=True
+                )
+            ],
+        ),
+    )
+
+    def of(self, store: ObjectStore, commits: list[Logged], needs: frozenset[str]) -> Iterator[CommitRow]:
+        entries = entries_of(store, commits) if _ENTRIES in needs else {}
+        for logged in commits:
+            yield CommitRow(logged, entries.get(logged.commit.entries, ()))
+
+
+def entries_of(store: ObjectStore, commits: list[Logged]) -> dict[int, tuple[LogEntry, ...]]:
+    """Log entries by the object that holds them."""
+    ids = [logged.commit.entries for logged in commits if logged.commit.entries]
+    return {id: found.entries for id, found in store.get_many(ids, Entries).items()}

@@ -1,0 +1,47 @@
+"""Decoded objects as JSON text, for people to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from polaris_spark.catalog.metadata.rows import Piece
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def content_json(value: msgspec.Struct) -> str:
+    """An object as JSON: fields by name, bytes as text where they are text, else as 0x and hexadecimal digits."""
+    return _encode(_plain(value)).decode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Piece):
+        return _piece(value.text)
+    if isinstance(value, msgspec.Struct):
+        return {field: _plain(getattr(value, field)) for field in value.__struct_fields__}
+    if isinstance(value, bytes):
+        return _bytes(value)
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+    return value
+
+
+def _piece(text: bytes) -> Any:
+    try:
+        return _decode(text)
+    except msgspec.DecodeError:
+        return _bytes(text)
+
+
+def _bytes(value: bytes) -> str:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return "0x" + value.hex()
+    return text if text.isprintable() else "0x" + value.hex()

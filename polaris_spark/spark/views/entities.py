@@ -1,0 +1,335 @@
+"""Reading the names of catalogs in parallel: key ranges of the index `names`, each at one pinned commit."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
+
+import msgspec
+
+from polaris_spark.catalog.rows import NAMES, CatalogRow, id_from
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.commits.state import Snapshot, StoredObjects
+from polaris_spark.errors import CorruptionError, HistoryTrimmedError, InputError, NotFoundError
+from polaris_spark.index import Branch, Entry, IndexRoot, ShardReader
+from polaris_spark.index.keys import decode_key, encode_path, entry_key, key_after
+from polaris_spark.spark.as_of import AsOf, find_commit, pinned
+from polaris_spark.spark.pruning import Condition
+from polaris_spark.spark.reading import ReadStore, RealmReader, grouped
+from polaris_spark.spark.views.columns import LONG, STRING, Column, batches
+from polaris_spark.spark.views.identifiers import dotted, parse_dotted
+from polaris_spark.spark.views.view import Request, View, Weighted, partition_count
+from polaris_spark.store.objects import ObjectStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+S = TypeVar("S", bound=msgspec.Struct)
+R = TypeVar("R")
+
+READ_TOGETHER = 128
+"""How many contents are read in one batch."""
+
+
+class Pin(NamedTuple):
+    """A catalog's branch at one commit."""
+
+    realm: str
+    """Instance id of the realm."""
+    catalog: str
+    head: Head
+
+    def snapshot(self, store: ObjectStore) -> Snapshot:
+        """The commit, opened for reading."""
+        return Snapshot(store, b"", self.head, store.get(self.head.commit, Commit))
+
+
+class NamesTask(NamedTuple):
+    """A range of keys of the index `names`, and which of them are wanted."""
+
+    pin: Pin
+    start: bytes
+    end: bytes | None
+    names: Condition
+    entities: Condition
+
+
+class Named(NamedTuple):
+    """An entry of the index `names`."""
+
+    catalog: str
+    path: tuple[str, ...]
+    kind: bytes
+    name: str
+    entity_id: int
+    content_id: int
+    key: bytes
+
+    @property
+    def entry(self) -> Named:
+        """Itself: a row of the view `index` is no more than this."""
+        return self
+
+
+class KeyRange(NamedTuple):
+    """Keys from `start` on and before `end` (None: to the last), and about how many there are."""
+
+    start: bytes
+    end: bytes | None
+    entries: int
+
+
+def pins(realm: RealmReader, request: Request) -> list[Pin]:
+    """The chosen branch of every catalog asked for, at its newest commit or as of the point asked for.
+
+    A commit as a point belongs to one catalog; others are shown as of the time of that commit.
+
+    Raises:
+        NotFoundError: the catalog named, or its branch, does not exist.
+        HistoryTrimmedError, InputError: there is no such point.
+    """
+    options = request.options
+    wanted = request.condition("catalog")
+    if options.catalog is not None:
+        catalog = realm.catalog(options.catalog)
+        head = pinned(realm.store, realm.branch(catalog, options.branch), options.as_of)
+        return [Pin(realm.store.realm, catalog.name, head)]
+    heads = _heads(realm, [c for c in realm.catalogs() if wanted.allows(c.name)], options.branch)
+    if options.as_of is None or options.as_of.time is not None:
+        return _pinned_where_existing(realm, heads, options.as_of)
+    return _pinned_around(realm, heads, options.as_of)
+
+
+def _heads(realm: RealmReader, catalogs: list[CatalogRow], branch: str) -> list[tuple[CatalogRow, Head]]:
+    """Heads of a branch, of those catalogs that have it; one that is just being created has none yet."""
+    found = []
+    for catalog in catalogs:
+        with contextlib.suppress(NotFoundError):
+            found.append((catalog, realm.branch(catalog, branch)))
+    return found
+
+
+def _pinned_where_existing(
+    realm: RealmReader, heads: list[tuple[CatalogRow, Head]], as_of: AsOf | None
+) -> list[Pin]:
+    found = []
+    for catalog, head in heads:
+        try:
+            at = pinned(realm.store, head, as_of)
+        except HistoryTrimmedError:
+            if head.floor_number:
+                raise
+            continue  # its first commit is later: it did not exist yet
+        found.append(Pin(realm.store.realm, catalog.name, at))
+    return found
+
+
+def _pinned_around(realm: RealmReader, heads: list[tuple[CatalogRow, Head]], as_of: AsOf) -> list[Pin]:
+    for catalog, head in heads:
+        try:
+            own = pinned(realm.store, head, as_of)
+        except InputError:
+            continue
+        others = [(other, head) for other, head in heads if other is not catalog]
+        time = AsOf(as_of.text, time=own.time)
+        mine = Pin(realm.store.realm, catalog.name, own)
+        return sorted([mine, *_pinned_where_existing(realm, others, time)], key=lambda pin: pin.catalog)
+    known = [id for id in as_of.commits if find_commit(realm.store, id) is not None]
+    what = "is a commit of no catalog's branch asked for" if known else "names no commit"
+    raise InputError(f"as-of {as_of.text!r} {what} in realm {realm.record.name!r}")
+
+
+def key_ranges(root: IndexRoot, read: ShardReader, start: bytes, end: bytes | None, n: int) -> list[KeyRange]:
+    """Ranges that together are `start` to `end`, about `n` of about equal size, from the upper levels of the tree.
+
+    Leaves are not read. The embedded part of the index belongs to no range in particular: it is merged by who reads.
+    """
+    embedded = sum(1 for key in root.keys if key >= start and (end is None or key < end))
+    if not root.shard:
+        return [KeyRange(start, end, embedded)]
+    level = [(b"", root.shard, root.count)]
+    for _ in range(root.height):
+        if len(level) >= 2 * n:
+            break
+        shards = read([id for _, id, _ in level])
+        level = [child for lower, id, _ in level for child in _children(lower, id, shards)]
+        level = _overlapping(level, start, end)
+    lowers = [lower for lower, _, _ in level]
+    counts = [count for _, _, count in level]
+    runs = grouped(counts, n)
+    starts = [start, *[max(start, lowers[run.start]) for run in runs[1:]]]
+    ends = [*starts[1:], end]
+    return [
+        KeyRange(low, high, sum(counts[i] for i in run) + embedded // len(runs))
+        for low, high, run in zip(starts, ends, runs, strict=True)
+    ]
+
+
+def _children(lower: bytes, id: int, shards: Mapping[int, object]) -> list[tuple[bytes, int, int]]:
+    branch = shards.get(id)
+    if not isinstance(branch, Branch):
+        raise CorruptionError(f"shard {id} of an index is no branch where one must be, or is missing")
+    return list(zip([lower, *branch.separators], branch.children, branch.counts, strict=True))
+
+
+def _overlapping(
+    level: list[tuple[bytes, int, int]], start: bytes, end: bytes | None
+) -> list[tuple[bytes, int, int]]:
+    uppers: list[bytes | None] = [lower for lower, _, _ in level[1:]]
+    return [
+        child
+        for child, upper in zip(level, [*uppers, None], strict=True)
+        if (upper is None or upper > start) and (end is None or child[0] < end)
+    ]
+
+
+def wanted_keys(request: Request, kind: bytes | None) -> list[tuple[bytes, bytes | None]]:
+    """Ranges of keys that can hold what conditions on `namespace` (and `name`) ask for, disjoint, ascending."""
+    namespace, name = request.condition("namespace"), request.condition("name")
+    if namespace.values is not None:
+        paths = [parse_dotted(text) for text in namespace.values if isinstance(text, str)]
+        ranges = []
+        for path in paths:
+            with contextlib.suppress(InputError):  # no key can be so long: nothing has that name
+                ranges += [_directly_in(path, kind, name)] if path is not None else []
+        return sorted(ranges)
+    if namespace.prefix and "`" not in namespace.prefix:
+        levels = namespace.prefix.split(".")
+        if all(levels[:-1]):
+            try:
+                low = encode_path([level for level in levels if level])
+            except InputError:  # no key can be so long
+                return []
+            return [(low, _following(low))]
+    return [(b"", None)]
+
+
+def _directly_in(path: tuple[str, ...], kind: bytes | None, name: Condition) -> tuple[bytes, bytes | None]:
+    if kind is not None and name.values is not None and len(name.values) == 1:
+        (only,) = name.values
+        key = entry_key(path, kind, only)
+        return key, key_after(key)
+    start = encode_path(path) + b"\x01"
+    return start, start[:-1] + b"\x02"
+
+
+def _following(prefix: bytes) -> bytes | None:
+    """The smallest byte string greater than all that begin with `prefix`."""
+    cut = prefix.rstrip(b"\xff")
+    return cut[:-1] + bytes((cut[-1] + 1,)) if cut else None
+
+
+def plan_names(request: Request, kind: bytes | None, rows_per_partition: int) -> list[Weighted[NamesTask]]:
+    """Key ranges of the catalogs asked for; reads heads, commits and upper levels of trees."""
+    realm = request.store.realm(request.options.realm)
+    reader = StoredObjects(realm.store).read_shards
+    names, entities = request.condition("name"), request.condition("entity_id")
+    wanted = wanted_keys(request, kind)
+    planned = []
+    for pin in pins(realm, request):
+        commit = realm.store.get(pin.head.commit, Commit)
+        if NAMES not in commit.index_names:
+            continue
+        root = commit.index_roots[commit.index_names.index(NAMES)]
+        n = partition_count(request.options.splits, root.count + len(root.keys), rows_per_partition)
+        for start, end in wanted:
+            for found in key_ranges(root, reader, start, end, n):
+                task = NamesTask(pin, found.start, found.end, names, entities)
+                planned.append(Weighted(task, found.entries))
+    return planned
+
+
+def named(snapshot: Snapshot, task: NamesTask, kind: bytes | None) -> Iterator[Named]:
+    """The entries of a task, of one kind or of all."""
+    mark = None if kind is None else b"\x01" + kind
+    for key, entry in snapshot.index(NAMES).range(task.start, task.end):
+        if mark is not None and key[key.find(b"\x01") :][:2] != mark:
+            continue
+        found = _named(task.pin.catalog, key, entry)
+        if task.names.allows(found.name) and task.entities.allows(found.entity_id):
+            yield found
+
+
+def _named(catalog: str, key: bytes, entry: Entry) -> Named:
+    path, kind, name = decode_key(key)
+    return Named(catalog, path, kind, name, id_from(entry.value), entry.pointer, key)
+
+
+def with_contents(
+    store: ObjectStore, entries: Iterator[Named], cls: type[S]
+) -> Iterator[list[tuple[Named, S]]]:
+    """Entries with their contents, in runs that were read together."""
+    while run := list(islice(entries, READ_TOGETHER)):
+        found = store.get_many([entry.content_id for entry in run], cls)
+        yield [(entry, found[entry.content_id]) for entry in run]
+
+
+def by_id(store: ObjectStore, ids: Collection[int], cls: type[S]) -> dict[int, S]:
+    """Objects by id; 0 stands for none."""
+    return store.get_many({id for id in ids if id}, cls)
+
+
+class EntityView(View[NamesTask, R], Generic[R]):
+    """A view with rows for entities of one kind."""
+
+    kind: ClassVar[bytes]
+
+    def plan(self, request: Request) -> list[Weighted[NamesTask]]:
+        return plan_names(request, self.kind, self.rows_per_partition)
+
+    def rows(self, store: ReadStore, task: NamesTask, needs: frozenset[str]) -> Iterator[R]:
+        return self.of(store.objects(task.pin.realm), self._named(store, task), needs)
+
+    def read(
+        self, store: ReadStore, tasks: Sequence[NamesTask], columns: Sequence[Column[R]]
+    ) -> Iterator[pa.RecordBatch]:
+        if any(column.needs for column in columns):
+            return super().read(store, tasks, columns)
+        entries = (entry for task in tasks for entry in self._named(store, task))
+        return batches(cast("Sequence[Column[Named]]", columns), entries, lambda entry: 128 + len(entry.key))
+
+    def _named(self, store: ReadStore, task: NamesTask) -> Iterator[Named]:
+        return named(task.pin.snapshot(store.objects(task.pin.realm)), task, self.kind)
+
+    @abstractmethod
+    def of(self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]) -> Iterator[R]:
+        """The rows of some entities."""
+
+
+class OfEntity(Protocol):
+    """A row of a view of entities."""
+
+    @property
+    def entry(self) -> Named:
+        """The entity's entry in the index."""
+
+
+IDENTITY: tuple[Column[OfEntity], ...] = (
+    Column("catalog", STRING, "Catalog that the entity belongs to", lambda row: row.entry.catalog, ""),
+    Column(
+        "namespace",
+        STRING,
+        "Namespace, levels joined by dots; a level with a dot or backquote in it stands in backquotes",
+        lambda row: dotted(row.entry.path),
+        "",
+    ),
+    Column("name", STRING, "Name within the namespace", lambda row: row.entry.name, ""),
+    Column(
+        "entity_id",
+        LONG,
+        "Stable id of the entity: kept by renames, never given again",
+        lambda row: row.entry.entity_id,
+        "",
+    ),
+    Column(
+        "content_id",
+        LONG,
+        "Id of the object that holds its present state: a new one at each change",
+        lambda row: row.entry.content_id,
+        "",
+    ),
+)
+"""The columns by which views of entities are joined."""

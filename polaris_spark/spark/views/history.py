@@ -1,0 +1,186 @@
+"""Reading histories in parallel: ranges of commit numbers of references, each pinned to one head."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.commits.log import ancestor, commit_at
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.errors import HistoryTrimmedError, InputError
+from polaris_spark.spark.as_of import AsOf, find_commit, pinned
+from polaris_spark.spark.reading import ReadStore, RealmReader
+from polaris_spark.spark.views.view import Request, View, Weighted, partition_count
+from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.registry import ROOT
+
+R = TypeVar("R")
+
+READ_TOGETHER = 20
+"""How many commits are read in one batch: as many as a commit names parents."""
+
+
+class HistoryTask(NamedTuple):
+    """Commits of a reference, from number `low` to number `high`, seen from a pinned head."""
+
+    realm: str
+    """Instance id of the realm."""
+    catalog: str | None
+    reference: str
+    head: Head
+    low: int
+    high: int
+
+
+class Logged(NamedTuple):
+    """A commit, and whose it is."""
+
+    task: HistoryTask
+    id: int
+    commit: Commit
+
+
+class History(NamedTuple):
+    """A reference at a pinned head; `catalog` is None for the realm's own."""
+
+    catalog: str | None
+    reference: str
+    head: Head
+
+
+def histories(realm: RealmReader, request: Request) -> list[History]:
+    """The references asked for: a catalog's branch, or without a catalog all live ones of the realm.
+
+    Raises:
+        NotFoundError: the catalog named, or its branch, does not exist.
+        HistoryTrimmedError, InputError: there is no such point as asked for.
+    """
+    options = request.options
+    if options.catalog is not None:
+        catalog = realm.catalog(options.catalog)
+        head = pinned(realm.store, realm.branch(catalog, options.branch), options.as_of)
+        return [History(catalog.name, head_name(catalog, options.branch), head)]
+    names = {f"cat/{catalog.entity_id:x}/": catalog.name for catalog in realm.catalogs()}
+    found = [History(None, ROOT, realm.root())]
+    for registered in realm.registered():
+        head = realm.head_of(registered)
+        if head.sealed:  # dropped since the registry was read
+            continue
+        name = next((n for prefix, n in names.items() if registered.name.startswith(prefix)), None)
+        found.append(History(name, registered.name, head))
+    wanted, catalog_wanted = request.condition("reference"), request.condition("catalog")
+    found = [h for h in found if wanted.allows(h.reference) and catalog_wanted.allows(h.catalog)]
+    return _as_of(realm.store, found, options.as_of)
+
+
+def _as_of(store: ObjectStore, found: list[History], as_of: AsOf | None) -> list[History]:
+    if as_of is None:
+        return found
+    time = as_of.time
+    if time is None:
+        commit = next((c for id in as_of.commits if (c := find_commit(store, id))), None)
+        if commit is None:
+            raise InputError(f"as-of {as_of.text!r} names no commit")
+        time = commit.time
+    result = []
+    for history in found:
+        head: Head | None
+        try:
+            head = pinned(store, history.head, as_of)
+        except InputError:  # a commit of another reference
+            head = _at_time(store, history.head, time)
+        except HistoryTrimmedError:
+            if history.head.floor_number:
+                raise
+            continue  # its first commit is later: it did not exist yet
+        if head is not None:
+            result.append(history._replace(head=head))
+    return result
+
+
+def _at_time(store: ObjectStore, head: Head, time: int) -> Head | None:
+    try:
+        return pinned(store, head, AsOf(str(time), time=time))
+    except HistoryTrimmedError:
+        if head.floor_number:
+            raise
+        return None
+
+
+def plan_history(request: Request, rows_per_partition: int) -> list[Weighted[HistoryTask]]:
+    """Ranges of commit numbers; reads heads, and with conditions on times or ids a few commits."""
+    realm = request.store.realm(request.options.realm)
+    planned = []
+    for history in histories(realm, request):
+        low, high = _bounds(realm.store, history.head, request)
+        commits = high - low + 1
+        if commits <= 0:
+            continue
+        n = partition_count(request.options.splits, commits, rows_per_partition)
+        step = -(-commits // n)
+        for first in range(low, high + 1, step):
+            last = min(high, first + step - 1)
+            task = HistoryTask(realm.store.realm, *history, first, last)
+            planned.append(Weighted(task, last - first + 1))
+    return planned
+
+
+def _bounds(store: ObjectStore, head: Head, request: Request) -> tuple[int, int]:
+    """First and last number of the commits that conditions leave."""
+    low, high = head.floor_number, head.number
+    number, time = request.condition("number"), request.condition("committed_at")
+    numbers = number.values
+    at_least = [n for n in (number.low, min(numbers) if numbers else None) if n is not None]
+    at_most = [n for n in (number.high, max(numbers) if numbers else None) if n is not None]
+    earliest = [t for t in (time.low, min(time.values) if time.values else None) if t is not None]
+    latest = [t for t in (time.high, max(time.values) if time.values else None) if t is not None]
+    if earliest:
+        # Commits at or before the millisecond ahead of it are left out.
+        low = max(low, _number_at(store, head, max(earliest) // 1_000 - 1) + 1)
+    if latest:
+        high = min(high, _number_at(store, head, min(latest) // 1_000))
+    ids = request.condition("commit_id").values
+    if ids is not None:
+        found = [commit.number for id in ids if (commit := find_commit(store, id)) is not None]
+        at_least.append(min(found, default=high + 1))
+        at_most.append(max(found, default=high))
+    return max([low, *at_least]), min([high, *at_most])
+
+
+def _number_at(store: ObjectStore, head: Head, time: int) -> int:
+    """The number of the newest commit at or before a time; one below the floor if there is none."""
+    try:
+        return store.get(commit_at(store, head, time), Commit).number
+    except HistoryTrimmedError:
+        return head.floor_number - 1
+
+
+def commits_of(store: ObjectStore, task: HistoryTask) -> Iterator[list[Logged]]:
+    """The commits of a task, the newest first, in runs that were read together."""
+    pending = [ancestor(store, task.head, task.high)]
+    while pending:
+        found = store.get_many(pending, Commit)
+        yield [Logged(task, id, found[id]) for id in pending]
+        last = found[pending[-1]]
+        wanted = min(len(last.parents), last.number - task.low, READ_TOGETHER)
+        pending = list(last.parents[: max(0, wanted)])
+
+
+class HistoryView(View[HistoryTask, R], Generic[R]):
+    """A view with rows for commits."""
+
+    rows_per_partition = 200
+
+    def plan(self, request: Request) -> list[Weighted[HistoryTask]]:
+        return plan_history(request, self.rows_per_partition)
+
+    def rows(self, store: ReadStore, task: HistoryTask, needs: frozenset[str]) -> Iterator[R]:
+        objects = store.objects(task.realm)
+        for run in commits_of(objects, task):
+            yield from self.of(objects, run, needs)
+
+    @abstractmethod
+    def of(self, store: ObjectStore, commits: list[Logged], needs: frozenset[str]) -> Iterator[R]:
+        """The rows of some commits."""

@@ -1,0 +1,35 @@
+"""The view `index`: the names of catalogs as the index has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from polaris_spark.spark.reading import ReadStore
+from polaris_spark.spark.views.changes import kind_name
+from polaris_spark.spark.views.columns import BINARY, STRING, Column
+from polaris_spark.spark.views.entities import IDENTITY, Named, NamesTask, named, plan_names
+from polaris_spark.spark.views.view import Request, View, Weighted
+
+
+class IndexView(View[NamesTask, Named]):
+    """One row per entry of the index `names`; no content is read."""
+
+    name = "index"
+    comment = "Every name of a catalog: namespaces, tables and views"
+    rows_per_partition = 5_000
+    columns = (
+        *IDENTITY,
+        Column(
+            "kind", STRING, "Kind of the entity: namespace, table or view", lambda row: kind_name(row.kind)
+        ),
+        Column("key", BINARY, "Key in the index, by which entries are sorted", lambda row: row.key),
+    )
+
+    def plan(self, request: Request) -> list[Weighted[NamesTask]]:
+        return plan_names(request, None, self.rows_per_partition)
+
+    def rows(self, store: ReadStore, task: NamesTask, needs: frozenset[str]) -> Iterator[Named]:
+        return named(task.pin.snapshot(store.objects(task.pin.realm)), task, None)
+
+    def weigh(self, row: Named) -> int:
+        return 128 + 2 * len(row.key)

@@ -1,0 +1,92 @@
+"""The view `namespaces`: one row per namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from polaris_spark.catalog.rows import NAMESPACE, Namespace
+from polaris_spark.spark.views.columns import (
+    INT,
+    LONG,
+    STRING,
+    STRING_MAP,
+    STRINGS,
+    TIMESTAMP,
+    Column,
+    micros,
+    pairs,
+    text_bytes,
+)
+from polaris_spark.spark.views.entities import EntityView, Named, NamesTask, plan_names, with_contents
+from polaris_spark.spark.views.identifiers import dotted
+from polaris_spark.spark.views.view import Request, Weighted
+from polaris_spark.store.objects import ObjectStore
+
+
+class NamespaceRow(NamedTuple):
+    """A namespace with its place."""
+
+    entry: Named
+    value: Namespace
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """The whole name."""
+        return (*self.entry.path, self.entry.name)
+
+
+class Namespaces(EntityView[NamespaceRow]):
+    """One row per namespace."""
+
+    name = "namespaces"
+    comment = "Namespaces, one row each"
+    kind = NAMESPACE
+    columns = (
+        Column("catalog", STRING, "Catalog that the namespace belongs to", lambda row: row.entry.catalog),
+        Column(
+            "namespace",
+            STRING,
+            "Whole name, levels joined by dots; a level with a dot or backquote in it stands in backquotes",
+            lambda row: dotted(row.levels),
+        ),
+        Column("levels", STRINGS, "Whole name, level by level", lambda row: row.levels),
+        Column(
+            "parent",
+            STRING,
+            "Namespace that it lies in; null at the top",
+            lambda row: dotted(row.entry.path) if row.entry.path else None,
+        ),
+        Column("name", STRING, "Its last level", lambda row: row.entry.name),
+        Column("depth", INT, "Number of levels", lambda row: len(row.levels)),
+        Column(
+            "entity_id",
+            LONG,
+            "Stable id of the namespace, never given again",
+            lambda row: row.entry.entity_id,
+        ),
+        Column(
+            "content_id",
+            LONG,
+            "Id of the object that holds its present state: a new one at each change",
+            lambda row: row.entry.content_id,
+        ),
+        Column("created_at", TIMESTAMP, "When it was created", lambda row: micros(row.value.created)),
+        Column("owner", STRING, "Who created it", lambda row: row.value.owner),
+        Column("properties", STRING_MAP, "Its properties", lambda row: pairs(row.value.properties)),
+    )
+
+    def plan(self, request: Request) -> list[Weighted[NamesTask]]:
+        # The column `namespace` is the whole name here, while keys are sorted by the parent.
+        loose = {k: v for k, v in request.conditions.items() if k != "namespace"}
+        return plan_names(Request(request.options, request.store, loose), self.kind, self.rows_per_partition)
+
+    def of(
+        self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]
+    ) -> Iterator[NamespaceRow]:
+        for run in with_contents(store, entries, Namespace):
+            for entry, value in run:
+                yield NamespaceRow(entry, value)
+
+    def weigh(self, row: NamespaceRow) -> int:
+        return 512 + text_bytes(row.value.properties)

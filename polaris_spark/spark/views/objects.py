@@ -1,0 +1,156 @@
+"""The view `objects`: one row per stored object, read by splits of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from polaris_spark import objects
+from polaris_spark.backends.base import ObjectKey, Split
+from polaris_spark.errors import PolarisError
+from polaris_spark.ids import MAX_ID, unpack
+from polaris_spark.spark.pruning import Condition
+from polaris_spark.spark.reading import ReadStore
+from polaris_spark.spark.views.columns import INT, LONG, LONGS, STRING, TIMESTAMP, Column, micros
+from polaris_spark.spark.views.content import content_json
+from polaris_spark.spark.views.stored import StoredObject, stored_object, stored_objects
+from polaris_spark.spark.views.view import Request, View, Weighted
+
+_JSON = "json"
+
+
+class ObjectsTask(NamedTuple):
+    """A split of the database, or ids to look up, and which of the objects there are wanted."""
+
+    realm: str
+    """Name of the realm."""
+    instance: str
+    split: Split | None
+    ids: tuple[int, ...]
+    types: Condition
+    wanted_ids: Condition
+    times: Condition
+    content: bool
+
+
+class ObjectViewRow(NamedTuple):
+    """An object, and its content as JSON if that was asked for."""
+
+    realm: str
+    stored: StoredObject
+    content: str | None
+    error: str | None
+
+
+class Objects(View[ObjectsTask, ObjectViewRow]):
+    """One row per object."""
+
+    name = "objects"
+    comment = "Immutable objects, one row each, of any type"
+    rows_per_partition = 1
+    columns = (
+        Column("realm", STRING, "Realm that the object belongs to", lambda row: row.realm),
+        Column("id", LONG, "Id of the object", lambda row: row.stored.id),
+        Column(
+            "type",
+            STRING,
+            "Name of the object's type; null if the row cannot be read",
+            lambda row: row.stored.header and row.stored.header.type,
+        ),
+        Column(
+            "revision",
+            INT,
+            "Revision of the type that wrote it",
+            lambda row: row.stored.header and row.stored.header.revision,
+        ),
+        Column("parts", INT, "Rows that the object takes", lambda row: row.stored.parts),
+        Column("bytes", LONG, "Bytes of all its parts", lambda row: row.stored.size),
+        Column("created_at", TIMESTAMP, "When its id was made", lambda row: micros(unpack(row.stored.id).ms)),
+        Column("node", INT, "Node that made its id", lambda row: unpack(row.stored.id).node),
+        Column(
+            "strong_ids",
+            LONGS,
+            "Objects that it points to and keeps alive",
+            lambda row: row.stored.header and row.stored.header.strong,
+        ),
+        Column(
+            "weak_ids",
+            LONGS,
+            "Objects that it points to without keeping them alive, such as a commit's parents",
+            lambda row: row.stored.header and row.stored.header.weak,
+        ),
+        Column(
+            "content",
+            STRING,
+            "Decoded content as JSON, with the option content=true; null if the type is not installed",
+            lambda row: row.content,
+            _JSON,
+        ),
+        Column(
+            "error",
+            STRING,
+            "Why the object cannot be read; null for what is in order",
+            lambda row: row.error,
+        ),
+    )
+
+    def plan(self, request: Request) -> list[Weighted[ObjectsTask]]:
+        request.refuse_as_of("it shows the rows of the database, which never change; look at created_at")
+        name = request.options.realm
+        if not request.condition("realm").allows(name):
+            return []
+        instance = request.store.realm(name).store.realm
+        ids = request.condition("id")
+        task = ObjectsTask(
+            name,
+            instance,
+            None,
+            (),
+            request.condition("type"),
+            ids,
+            request.condition("created_at"),
+            request.options.content,
+        )
+        if ids.values is not None:
+            looked_up = tuple(sorted(id for id in ids.values if 0 <= id <= MAX_ID))
+            return [Weighted(task._replace(ids=looked_up), 1)]
+        splits = request.store.backend.splits("objects", [instance], request.options.splits)
+        return [Weighted(task._replace(split=split), 1) for split in splits]
+
+    def rows(self, store: ReadStore, task: ObjectsTask, needs: frozenset[str]) -> Iterator[ObjectViewRow]:
+        wants_content = task.content and _JSON in needs
+        for stored in _stored(store, task, whole=wants_content):
+            header = stored.header
+            if header is not None and not task.types.allows(header.type):
+                continue
+            if not task.wanted_ids.allows(stored.id):
+                continue
+            if not task.times.allows(micros(unpack(stored.id).ms)):
+                continue
+            content, error = _content(stored) if wants_content else (None, stored.error)
+            yield ObjectViewRow(task.realm, stored, content, error)
+
+    def weigh(self, row: ObjectViewRow) -> int:
+        header = row.stored.header
+        pointers = len(header.strong) + len(header.weak) if header else 0
+        return 128 + 8 * pointers + (len(row.content) if row.content else 0)
+
+
+def _stored(store: ReadStore, task: ObjectsTask, *, whole: bool) -> Iterator[StoredObject]:
+    if task.split is not None:
+        yield from stored_objects(store.backend, task.split, whole=whole)
+        return
+    found = store.backend.read_objects(task.instance, [ObjectKey(id) for id in task.ids])
+    for key, value in found.items():
+        yield stored_object(store.backend, task.instance, key, value, whole=whole)
+
+
+def _content(stored: StoredObject) -> tuple[str | None, str | None]:
+    """Content as JSON, and why there is none."""
+    if stored.error is not None:
+        return None, stored.error
+    try:
+        value = objects.decode(stored.data, f"{stored.realm}/{stored.id}").value
+    except PolarisError as error:
+        return None, str(error)
+    return (None, None) if value is None else (content_json(value), None)

@@ -1,0 +1,180 @@
+"""The view `references`: the mutable rows of a realm, which say where every history ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType, TimestampType
+
+from polaris_spark.backends.base import Split
+from polaris_spark.catalog.catalogs import CATALOGS
+from polaris_spark.commits.rows import Head
+from polaris_spark.spark.reading import ReadStore
+from polaris_spark.spark.views.columns import BOOLEAN, INT, LONG, STRING, TIMESTAMP, Column, micros
+from polaris_spark.spark.views.view import Request, View, Weighted
+from polaris_spark.system.registry import ROOT
+
+_decode = msgspec.msgpack.Decoder(Head).decode
+
+_RECENT = ArrayType(
+    StructType(
+        [
+            StructField("commit_id", LongType()),
+            StructField("number", LongType()),
+            StructField("committed_at", TimestampType()),
+        ]
+    )
+)
+
+
+class ReferencesTask(NamedTuple):
+    """A split of the database, and the names of catalogs by their entity ids in hexadecimal."""
+
+    realm: str
+    """Name of the realm."""
+    split: Split
+    catalogs: dict[str, str]
+
+
+class ReferenceViewRow(NamedTuple):
+    """A row of the table `references`; `head` is None where it holds something else."""
+
+    realm: str
+    row_name: str
+    name: str
+    generation: int | None
+    kind: str
+    catalog: str | None
+    branch: str | None
+    version: bytes
+    size: int
+    head: Head | None
+
+
+class References(View[ReferencesTask, ReferenceViewRow]):
+    """One row per reference."""
+
+    name = "references"
+    comment = "Mutable rows: where the history of everything ends"
+    rows_per_partition = 1
+    columns = (
+        Column("realm", STRING, "Realm that the reference belongs to", lambda row: row.realm),
+        Column("name", STRING, "Name of the reference", lambda row: row.name),
+        Column(
+            "generation",
+            LONG,
+            "Which reference of that name: a name that is created again has a new one; null for the registry",
+            lambda row: row.generation,
+        ),
+        Column("row_name", STRING, "Name of the row: name and generation", lambda row: row.row_name),
+        Column(
+            "kind",
+            STRING,
+            "registry (root), catalogs, branch (of a catalog), or other",
+            lambda row: row.kind,
+        ),
+        Column("catalog", STRING, "For a branch, the catalog's name", lambda row: row.catalog),
+        Column("branch", STRING, "For a branch, its name", lambda row: row.branch),
+        Column(
+            "version",
+            STRING,
+            "Token of the swap that wrote the row, in hexadecimal",
+            lambda row: row.version.hex(),
+        ),
+        Column("bytes", INT, "Bytes of the row's value", lambda row: row.size),
+        Column("commit_id", LONG, "Newest commit", lambda row: row.head and row.head.commit),
+        Column("number", LONG, "Number of the newest commit", lambda row: row.head and row.head.number),
+        Column(
+            "committed_at",
+            TIMESTAMP,
+            "Time of the newest commit",
+            lambda row: row.head and micros(row.head.time),
+        ),
+        Column(
+            "floor_number",
+            LONG,
+            "History floor: commits below this number may be gone",
+            lambda row: row.head and row.head.floor_number,
+        ),
+        Column(
+            "floor_at",
+            TIMESTAMP,
+            "Time of the history floor; null if nothing was trimmed",
+            lambda row: micros(row.head.floor_time) if row.head and row.head.floor_time else None,
+        ),
+        Column(
+            "fence",
+            LONG,
+            "Id below which prepared rows must be written anew; null if none",
+            lambda row: (row.head.fence or None) if row.head else None,
+        ),
+        Column(
+            "sealed",
+            BOOLEAN,
+            "Whether the reference was dropped",
+            lambda row: row.head.sealed if row.head else None,
+        ),
+        Column(
+            "recent",
+            _RECENT,
+            "Recent heads kept for recovery, the newest first",
+            lambda row: (
+                [
+                    {"commit_id": one.commit, "number": one.number, "committed_at": micros(one.time)}
+                    for one in row.head.recent
+                ]
+                if row.head
+                else None
+            ),
+        ),
+    )
+
+    def plan(self, request: Request) -> list[Weighted[ReferencesTask]]:
+        request.refuse_as_of("it shows the rows of the database as they are; look at the view commits")
+        name = request.options.realm
+        if not request.condition("realm").allows(name):
+            return []
+        realm = request.store.realm(name)
+        catalogs = {f"{catalog.entity_id:x}": catalog.name for catalog in realm.catalogs()}
+        splits = request.store.backend.splits("references", [realm.store.realm], request.options.splits)
+        return [Weighted(ReferencesTask(name, split, catalogs), 1) for split in splits]
+
+    def rows(
+        self, store: ReadStore, task: ReferencesTask, needs: frozenset[str]
+    ) -> Iterator[ReferenceViewRow]:
+        for batch in store.backend.scan(task.split):
+            columns = (batch.column(name).to_pylist() for name in ("name", "version", "value"))
+            for row_name, version, value in zip(*columns, strict=True):
+                yield _row(task, row_name, version, value)
+
+
+def _row(task: ReferencesTask, row_name: str, version: bytes, value: bytes) -> ReferenceViewRow:
+    name, generation = _split_generation(row_name)
+    kind, catalog, branch = "other", None, None
+    levels = name.split("/", 3)
+    if name == ROOT:
+        kind = "registry"
+    elif name == CATALOGS:
+        kind = "catalogs"
+    elif len(levels) == 4 and levels[0] == "cat" and levels[2] == "heads":
+        kind, catalog, branch = "branch", task.catalogs.get(levels[1]), levels[3]
+    return ReferenceViewRow(
+        task.realm, row_name, name, generation, kind, catalog, branch, version, len(value), _head(value)
+    )
+
+
+def _split_generation(row_name: str) -> tuple[str, int | None]:
+    name, mark, generation = row_name.rpartition("@")
+    try:
+        return (name, int(generation, 16)) if mark else (row_name, None)
+    except ValueError:
+        return row_name, None
+
+
+def _head(value: bytes) -> Head | None:
+    try:
+        return _decode(value)
+    except msgspec.MsgspecError:
+        return None

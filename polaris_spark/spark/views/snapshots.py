@@ -1,0 +1,128 @@
+"""The view `snapshots`: one row per snapshot of every table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+
+from polaris_spark.catalog.metadata.pieces import placed
+from polaris_spark.catalog.metadata.rows import Snapshot, Table
+from polaris_spark.catalog.rows import TABLE
+from polaris_spark.commits.state import StoredObjects
+from polaris_spark.index import Index
+from polaris_spark.spark.views.columns import (
+    BOOLEAN,
+    INT,
+    LONG,
+    STRING,
+    STRING_MAP,
+    STRINGS,
+    TIMESTAMP,
+    Column,
+    micros,
+)
+from polaris_spark.spark.views.entities import IDENTITY, READ_TOGETHER, EntityView, Named, with_contents
+from polaris_spark.store.objects import ObjectStore
+
+
+class _Snapshot(msgspec.Struct, rename="kebab"):
+    snapshot_id: int
+    parent_snapshot_id: int | None = None
+    sequence_number: int = 0
+    timestamp_ms: int | None = None
+    manifest_list: str | None = None
+    summary: dict[str, Any] | None = None
+    schema_id: int | None = None
+
+
+_decode = msgspec.json.Decoder(_Snapshot).decode
+
+
+class SnapshotRow(NamedTuple):
+    """A snapshot of a table."""
+
+    entry: Named
+    table: Table
+    snapshot: _Snapshot
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The snapshot's summary; old tables have snapshots without one."""
+        return self.snapshot.summary or {}
+
+
+class Snapshots(EntityView[SnapshotRow]):
+    """One row per snapshot."""
+
+    name = "snapshots"
+    comment = "Snapshots of every table, one row each"
+    kind = TABLE
+    rows_per_partition = 100
+    columns = (
+        *IDENTITY,
+        Column("snapshot_id", LONG, "Id of the snapshot", lambda row: row.snapshot.snapshot_id),
+        Column(
+            "parent_id",
+            LONG,
+            "Snapshot that it was made from; null for the first",
+            lambda row: row.snapshot.parent_snapshot_id,
+        ),
+        Column(
+            "sequence_number",
+            LONG,
+            "Number by which the table orders its changes; 0 in tables of version 1",
+            lambda row: row.snapshot.sequence_number,
+        ),
+        Column(
+            "committed_at",
+            TIMESTAMP,
+            "When the snapshot was made, by the clock of who made it",
+            lambda row: micros(row.snapshot.timestamp_ms),
+        ),
+        Column(
+            "operation",
+            STRING,
+            "append, replace, overwrite or delete",
+            lambda row: row.summary.get("operation"),
+        ),
+        Column(
+            "summary",
+            STRING_MAP,
+            "What the snapshot changed, and totals after it",
+            lambda row: [(k, str(v)) for k, v in row.summary.items() if k != "operation"],
+        ),
+        Column(
+            "manifest_list", STRING, "Location of its manifest list", lambda row: row.snapshot.manifest_list
+        ),
+        Column("schema_id", INT, "Schema when it was made", lambda row: row.snapshot.schema_id),
+        Column(
+            "refs",
+            STRINGS,
+            "Branches and tags of the table that name it",
+            lambda row: [ref.name for ref in row.table.refs if ref.snapshot_id == row.snapshot.snapshot_id],
+        ),
+        Column(
+            "is_current",
+            BOOLEAN,
+            "Whether it is the table's current snapshot",
+            lambda row: row.table.current_snapshot_id == row.snapshot.snapshot_id,
+        ),
+    )
+
+    def of(
+        self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]
+    ) -> Iterator[SnapshotRow]:
+        reader = StoredObjects(store)
+        for run in with_contents(store, entries, Table):
+            for entry, table in run:
+                places = placed(Index(table.snapshots, reader.read_shards))
+                while some := list(islice(places, READ_TOGETHER)):
+                    found = store.get_many([pointer for _, pointer, _ in some], Snapshot)
+                    for _, pointer, _ in some:
+                        yield SnapshotRow(entry, table, _decode(found[pointer].text))
+
+    def weigh(self, row: SnapshotRow) -> int:
+        return 512 + 64 * len(row.summary)

@@ -1,0 +1,143 @@
+"""The view `views`: one row per view of a catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from polaris_spark.catalog.metadata.rows import Schema, View, ViewVersion
+from polaris_spark.catalog.rows import VIEW
+from polaris_spark.spark.views.columns import (
+    INT,
+    STRING,
+    STRING_MAP,
+    STRINGS,
+    TIMESTAMP,
+    Column,
+    micros,
+    pairs,
+    text_bytes,
+)
+from polaris_spark.spark.views.entities import IDENTITY, EntityView, Named, by_id, with_contents
+from polaris_spark.spark.views.identifiers import dotted
+from polaris_spark.store.objects import ObjectStore
+
+
+class _Field(msgspec.Struct):
+    name: str = ""
+
+
+class _Fields(msgspec.Struct):
+    fields: list[_Field] = []
+
+
+class _Representation(msgspec.Struct):
+    type: str = ""
+    sql: str = ""
+    dialect: str = ""
+
+
+class _Version(msgspec.Struct, rename="kebab"):
+    timestamp_ms: int | None = None
+    schema_id: int | None = None
+    summary: dict[str, Any] = {}
+    representations: list[_Representation] = []
+    default_catalog: str | None = None
+    default_namespace: list[str] | None = None
+
+
+_fields = msgspec.json.Decoder(_Fields).decode
+_version = msgspec.json.Decoder(_Version).decode
+
+
+class ViewRow(NamedTuple):
+    """A view with its current version and that version's schema."""
+
+    entry: Named
+    view: View
+    version: _Version
+    schema: bytes
+
+
+class SqlViews(EntityView[ViewRow]):
+    """One row per view."""
+
+    name = "views"
+    comment = "Iceberg views, one row each"
+    kind = VIEW
+    columns = (
+        *IDENTITY,
+        Column("uuid", STRING, "The view's UUID", lambda row: row.view.uuid),
+        Column("format_version", INT, "Version of the view format", lambda row: row.view.format_version),
+        Column("location", STRING, "Base location of the view", lambda row: row.view.location),
+        Column(
+            "metadata_location",
+            STRING,
+            "Location of this version's metadata file; the file itself may not be exported",
+            lambda row: row.view.metadata_location,
+        ),
+        Column(
+            "current_version_id", INT, "Id of the current version", lambda row: row.view.current_version_id
+        ),
+        Column("version_count", INT, "Versions that the view keeps", lambda row: len(row.view.versions)),
+        Column(
+            "last_updated_at",
+            TIMESTAMP,
+            "When the current version was made",
+            lambda row: micros(row.version.timestamp_ms),
+        ),
+        Column(
+            "sql",
+            STRING_MAP,
+            "Text of the current version by dialect, such as sql['spark']",
+            lambda row: [(r.dialect, r.sql) for r in row.version.representations if r.type == "sql"],
+        ),
+        Column(
+            "default_catalog",
+            STRING,
+            "Catalog in which names of the text are looked up; null for the view's own",
+            lambda row: row.version.default_catalog,
+        ),
+        Column(
+            "default_namespace",
+            STRING,
+            "Namespace in which names of the text are looked up, levels joined by dots",
+            lambda row: dotted(row.version.default_namespace or ()),
+        ),
+        Column(
+            "column_names",
+            STRINGS,
+            "Top-level columns, in order",
+            lambda row: [field.name for field in _fields(row.schema).fields] if row.schema else [],
+        ),
+        Column("schema", STRING, "Schema as JSON", lambda row: row.schema.decode() or None),
+        Column(
+            "summary",
+            STRING_MAP,
+            "Summary of the current version, such as the engine that made it",
+            lambda row: [(name, str(value)) for name, value in row.version.summary.items()],
+        ),
+        Column("properties", STRING_MAP, "View properties", lambda row: pairs(row.view.properties)),
+    )
+
+    def of(self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]) -> Iterator[ViewRow]:
+        for run in with_contents(store, entries, View):
+            current = [
+                next((n.piece for n in view.versions if n.id == view.current_version_id), 0)
+                for _, view in run
+            ]
+            texts = by_id(store, current, ViewVersion)
+            versions = [_version(texts[piece].text) if piece else _Version() for piece in current]
+            wanted = [
+                next((n.piece for n in view.schemas if n.id == version.schema_id), 0)
+                for (_, view), version in zip(run, versions, strict=True)
+            ]
+            schemas = by_id(store, wanted, Schema)
+            for (entry, view), version, schema in zip(run, versions, wanted, strict=True):
+                yield ViewRow(entry, view, version, schemas[schema].text if schema else b"")
+
+    def weigh(self, row: ViewRow) -> int:
+        properties = text_bytes(row.view.properties)
+        return 1_024 + len(row.schema) + properties + sum(len(one.sql) for one in row.version.representations)

@@ -1,0 +1,237 @@
+"""The view `tables`: one row per Iceberg table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+from pyspark.sql.types import LongType, MapType, StringType
+
+from polaris_spark.catalog.metadata.rows import Numbered, PartitionSpec, Schema, Snapshot, SortOrder, Table
+from polaris_spark.catalog.rows import TABLE
+from polaris_spark.commits.state import StoredObjects
+from polaris_spark.index import Index, IndexRoot
+from polaris_spark.spark.views.columns import (
+    INT,
+    LONG,
+    STRING,
+    STRING_MAP,
+    STRINGS,
+    TIMESTAMP,
+    Column,
+    micros,
+    pairs,
+    text_bytes,
+)
+from polaris_spark.spark.views.entities import IDENTITY, EntityView, Named, by_id, with_contents
+from polaris_spark.store.objects import ObjectStore
+
+_SCHEMA, _SPEC, _ORDER, _SNAPSHOT, _COUNT = "schema", "spec", "order", "snapshot", "count"
+
+
+class _Field(msgspec.Struct):
+    name: str = ""
+
+
+class _Fields(msgspec.Struct):
+    fields: list[_Field] = []
+
+
+class _Summary(msgspec.Struct, rename="kebab"):
+    timestamp_ms: int | None = None
+    summary: dict[str, Any] | None = None
+
+
+_fields = msgspec.json.Decoder(_Fields).decode
+_summary = msgspec.json.Decoder(_Summary).decode
+
+
+class TableRow(NamedTuple):
+    """A table with the pieces that were asked for."""
+
+    entry: Named
+    table: Table
+    schema: bytes
+    spec: bytes
+    order: bytes
+    snapshot: _Summary | None
+    snapshots: int
+
+    def total(self, name: str) -> int | None:
+        """A total of the current snapshot's summary; None where it is not given."""
+        summary = self.snapshot.summary if self.snapshot else None
+        text = str((summary or {}).get(name, ""))
+        return int(text) if text.isascii() and text.isdigit() else None
+
+
+class Tables(EntityView[TableRow]):
+    """One row per table."""
+
+    name = "tables"
+    comment = "Iceberg tables, one row each"
+    kind = TABLE
+    columns = (
+        *IDENTITY,
+        Column("uuid", STRING, "The table's UUID", lambda row: row.table.uuid),
+        Column("format_version", INT, "Version of the table format", lambda row: row.table.format_version),
+        Column("location", STRING, "Base location of the table's files", lambda row: row.table.location),
+        Column(
+            "metadata_location",
+            STRING,
+            "Location of this version's metadata file; the file itself may not be exported",
+            lambda row: row.table.metadata_location,
+        ),
+        Column(
+            "last_updated_at",
+            TIMESTAMP,
+            "When the table was last changed",
+            lambda row: micros(row.table.last_updated_ms),
+        ),
+        Column(
+            "last_sequence_number",
+            LONG,
+            "Highest sequence number given to a snapshot",
+            lambda row: row.table.last_sequence_number,
+        ),
+        Column(
+            "current_snapshot_id",
+            LONG,
+            "Current snapshot of branch main; null for a table without",
+            lambda row: row.table.current_snapshot_id,
+        ),
+        Column(
+            "current_snapshot_at",
+            TIMESTAMP,
+            "When the current snapshot was committed",
+            lambda row: micros(row.snapshot.timestamp_ms) if row.snapshot else None,
+            _SNAPSHOT,
+        ),
+        Column("snapshot_count", INT, "Snapshots that the table keeps", lambda row: row.snapshots, _COUNT),
+        Column(
+            "record_count",
+            LONG,
+            "Records, by the summary of the current snapshot (total-records)",
+            lambda row: row.total("total-records"),
+            _SNAPSHOT,
+        ),
+        Column(
+            "data_file_count",
+            LONG,
+            "Data files, by the summary of the current snapshot (total-data-files)",
+            lambda row: row.total("total-data-files"),
+            _SNAPSHOT,
+        ),
+        Column(
+            "delete_file_count",
+            LONG,
+            "Delete files, by the summary of the current snapshot (total-delete-files)",
+            lambda row: row.total("total-delete-files"),
+            _SNAPSHOT,
+        ),
+        Column(
+            "file_bytes",
+            LONG,
+            "Bytes of all data and delete files, by the summary of the current snapshot (total-files-size)",
+            lambda row: row.total("total-files-size"),
+            _SNAPSHOT,
+        ),
+        Column(
+            "column_names",
+            STRINGS,
+            "Top-level columns of the current schema, in order",
+            lambda row: [field.name for field in _fields(row.schema).fields] if row.schema else [],
+            _SCHEMA,
+        ),
+        Column("current_schema_id", INT, "Id of the current schema", lambda row: row.table.current_schema_id),
+        Column("schema", STRING, "Current schema as JSON", lambda row: _text(row.schema), _SCHEMA),
+        Column("schema_count", INT, "Schemas that the table keeps", lambda row: len(row.table.schemas)),
+        Column(
+            "default_spec_id", INT, "Id of the default partition spec", lambda row: row.table.default_spec_id
+        ),
+        Column(
+            "partition_fields",
+            STRINGS,
+            "Names of the fields of the default partition spec; empty for an unpartitioned table",
+            lambda row: [field.name for field in _fields(row.spec).fields] if row.spec else [],
+            _SPEC,
+        ),
+        Column(
+            "partition_spec", STRING, "Default partition spec as JSON", lambda row: _text(row.spec), _SPEC
+        ),
+        Column("sort_order", STRING, "Default sort order as JSON", lambda row: _text(row.order), _ORDER),
+        Column(
+            "refs",
+            MapType(StringType(), LongType(), valueContainsNull=False),
+            "Branches and tags of the table, to the snapshots that they name",
+            lambda row: [(ref.name, ref.snapshot_id) for ref in row.table.refs],
+        ),
+        Column("properties", STRING_MAP, "Table properties", lambda row: pairs(row.table.properties)),
+    )
+
+    def of(self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]) -> Iterator[TableRow]:
+        for run in with_contents(store, entries, Table):
+            tables = [table for _, table in run]
+            schemas = _pieces(store, needs, _SCHEMA, {id(t): _schema(t) for t in tables}, Schema)
+            specs = _pieces(store, needs, _SPEC, {id(t): _spec(t) for t in tables}, PartitionSpec)
+            orders = _pieces(store, needs, _ORDER, {id(t): _order(t) for t in tables}, SortOrder)
+            snapshots = _pieces(store, needs, _SNAPSHOT, {id(t): _current(t) for t in tables}, Snapshot)
+            for entry, table in run:
+                current = snapshots.get(id(table), b"")
+                yield TableRow(
+                    entry,
+                    table,
+                    schemas.get(id(table), b""),
+                    specs.get(id(table), b""),
+                    orders.get(id(table), b""),
+                    _summary(current) if current else None,
+                    count(table.snapshots, store) if _COUNT in needs else 0,
+                )
+
+    def weigh(self, row: TableRow) -> int:
+        return 1_024 + len(row.schema) + len(row.spec) + text_bytes(row.table.properties)
+
+
+def count(root: IndexRoot, store: ObjectStore) -> int:
+    """How many entries an index has; of its tree only what the embedded part names is looked up."""
+    if not root.shard:
+        return sum(value is not None for value in root.values)
+    tree = Index(IndexRoot(root.shard, root.height, root.count), StoredObjects(store).read_shards)
+    present = tree.get_many(root.keys)
+    changes = zip(root.values, present, strict=True)
+    return root.count + sum((value is not None) - (before is not None) for value, before in changes)
+
+
+def _pieces(
+    store: ObjectStore, needs: frozenset[str], need: str, wanted: dict[int, int], cls: type[Any]
+) -> dict[int, bytes]:
+    """Texts of pieces by what asks for them, if they are needed at all."""
+    if need not in needs:
+        return {}
+    found = by_id(store, wanted.values(), cls)
+    return {key: found[piece].text for key, piece in wanted.items() if piece}
+
+
+def _numbered(pieces: tuple[Numbered, ...], number: int) -> int:
+    return next((piece.piece for piece in pieces if piece.id == number), 0)
+
+
+def _schema(table: Table) -> int:
+    return _numbered(table.schemas, table.current_schema_id)
+
+
+def _spec(table: Table) -> int:
+    return _numbered(table.specs, table.default_spec_id)
+
+
+def _order(table: Table) -> int:
+    return _numbered(table.sort_orders, table.default_sort_order_id)
+
+
+def _current(table: Table) -> int:
+    current = table.current_snapshot_id
+    return next((ref.snapshot for ref in table.refs if ref.snapshot_id == current), 0)
+
+
+def _text(data: bytes) -> str | None:
+    return data.decode() if data else None

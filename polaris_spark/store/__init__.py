@@ -1,0 +1,1 @@
+"""Rows as typed values: objects with their cache, and references."""

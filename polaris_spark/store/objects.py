@@ -1,0 +1,199 @@
+"""Immutable objects of one realm, read through the cache and written as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from polaris_spark import objects
+from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
+from polaris_spark.errors import CorruptionError, NewerFormatError
+from polaris_spark.objects import Decoded
+from polaris_spark.store.cache import ObjectCache
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class ObjectStore:
+    """Objects of one realm of one store. Thread-safe; holds no connection of its own."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        realm: str,
+        cache: ObjectCache,
+        *,
+        store_key: str,
+        revisions: Mapping[str, int] | None = None,
+    ) -> None:
+        """
+        Args:
+            backend: where the rows are.
+            realm: instance id of the realm.
+            cache: shared by all stores of the process.
+            store_key: identifies the store in the cache (`StoreURI.key`).
+            revisions: the highest revision that writers may use, by type name (the realm record's); types
+                that it does not name are not limited.
+        """
+        self.backend = backend
+        self.realm = realm
+        self._cache = cache
+        self._space = cache.space(store_key, realm)
+        self._revisions = dict(revisions or {})
+        self._allowed: set[type[msgspec.Struct]] = set()
+
+    def get(self, id: int, cls: type[S]) -> S:
+        """The object `id`, which is a `cls`.
+
+        Raises:
+            CorruptionError: there is no such object, it is of another type, or it cannot be decoded.
+        """
+        found = self._cache.get((self._space, id))
+        if found is None:
+            found = self.read((id,))[id]
+        value = found.value
+        if type(value) is not cls:
+            raise self._wrong_type(id, found, cls)
+        return value
+
+    def get_many(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
+        """The objects `ids`, each of which is a `cls`, in one batched read of those that are not cached.
+
+        Raises:
+            CorruptionError: as `get`.
+        """
+        values: dict[int, S] = {}
+        for id, found in self.read(ids).items():
+            value = found.value
+            if type(value) is not cls:
+                raise self._wrong_type(id, found, cls)
+            values[id] = value
+        return values
+
+    def get_for_rewrite(self, id: int, cls: type[S]) -> S:
+        """The object `id` for writing a changed copy of it.
+
+        Raises:
+            NewerFormatError: a newer release wrote it, and its unknown fields would be lost.
+            CorruptionError: as `get`.
+        """
+        found = self.read((id,))[id]
+        objects.refuse_newer(found.header, self.key(id))
+        value = found.value
+        if type(value) is not cls:
+            raise self._wrong_type(id, found, cls)
+        return value
+
+    def read(self, ids: Collection[int]) -> dict[int, Decoded]:
+        """The objects `ids` with their headers: cached ones, one read of the others, one more of their
+        further parts.
+
+        Raises:
+            CorruptionError: one is missing or cannot be decoded; the message names the realm and the id.
+        """
+        result: dict[int, Decoded] = {}
+        missing: list[int] = []
+        for id in ids:
+            found = self._cache.get((self._space, id))
+            if found is None:
+                missing.append(id)
+            else:
+                result[id] = found
+        if missing:
+            for id, data in self._read_rows(missing).items():
+                result[id] = decoded = objects.decode(data, self.key(id))
+                self._cache.put((self._space, id), decoded, len(data))
+        return result
+
+    def rows(self, values: Iterable[tuple[int, msgspec.Struct]]) -> list[ObjectRow]:
+        """Objects as rows, large ones in several parts.
+
+        Raises:
+            NewerFormatError: the realm does not yet allow a type's revision to be written.
+            ObjectTooLargeError: an object points to more others than a row can name.
+        """
+        rows: list[ObjectRow] = []
+        for id, value in values:
+            if type(value) not in self._allowed:
+                self._refuse_unallowed(value)
+            rows.extend(objects.rows_of(id, objects.encode(value)))
+        return rows
+
+    def write(self, values: Collection[tuple[int, msgspec.Struct]]) -> None:
+        """Write objects durably and remember them. Repeating it changes nothing.
+
+        Raises:
+            NewerFormatError, ObjectTooLargeError: as `rows`; nothing was written.
+            TryAgainError, OutcomeUnknownError: from the database; repeat it.
+        """
+        rows = self.rows(values)
+        self.backend.write_objects(self.realm, rows)
+        self.remember(values, rows)
+
+    def remember(self, values: Iterable[tuple[int, msgspec.Struct]], rows: Sequence[ObjectRow]) -> None:
+        """Put objects that are now in the database into the cache, so that the next reader needs no read.
+
+        Args:
+            values: the objects by id.
+            rows: what `rows()` made of them.
+        """
+        firsts: dict[int, bytes] = {}
+        sizes: dict[int, int] = {}
+        for row in rows:
+            if row.part == 0:
+                firsts[row.id] = row.value
+            sizes[row.id] = sizes.get(row.id, 0) + len(row.value)
+        for id, value in values:
+            header = objects.decode_header(firsts[id], self.key(id))
+            self._cache.put((self._space, id), Decoded(header, value), sizes[id])
+
+    def key(self, id: int) -> str:
+        """How errors name an object: realm and id."""
+        return f"{self.realm}/{id}"
+
+    def _read_rows(self, ids: Sequence[int]) -> dict[int, bytes]:
+        first = self.backend.read_objects(self.realm, [ObjectKey(id) for id in ids])
+        whole: dict[int, bytes] = {}
+        further: list[ObjectKey] = []
+        for id in ids:
+            part_0 = first.get(ObjectKey(id))
+            if part_0 is None:
+                raise CorruptionError(f"object {self.key(id)} is missing from the store")
+            whole[id] = part_0
+            further.extend(ObjectKey(id, part) for part in range(1, objects.part_count(part_0, self.key(id))))
+        if further:
+            self._join_parts(whole, further)
+        return whole
+
+    def _join_parts(self, whole: dict[int, bytes], further: list[ObjectKey]) -> None:
+        parts = self.backend.read_objects(self.realm, further)
+        pieces: dict[int, list[bytes]] = {}
+        for key in further:
+            if key not in parts:
+                raise CorruptionError(
+                    f"part {key.part} of object {self.key(key.id)} is missing from the store"
+                )
+            pieces.setdefault(key.id, [whole[key.id]]).append(parts[key])
+        for id, joined in pieces.items():
+            whole[id] = b"".join(joined)
+
+    def _refuse_unallowed(self, value: msgspec.Struct) -> None:
+        name, revision = objects.type_name(type(value)), objects.revision_of(type(value))
+        allowed = self._revisions.get(name, revision)
+        if revision > allowed:
+            raise NewerFormatError(
+                f"this release writes {name!r} revision {revision}, realm {self.realm} allows {allowed}: "
+                "run 'polaris-spark upgrade' once every process has the new release"
+            )
+        self._allowed.add(type(value))
+
+    def _wrong_type(self, id: int, found: Decoded, cls: type[msgspec.Struct]) -> CorruptionError:
+        wanted, name = objects.type_name(cls), found.header.type
+        if found.value is None:
+            return CorruptionError(
+                f"object {self.key(id)} is of type {name!r}, which is not installed here, "
+                f"where {wanted!r} belongs"
+            )
+        return CorruptionError(f"object {self.key(id)} is of type {name!r} where {wanted!r} belongs")

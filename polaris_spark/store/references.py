@@ -1,0 +1,124 @@
+"""Typed references of one realm: named rows that change by compare-and-swap."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Sequence
+from functools import cache
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from polaris_spark.backends.base import Backend, Conflict, ObjectRow, ReferenceRow, Swapped
+from polaris_spark.errors import CorruptionError, OutcomeUnknownError
+
+V = TypeVar("V")
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def new_version() -> bytes:
+    """A version token that no swap used before: 16 random bytes, from the kernel, so that forks differ."""
+    return os.urandom(16)
+
+
+class Versioned(NamedTuple, Generic[V]):
+    """A reference as read: the version to expect in a swap, and the value."""
+
+    version: bytes
+    value: V
+
+
+class ReferenceStore:
+    """References of one realm. Thread-safe; nothing is cached."""
+
+    def __init__(self, backend: Backend, realm: str) -> None:
+        """
+        Args:
+            backend: where the rows are.
+            realm: instance id of the realm.
+        """
+        self.backend = backend
+        self.realm = realm
+
+    def read(self, name: str, cls: type[V]) -> Versioned[V] | None:
+        """The newest version and value, or None if there is no such reference.
+
+        Raises:
+            CorruptionError: the value is no `cls`.
+        """
+        row = self.backend.read_reference(self.realm, name)
+        return None if row is None else self.decode(name, row, cls)
+
+    def row(self, value: object, version: bytes | None = None) -> ReferenceRow:
+        """A value as the row to swap in, with a fresh version unless one is given.
+
+        Repeating a swap whose outcome is unknown takes the *same* row again.
+        """
+        return ReferenceRow(version or new_version(), _encode(value))
+
+    def decode(self, name: str, row: ReferenceRow, cls: type[V]) -> Versioned[V]:
+        """A row, such as the one that a `Conflict` carries, as version and value.
+
+        Raises:
+            CorruptionError: the value is no `cls`.
+        """
+        try:
+            return Versioned(row.version, _decoder(cast("Hashable", cls)).decode(row.value))
+        except msgspec.MsgspecError as error:
+            raise CorruptionError(f"reference {self.realm}/{name} is no {cls.__name__}: {error}") from error
+
+    def insert(self, name: str, new: ReferenceRow) -> Swapped | Conflict:
+        """Put a row if there is none of that name."""
+        return self.backend.insert_reference(self.realm, name, new)
+
+    def swap(self, name: str, expected_version: bytes, new: ReferenceRow) -> Swapped | Conflict:
+        """Replace the row if its version is `expected_version`."""
+        return self.backend.swap_reference(self.realm, name, expected_version, new)
+
+    def write_and_swap(
+        self, rows: Sequence[ObjectRow], name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        """Write objects and swap: in one transaction where the database has them, else objects first."""
+        if self.backend.transactional:
+            return self.backend.write_and_swap(self.realm, rows, name, expected_version, new)
+        self.backend.write_objects(self.realm, rows)
+        return self.backend.swap_reference(self.realm, name, expected_version, new)
+
+    def delete(self, name: str, expected_version: bytes) -> Swapped | Conflict:
+        """Delete the row if its version is `expected_version`."""
+        return self.backend.delete_reference(self.realm, name, expected_version)
+
+    def put(self, name: str, expected_version: bytes | None, new: ReferenceRow, *, attempts: int = 5) -> bool:
+        """Insert (`expected_version` None) or swap, repeated while its outcome is unknown; whether it took
+        place.
+
+        For rows whose owner alone replaces its own value (leases, realm records, tasks): a row that carries
+        another version then is proof that ours was not, or is no longer, in force.
+
+        Raises:
+            OutcomeUnknownError: still unknown after `attempts`.
+        """
+        for attempt in range(1, attempts + 1):
+            try:
+                outcome = self._insert_or_swap(name, expected_version, new)
+            except OutcomeUnknownError:
+                if attempt == attempts:
+                    raise
+                continue
+            if isinstance(outcome, Swapped):
+                return True
+            current = outcome.current or self.backend.read_reference(self.realm, name)
+            return current is not None and current.version == new.version
+        raise OutcomeUnknownError(f"whether reference {self.realm}/{name} was swapped is not known")
+
+    def _insert_or_swap(
+        self, name: str, expected_version: bytes | None, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        if expected_version is None:
+            return self.insert(name, new)
+        return self.swap(name, expected_version, new)
+
+
+@cache
+def _decoder(cls: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(cls)

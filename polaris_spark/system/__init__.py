@@ -1,0 +1,2 @@
+"""What a store says of itself, in the reserved realm `::system::`: its format, its realms, its node
+leases."""

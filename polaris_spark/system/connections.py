@@ -1,0 +1,157 @@
+"""Stores that this process has open: one backend, one generator of ids and one set of references each.
+
+Connecting twice to the same store shares all of it, so that changes of one process are grouped and its reads come
+from one cache.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from itertools import count
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend
+from polaris_spark.clock import Clock, SystemClock
+from polaris_spark.commits.committer import CommitSettings, FileWriter
+from polaris_spark.config import Secret, StoreURI
+from polaris_spark.errors import RealmStateError
+from polaris_spark.ids import IdGenerator
+from polaris_spark.objects import known_types
+from polaris_spark.store.cache import process_cache
+from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.leases import NodeLeases
+from polaris_spark.system.realms import RealmRecord, Realms
+from polaris_spark.system.registry import References
+from polaris_spark.system.stores import check_store, open_store
+
+Options = Mapping[str, "str | Secret"]
+
+_numbers = count()
+
+
+class Connection:
+    """An open store. Closed when everyone who opened it has closed it."""
+
+    def __init__(self, uri: StoreURI, backend: Backend, clock: Clock) -> None:
+        self.uri = uri
+        self.backend = backend
+        self.clock = clock
+        self.ids = IdGenerator(NodeLeases(backend, clock), clock)
+        self.realms = Realms(backend, clock)
+        self.users = 0
+        self._cache_key = f"{uri.key}#{next(_numbers)}" if backend.scope == "process" else uri.key
+        """A store that lives in this process is another one each time it is opened anew."""
+        self._references: dict[object, References] = {}
+        self._guard = threading.Lock()
+
+    def realm(self, name: str, *, create: bool, initialise: Callable[[References], None]) -> RealmRecord:
+        """The ACTIVE realm of that name, created if it is missing and `create`.
+
+        Args:
+            initialise: writes a new realm's references.
+        Raises:
+            RealmStateError: it is missing, or does not serve.
+        """
+        found = self.realms.find(name)
+        if found is None and not create:
+            raise RealmStateError(f"realm {name!r} does not exist, and 'create' is false")
+        if found is not None and (not create or found.state.value not in ("CREATED", "INITIALIZING")):
+            return self.realms.active(name)
+        return self.realms.create(
+            name,
+            self.ids,
+            lambda record: initialise(self._new_references(record, CommitSettings({}), None)),
+            revisions=known_types(),
+        )
+
+    def references(
+        self, realm: RealmRecord, settings: CommitSettings, files: FileWriter | None, key: object
+    ) -> References:
+        """The references of a realm; `key` tells users apart who write files differently."""
+        with self._guard:
+            found = self._references.get((realm.instance, key))
+            if found is None:
+                found = self._new_references(realm, settings, files)
+                self._references[realm.instance, key] = found
+            return found
+
+    def _new_references(
+        self, realm: RealmRecord, settings: CommitSettings, files: FileWriter | None
+    ) -> References:
+        return References(self.store(realm), ids=self.ids, clock=self.clock, settings=settings, files=files)
+
+    def store(self, realm: RealmRecord) -> ObjectStore:
+        """The objects of a realm."""
+        return ObjectStore(
+            self.backend,
+            realm.instance,
+            process_cache(),
+            store_key=self._cache_key,
+            revisions=realm.revisions,
+        )
+
+    def close(self) -> None:
+        """Give the lease of ids back and close the backend once nobody uses it any more."""
+        with _guard:
+            self.users -= 1
+            if self.users:
+                return
+            for key in [key for key, open in _open.items() if open is self]:
+                del _open[key]
+        try:
+            self.ids.release()
+        finally:
+            self.backend.close()
+
+
+_open: dict[object, Connection] = {}
+_guard = threading.Lock()
+
+
+def connect_store(
+    uri: StoreURI, options: Options | None = None, *, clock: Clock | None = None, create: bool = True
+) -> Connection:
+    """Open a store, or join those of this process who have it open with the same options.
+
+    Args:
+        options: properties under `store.` without that prefix.
+        create: whether a database without a store in it becomes one.
+    Raises:
+        StateError: there is no store and `create` is false.
+        NewerFormatError: the store was made by a newer release.
+    """
+    key = (os.getpid(), str(uri), tuple(sorted((options or {}).items(), key=lambda item: item[0])))
+    joined = _join(key)
+    if joined is not None:
+        return joined
+    # Outside the guard: a database that does not answer must not hold up those of other stores.
+    opened = _opened(uri, options, clock or SystemClock(), create=create)
+    with _guard:
+        first = _open.setdefault(key, opened)
+        first.users += 1
+    if first is not opened:
+        opened.backend.close()
+    return first
+
+
+def _join(key: object) -> Connection | None:
+    with _guard:
+        found = _open.get(key)
+        if found is not None:
+            found.users += 1
+        return found
+
+
+def _opened(uri: StoreURI, options: Options | None, clock: Clock, *, create: bool) -> Connection:
+    backend = open_backend(uri, options)
+    try:
+        if create:
+            open_store(backend, clock)
+        else:
+            check_store(backend)
+    except BaseException:
+        backend.close()
+        raise
+    return Connection(uri, backend, clock)

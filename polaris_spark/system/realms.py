@@ -1,0 +1,260 @@
+"""Realms: tenants of a store, each a record `realm/<name>` in the system realm that changes by
+compare-and-swap.
+
+```
+CREATED ─┬─> INITIALIZING ─┬─> ACTIVE <──> INACTIVE ──> PURGING ──> PURGED ──> GONE
+         └─> LOADING ──────┘
+CREATED, INITIALIZING and LOADING, unfinished, may go to PURGING
+```
+Rows of a realm are keyed by its instance id, which is new each time a name is created: what an old tenant
+writes late never lands in a new one. A record is never deleted; GONE frees its name.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from polaris_spark.backends.base import Backend
+from polaris_spark.clock import Clock
+from polaris_spark.errors import InputError, RealmStateError
+from polaris_spark.ids import IdGenerator
+from polaris_spark.store.references import Versioned
+from polaris_spark.system.stores import STORE_FORMAT, SYSTEM_REALM, refuse_newer_format, system_references
+
+MAX_REALM_BYTES: Final = 255
+"""The longest realm name, in UTF-8 bytes."""
+
+_PREFIX: Final = "realm/"
+
+
+class RealmState(enum.Enum):
+    """Where a realm stands; only ACTIVE serves."""
+
+    CREATED = "CREATED"
+    INITIALIZING = "INITIALIZING"
+    LOADING = "LOADING"
+    ACTIVE = "ACTIVE"
+    INACTIVE = "INACTIVE"
+    PURGING = "PURGING"
+    PURGED = "PURGED"
+    GONE = "GONE"
+
+
+_S = RealmState
+FOLLOWING: Final[Mapping[RealmState, frozenset[RealmState]]] = {
+    _S.CREATED: frozenset({_S.INITIALIZING, _S.LOADING, _S.PURGING}),
+    _S.INITIALIZING: frozenset({_S.ACTIVE, _S.PURGING}),
+    _S.LOADING: frozenset({_S.ACTIVE, _S.PURGING}),
+    _S.ACTIVE: frozenset({_S.INACTIVE}),
+    _S.INACTIVE: frozenset({_S.ACTIVE, _S.PURGING}),
+    _S.PURGING: frozenset({_S.PURGED}),
+    _S.PURGED: frozenset({_S.GONE}),
+    _S.GONE: frozenset(),
+}
+"""States that may follow each state."""
+
+
+class RealmRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A realm: what its rows are keyed by, whether it serves, and what its writers may use."""
+
+    name: str
+    instance: str
+    """The `realm` of its rows."""
+    state: RealmState
+    format: int = STORE_FORMAT
+    revisions: dict[str, int] = {}
+    """The highest revision that writers may use, by object type."""
+    created_ms: int = 0
+    properties: dict[str, str] = {}
+
+
+Initialise = Callable[[RealmRecord], None]
+"""Writes a new realm's references under its instance id. It may run in several processes at once, and again
+after the realm has become ACTIVE: each row is inserted only if absent, and only rows that live as long as the
+realm."""
+
+
+class Realms:
+    """The realms of one store. Thread-safe; nothing is cached."""
+
+    def __init__(self, backend: Backend, clock: Clock) -> None:
+        """
+        Args:
+            backend: the store.
+            clock: says when a realm was created.
+        """
+        self._backend = backend
+        self._references = system_references(backend)
+        self._clock = clock
+
+    def find(self, name: str) -> RealmRecord | None:
+        """The realm of that name, in whatever state, or None.
+
+        Raises:
+            InputError: no realm can have that name.
+            NewerFormatError: a newer release made it.
+        """
+        found = self._read(name)
+        return None if found is None or found.value.state is RealmState.GONE else found.value
+
+    def active(self, name: str) -> RealmRecord:
+        """The realm of that name, which serves.
+
+        Raises:
+            RealmStateError: there is none, or it is not ACTIVE; the message says its state.
+            InputError, NewerFormatError: as `find`.
+        """
+        record = self.find(name)
+        if record is None:
+            raise RealmStateError(f"there is no realm {name!r}; create it first")
+        if record.state is not RealmState.ACTIVE:
+            raise _not_serving(record)
+        return record
+
+    def all(self) -> list[RealmRecord]:
+        """Every realm that is not gone, by name."""
+        records = []
+        for split in self._backend.splits("references", [SYSTEM_REALM], 1):
+            for batch in self._backend.scan(split):
+                names = batch.column("name").to_pylist()
+                records += [self.find(name[len(_PREFIX) :]) for name in names if name.startswith(_PREFIX)]
+        return sorted((record for record in records if record is not None), key=lambda record: record.name)
+
+    def create(
+        self,
+        name: str,
+        ids: IdGenerator,
+        initialise: Initialise,
+        *,
+        revisions: Mapping[str, int],
+        properties: Mapping[str, str] | None = None,
+    ) -> RealmRecord:
+        """The ACTIVE realm of that name, created and initialised if there is none. May be repeated and raced:
+        who comes second finishes what the first began, and all get the same realm.
+
+        Args:
+            name: of the realm.
+            ids: the instance id is made from.
+            initialise: writes the realm's references.
+            revisions: the highest revision that writers may use, by object type (`objects.known_types()`).
+            properties: kept in the record.
+        Raises:
+            InputError: no realm can have that name.
+            RealmStateError: the realm exists and is INACTIVE, or being loaded or purged.
+        """
+        while True:
+            found = self._read(name)
+            if found is None or found.value.state is RealmState.GONE:
+                self._replace(found, self._new(name, ids, revisions, properties))
+            elif found.value.state is RealmState.CREATED:
+                self._replace(found, _in(found.value, RealmState.INITIALIZING))
+            elif found.value.state is RealmState.INITIALIZING:
+                initialise(found.value)
+                self._replace(found, _in(found.value, RealmState.ACTIVE))
+            elif found.value.state is RealmState.ACTIVE:
+                return found.value
+            else:
+                raise _not_serving(found.value)
+
+    def create_for_loading(
+        self,
+        name: str,
+        ids: IdGenerator,
+        *,
+        revisions: Mapping[str, int],
+        properties: Mapping[str, str] | None = None,
+    ) -> RealmRecord:
+        """A new realm in LOADING, to be filled by an import and then moved to ACTIVE.
+
+        Raises:
+            InputError: no realm can have that name.
+            RealmStateError: there is a realm of that name.
+        """
+        found = self._read(name)
+        if found is not None and found.value.state is not RealmState.GONE:
+            raise RealmStateError(f"realm {name!r} exists already and is {found.value.state.value}")
+        record = self._new(name, ids, revisions, properties)
+        if not self._replace(found, record):
+            raise RealmStateError(f"realm {name!r} has just been created by another process")
+        return self.move(name, RealmState.LOADING, instance=record.instance)
+
+    def move(self, name: str, state: RealmState, *, instance: str | None = None) -> RealmRecord:
+        """The realm of that name, moved to `state`; moving it to where it is changes nothing.
+
+        Args:
+            name: of the realm.
+            state: to move it to.
+            instance: refuse if the name belongs to another instance by now.
+        Raises:
+            RealmStateError: there is no such realm, or `state` does not follow its state.
+        """
+        while True:
+            found = self._read(name)
+            if found is None or (instance is not None and found.value.instance != instance):
+                which = f" of instance {instance}" if instance else ""
+                raise RealmStateError(f"there is no realm {name!r}{which}")
+            record = found.value
+            if record.state is state:
+                return record
+            if state not in FOLLOWING[record.state]:
+                allowed = ", ".join(sorted(s.value for s in FOLLOWING[record.state])) or "nothing"
+                raise RealmStateError(
+                    f"realm {name!r} is {record.state.value}; {state.value} cannot follow that, {allowed} can"
+                )
+            if self._replace(found, _in(record, state)):
+                return _in(record, state)
+
+    def _read(self, name: str) -> Versioned[RealmRecord] | None:
+        check_realm_name(name)
+        found = self._references.read(_PREFIX + name, RealmRecord)
+        if found is not None:
+            refuse_newer_format(found.value.format, f"realm {name!r}")
+        return found
+
+    def _replace(self, found: Versioned[RealmRecord] | None, record: RealmRecord) -> bool:
+        version = None if found is None else found.version
+        return self._references.put(_PREFIX + record.name, version, self._references.row(record))
+
+    def _new(
+        self, name: str, ids: IdGenerator, revisions: Mapping[str, int], properties: Mapping[str, str] | None
+    ) -> RealmRecord:
+        return RealmRecord(
+            name=name,
+            instance=f"{ids.next_id():x}",
+            state=RealmState.CREATED,
+            revisions=dict(revisions),
+            created_ms=self._clock.now_ms(),
+            properties=dict(properties or {}),
+        )
+
+
+def check_realm_name(name: str) -> None:
+    """Refuse what cannot name a realm; any other text can.
+
+    Raises:
+        InputError: it is empty, reserved, too long, or no Unicode text.
+    """
+    if not name:
+        raise InputError("a realm's name is empty")
+    if name.startswith("::"):
+        raise InputError(f"realm names beginning with '::' are reserved: {name!r}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise InputError(f"the realm name {name!r} is not Unicode text") from None
+    if size > MAX_REALM_BYTES:
+        raise InputError(
+            f"a realm name has {size} bytes, over the limit of {MAX_REALM_BYTES}: {name[:40]!r}…"
+        )
+
+
+def _in(record: RealmRecord, state: RealmState) -> RealmRecord:
+    return msgspec.structs.replace(record, state=state)
+
+
+def _not_serving(record: RealmRecord) -> RealmStateError:
+    return RealmStateError(f"realm {record.name!r} is {record.state.value}; only an ACTIVE realm serves")

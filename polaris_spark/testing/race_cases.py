@@ -1,0 +1,195 @@
+"""The storage contract: opening, races of threads and processes, and transactions."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import MAX_ROW_BYTES, Backend, Conflict, ObjectKey, ObjectRow, Swapped
+from polaris_spark.errors import ObjectTooLargeError, StateError
+from polaris_spark.testing.processes import (
+    in_processes,
+    in_threads,
+    increments,
+    increments_of_store,
+    read_of_store,
+)
+from polaris_spark.testing.stores import StoreCases, row
+
+
+class RaceCases(StoreCases):
+    """Several users of one store."""
+
+    def test_setup_may_be_repeated_and_raced(self, uri: str) -> None:
+        def set_up(number: int) -> None:
+            backend = open_backend(uri)
+            backend.setup()
+            backend.setup()
+            backend.write_objects("realm", [ObjectRow(number, 0, b"x")])
+            backend.close()
+
+        in_threads(4, set_up)
+        backend = open_backend(uri)
+        assert len(backend.read_objects("realm", [ObjectKey(n) for n in range(4)])) == 4
+        backend.close()
+
+    def test_a_closed_backend_refuses_and_may_be_closed_again(self, uri: str) -> None:
+        backend = open_backend(uri)
+        backend.setup()
+        backend.read_reference("realm", "name")
+        backend.close()
+        backend.close()
+        with pytest.raises(StateError):
+            backend.read_reference("realm", "name")
+        with pytest.raises(StateError):
+            backend.write_objects("realm", [ObjectRow(1, 0, b"")])
+
+    def test_what_one_backend_wrote_another_reads_at_once(self, uri: str, backend: Backend) -> None:
+        other = open_backend(uri)
+        current = row()
+        backend.insert_reference("realm", "name", current)
+        for number in range(10):
+            new = row(b"%d" % number)
+            backend.swap_reference("realm", "name", current.version, new)
+            current = new
+            backend.write_objects("realm", [ObjectRow(number, 0, b"%d" % number)])
+            assert other.read_reference("realm", "name") == new
+            assert other.read_objects("realm", [ObjectKey(number)]) == {ObjectKey(number): b"%d" % number}
+        other.close()
+
+    def test_of_racing_inserts_one_wins(self, backend: Backend) -> None:
+        def insert(number: int) -> Swapped | Conflict:
+            return backend.insert_reference("realm", name, row(b"%d" % number))
+
+        for attempt in range(10):
+            name = f"name-{attempt}"
+            outcomes = in_threads(8, insert)
+            winners = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Swapped)]
+            assert len(winners) == 1
+            found = backend.read_reference("realm", name)
+            assert found is not None
+            assert found.value == b"%d" % winners[0]
+
+    def test_of_racing_deletes_one_wins(self, backend: Backend) -> None:
+        def delete(_: int) -> Swapped | Conflict:
+            return backend.delete_reference("realm", "name", current.version)
+
+        for _ in range(10):
+            current = row()
+            backend.insert_reference("realm", "name", current)
+            outcomes = in_threads(4, delete)
+            assert [type(outcome) for outcome in outcomes].count(Swapped) == 1
+
+    def test_threads_that_increment_lose_nothing(self, backend: Backend) -> None:
+        backend.insert_reference("realm", "counter", row(b"0"))
+        tallies = in_threads(6, lambda _: increments(backend, "realm", "counter", 25))
+        self._check_counter(backend, [tally.done for tally in tallies], [tally.perhaps for tally in tallies])
+
+    def test_processes_that_increment_lose_nothing(self, uri: str, backend: Backend) -> None:
+        backend.insert_reference("realm", "counter", row(b"0"))
+        if backend.scope == "process":
+            assert in_processes(read_of_store, [(uri, "realm", "counter")]) == [None]
+            return
+        tallies = in_processes(increments_of_store, [(uri, "realm", "counter", 40)] * 4)
+        self._check_counter(backend, [tally.done for tally in tallies], [tally.perhaps for tally in tallies])
+
+    def test_a_forked_child_uses_the_store_beside_its_parent_or_is_refused(self, backend: Backend) -> None:
+        backend.insert_reference("realm", "counter", row(b"0"))
+        increments(backend, "realm", "counter", 1)
+        child = os.fork()
+        if child == 0:
+            os._exit(self._of_child(backend))
+        increments(backend, "realm", "counter", 20)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        found = backend.read_reference("realm", "counter")
+        assert found is not None
+        assert found.value == (b"21" if backend.scope == "process" else b"41")
+
+    def test_rows_and_swap_are_written_together_or_not_at_all(self, backend: Backend) -> None:
+        if not backend.transactional:
+            self._check_no_transactions(backend)
+            return
+        first, second = row(b"first"), row(b"second")
+        backend.insert_reference("realm", "name", first)
+        written = [ObjectRow(1, 0, b"a"), ObjectRow(1, 1, b"b")]
+        assert isinstance(backend.write_and_swap("realm", written, "name", os.urandom(16), second), Conflict)
+        assert isinstance(backend.write_and_swap("realm", written, "other", os.urandom(16), second), Conflict)
+        assert backend.read_objects("realm", [ObjectKey(1), ObjectKey(1, 1)]) == {}
+        assert backend.write_and_swap("realm", written, "name", first.version, second) == Swapped()
+        assert backend.read_objects("realm", [ObjectKey(1), ObjectKey(1, 1)]) == {
+            ObjectKey(1): b"a",
+            ObjectKey(1, 1): b"b",
+        }
+        assert backend.read_reference("realm", "name") == second
+        too_large = [ObjectRow(2, 0, b"a"), ObjectRow(3, 0, b"x" * (MAX_ROW_BYTES + 1))]
+        with pytest.raises(ObjectTooLargeError):
+            backend.write_and_swap("realm", too_large, "name", second.version, row())
+        assert backend.read_reference("realm", "name") == second
+
+    def test_racing_transactions_leave_only_the_winners_rows(self, backend: Backend) -> None:
+        if not backend.transactional:
+            self._check_no_transactions(backend)
+            return
+        backend.insert_reference("realm", "name", current := row())
+
+        def attempt(number: int) -> bool:
+            new = [ObjectRow(number, part, b"x") for part in range(3)]
+            return isinstance(
+                backend.write_and_swap("realm", new, "name", current.version, row(b"%d" % number)), Swapped
+            )
+
+        won = [number for number, swapped in enumerate(in_threads(8, attempt)) if swapped]
+        keys = [ObjectKey(number, part) for number in range(8) for part in range(3)]
+        assert len(won) == 1
+        assert set(backend.read_objects("realm", keys)) == {ObjectKey(won[0], part) for part in range(3)}
+
+    def test_a_reader_never_sees_a_swap_without_its_rows(self, uri: str, backend: Backend) -> None:
+        backend.insert_reference("realm", "name", current := row(b"0"))
+        other = open_backend(uri)
+
+        def write(version: bytes) -> None:
+            for id in range(1, 60):
+                new, rows_of_id = row(b"%d" % id), [ObjectRow(id, 0, b"x")]
+                if backend.transactional:
+                    backend.write_and_swap("realm", rows_of_id, "name", version, new)
+                else:
+                    backend.write_objects("realm", rows_of_id)
+                    backend.swap_reference("realm", "name", version, new)
+                version = new.version
+
+        def read() -> None:
+            id = 0
+            while id < 59:
+                found = other.read_reference("realm", "name")
+                assert found is not None
+                assert int(found.value) >= id
+                id = int(found.value)
+                assert id == 0 or other.read_objects("realm", [ObjectKey(id)])
+
+        in_threads(2, lambda number: write(current.version) if number else read())
+        other.close()
+
+    @staticmethod
+    def _of_child(backend: Backend) -> int:
+        """Exit status of a forked child: 0 if all went as it should."""
+        try:
+            done = increments(backend, "realm", "counter", 20).done
+            backend.close()
+        except StateError:
+            return 0 if backend.scope == "process" else 1
+        except BaseException:  # whatever it is, the child must not go on as if it were the test run
+            return 2
+        return 0 if done == 20 and backend.scope != "process" else 3
+
+    @staticmethod
+    def _check_no_transactions(backend: Backend) -> None:
+        with pytest.raises(NotImplementedError):
+            backend.write_and_swap("realm", [], "name", b"version", row())
+
+    @staticmethod
+    def _check_counter(backend: Backend, done: list[int], perhaps: list[int]) -> None:
+        found = backend.read_reference("realm", "counter")
+        assert found is not None
+        assert sum(done) <= int(found.value) <= sum(done) + sum(perhaps)

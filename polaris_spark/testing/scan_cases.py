@@ -1,0 +1,116 @@
+"""The storage contract: scans by splits, and dropping a realm."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from polaris_spark.backends.base import MAX_ROW_BYTES, Backend, ObjectKey, ObjectRow, ReferenceRow
+from polaris_spark.errors import StateError
+from polaris_spark.testing.processes import in_processes, rows, scan_of_store
+from polaris_spark.testing.stores import MAX_ID, TABLES, StoreCases, row
+
+
+class ScanCases(StoreCases):
+    """Reading a whole store in parallel."""
+
+    @pytest.mark.parametrize("n", [1, 3, 16])
+    def test_splits_cover_every_row_once(self, backend: Backend, n: int) -> None:
+        objects = {(f"r{id % 3}", id * 1_000, part, b"%d" % id) for id in range(120) for part in range(2)}
+        for realm, id, part, value in objects:
+            backend.write_objects(realm, [ObjectRow(id, part, value)])
+        references = {(f"r{i % 3}", f"name {i}", *row(b"%d" % i)) for i in range(60)}
+        for realm, name, version, value in references:
+            backend.insert_reference(realm, name, ReferenceRow(version, value))
+        for realms in (None, ["r0", "r1", "r2", "none"], ["r1"], ["none"]):
+            wanted = {"r0", "r1", "r2"} if realms is None else set(realms)
+            found = rows(backend, backend.splits("objects", realms, n))
+            assert sorted(found) == sorted(r for r in objects if r[0] in wanted)
+            found = rows(backend, backend.splits("references", realms, n))
+            assert sorted(found) == sorted(r for r in references if r[0] in wanted)
+
+    def test_the_rows_of_a_large_realm_are_spread_over_splits(self, backend: Backend) -> None:
+        backend.write_objects("realm", [ObjectRow(id << 20, 0, b"x" * 100) for id in range(3_000)])
+        splits = backend.splits("objects", ["realm"], 6)
+        assert sum(len(rows(backend, [split])) for split in splits) == 3_000
+        assert len(splits) <= 24
+
+    def test_an_empty_store_scans_to_nothing(self, backend: Backend) -> None:
+        for table in TABLES:
+            assert rows(backend, backend.splits(table, None, 4)) == []
+
+    def test_ids_at_both_ends_are_scanned(self, backend: Backend) -> None:
+        ids = [0, 1, MAX_ID - 1, MAX_ID]
+        backend.write_objects("realm", [ObjectRow(id, 0, b"x") for id in ids])
+        assert sorted(found[1] for found in rows(backend, backend.splits("objects", None, 4))) == ids  # type: ignore[type-var]  # ids are integers
+
+    def test_record_batches_have_the_documented_columns(self, backend: Backend) -> None:
+        backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
+        backend.insert_reference("realm", "name", row())
+        types = {}
+        for table in TABLES:
+            for split in backend.splits(table, None, 1):
+                for batch in backend.scan(split):
+                    types[table] = {field.name: str(field.type) for field in batch.schema}
+        assert types["objects"] == {"realm": "string", "id": "int64", "part": "int32", "value": "binary"}
+        assert types["references"] == {
+            "realm": "string",
+            "name": "string",
+            "version": "binary",
+            "value": "binary",
+        }
+
+    def test_splits_are_picklable_and_can_be_scanned_again(self, backend: Backend) -> None:
+        backend.write_objects("realm", [ObjectRow(id, 0, b"x") for id in range(50)])
+        splits = backend.splits("objects", None, 4)
+        copies = pickle.loads(pickle.dumps(splits))
+        assert rows(backend, copies) == rows(backend, splits)
+        assert all(len(pickle.dumps(split)) < 10_000 for split in splits)
+
+    def test_another_process_scans_a_split_or_says_that_it_cannot(self, uri: str, backend: Backend) -> None:
+        backend.write_objects("realm", [ObjectRow(id, 0, b"x") for id in range(50)])
+        splits = backend.splits("objects", None, 2)
+        arguments = [(uri, split) for split in splits]
+        if backend.scope == "process":
+            with pytest.raises(StateError):
+                in_processes(scan_of_store, arguments)
+        else:
+            found = [r for part in in_processes(scan_of_store, arguments) for r in part]
+            assert sorted(found) == [("realm", id, 0, b"x") for id in range(50)]
+
+    def test_writes_and_deletes_during_a_scan_leave_the_other_rows_alone(self, backend: Backend) -> None:
+        backend.write_objects("realm", [ObjectRow(id * 10, 0, b"x" * 500) for id in range(4_000)])
+        kept = {id * 10 for id in range(4_000) if id % 2}
+        seen: list[int] = []
+        for split in backend.splits("objects", ["realm"], 2):
+            for number, batch in enumerate(backend.scan(split)):
+                seen += batch.column("id").to_pylist()
+                gone = [ObjectKey(id * 10) for id in range(0, 4_000, 2) if id % 16 == number * 2]
+                backend.delete_objects("realm", gone)
+                backend.write_objects(
+                    "realm", [ObjectRow(id * 10 + 5, 0, b"new") for id in range(number, 4_000, 97)]
+                )
+        assert kept <= set(seen)
+        assert len(seen) == len(set(seen))
+
+    def test_a_scan_of_large_rows_comes_in_several_batches(self, backend: Backend) -> None:
+        backend.write_objects("realm", [ObjectRow(id, 0, b"x" * MAX_ROW_BYTES) for id in range(60)])
+        sizes = [
+            batch.nbytes for split in backend.splits("objects", None, 1) for batch in backend.scan(split)
+        ]
+        assert sum(sizes) >= 60 * MAX_ROW_BYTES
+        assert max(sizes) <= 16 * 2**20
+
+    def test_a_realm_is_dropped_alone_or_not_in_bulk(self, backend: Backend) -> None:
+        for realm in ("realm", "realm2"):
+            backend.write_objects(
+                realm, [ObjectRow(id, part, b"x") for id in range(700) for part in range(2)]
+            )
+            for number in range(10):
+                backend.insert_reference(realm, f"name {number}", row())
+        if backend.drop_realm("realm"):
+            assert rows(backend, backend.splits("objects", ["realm"], 2)) == []
+            assert rows(backend, backend.splits("references", ["realm"], 2)) == []
+        assert len(rows(backend, backend.splits("objects", ["realm2"], 2))) == 1_400
+        assert len(rows(backend, backend.splits("references", ["realm2"], 2))) == 10

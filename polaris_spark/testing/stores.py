@@ -1,0 +1,61 @@
+"""What every case of the conformance kit starts from: a fresh store, rows, and names that break things."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import MAX_NAME_BYTES, Backend, ReferenceRow, Table
+
+MAX_ID: Final = 2**63 - 1
+TABLES: Final[tuple[Table, ...]] = ("objects", "references")
+HOSTILE_NAMES: Final = [
+    "a b",
+    "a/b/../c",
+    "a.b",
+    "quote ' \" ` quote",
+    "back\\slash",
+    "'; DROP TABLE objects; --",
+    "100%_$1?:x{0}",
+    "new\nline\r\ttab",
+    "\x00",
+    "a\x00b",
+    "unit\x1fseparator",
+    "Grüße, 表, 🦆",
+    "é",
+    "e\u0301",
+    "\uffff",
+    "CASE",
+    "case",
+    " ",
+    " case",
+    "case ",
+    "n" * MAX_NAME_BYTES,
+    "ü" * (MAX_NAME_BYTES // 2),
+]
+
+
+def row(value: bytes = b"value") -> ReferenceRow:
+    """A reference with a fresh version."""
+    return ReferenceRow(os.urandom(16), value)
+
+
+class StoreCases:
+    """Test cases on a fresh store."""
+
+    @pytest.fixture
+    def uri(self) -> str:
+        """URI of a store that does not exist yet, a new one for each test."""
+        raise NotImplementedError("give the fixture 'uri'")
+
+    @pytest.fixture
+    def backend(self, uri: str) -> Iterator[Backend]:
+        """The store, set up and open."""
+        backend = open_backend(uri)
+        backend.setup()
+        yield backend
+        backend.close()

@@ -1,0 +1,40 @@
+"""`polaris-spark tables`."""
+
+from __future__ import annotations
+
+from tests.cli.catalogs import HOSTILE, run
+
+
+def test_everything_in_the_catalog_is_listed(store: str) -> None:
+    listed = [(entity["kind"], entity["name"]) for entity in run("tables", store, "--json").json]
+    assert sorted(listed) == [
+        ("namespace", ["db"]),
+        ("namespace", ["db", "inner"]),
+        ("table", ["db", "inner", HOSTILE]),
+        ("table", ["db", "t"]),
+        ("view", ["db", "v"]),
+    ]
+
+
+def test_tables_say_their_version_snapshots_and_age(store: str) -> None:
+    (table,) = [entity for entity in run("tables", store, "--json").json if entity["name"] == ["db", "t"]]
+    assert (table["format-version"], table["snapshots"]) == (2, 0)
+    assert table["last-updated"].endswith("Z")
+
+
+def test_views_say_when_their_version_was_made(store: str) -> None:
+    (view,) = [entity for entity in run("tables", store, "--json").json if entity["kind"] == "view"]
+    assert (view["versions"], view["last-updated"]) == (1, "2026-09-21T14:13:20.000Z")
+
+
+def test_namespaces_are_drawn_as_a_tree(store: str) -> None:
+    lines = run("tables", store).out.splitlines()
+    assert lines[:2] == ["polaris (main)", "└── db"]
+    assert [line[:9].rstrip() for line in lines[2:4]] == ["    ├── t", "    ├── v"]
+    assert lines[4] == "    └── inner"
+
+
+def test_markup_and_escapes_in_names_are_text(store: str) -> None:
+    out = run("tables", store).out
+    assert r"[red]\x1b[31mtea" in out
+    assert "\x1b" not in out

@@ -1,0 +1,414 @@
+"""The commit protocol on one reference: once, all or nothing, whatever fails."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
+from polaris_spark.clock import ManualClock
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.committer import Committer
+from polaris_spark.commits.log import entries
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.state import State
+from polaris_spark.errors import (
+    BadRequestError,
+    CommitFailedError,
+    NewerFormatError,
+    OutcomeUnknownError,
+    TryAgainError,
+    UnprocessableError,
+)
+from polaris_spark.index import Entry
+
+from .support import Add, Box, committer, number
+
+KEY = ManualClock().now_ms().to_bytes(6, "big") + b"\x70" + b"\x01" * 9
+"""An operation id made now, as UUIDv7 are: they begin with their milliseconds."""
+
+
+class Doubtful:
+    """A backend whose swaps fail with an unknown outcome as told: 'before' they take place or 'after'."""
+
+    def __init__(self, inner: Backend, *, transactional: bool) -> None:
+        self._inner = inner
+        self.transactional = transactional
+        self.plan: list[str] = []
+        self.between: Callable[[], None] | None = None
+        self.rows_written: list[int] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def _doubt(self, swap: Callable[[], Swapped | Conflict]) -> Swapped | Conflict:
+        step = self.plan.pop(0) if self.plan else ""
+        if step == "before":
+            raise OutcomeUnknownError("lost on the way there")
+        if step == "busy":
+            raise TryAgainError("the database is busy")
+        if step == "broken":
+            raise RuntimeError("the driver has a bug")
+        result = swap()
+        if step == "after":
+            if self.between is not None:
+                self.between()
+            raise OutcomeUnknownError("lost on the way back")
+        return result
+
+    def write_and_swap(
+        self, realm: str, rows: Sequence[ObjectRow], name: str, expected: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        return self._doubt(lambda: self._inner.write_and_swap(realm, rows, name, expected, new))
+
+    def swap_reference(self, realm: str, name: str, expected: bytes, new: ReferenceRow) -> Swapped | Conflict:
+        return self._doubt(lambda: self._inner.swap_reference(realm, name, expected, new))
+
+    def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        self.rows_written += [row.id for row in rows]
+        self._inner.write_objects(realm, rows)
+
+
+@pytest.fixture(params=[True, False], ids=["with transactions", "rows first, then swap"])
+def doubtful(request: pytest.FixtureRequest) -> Doubtful:
+    return Doubtful(open_backend(f"memory:{uuid.uuid4()}"), transactional=request.param)
+
+
+def test_a_swap_that_was_lost_on_the_way_there_is_repeated(doubtful: Doubtful) -> None:
+    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
+    doubtful.plan = ["before", "before"]
+    assert c.commit(Add("a")) == 1
+    assert number(c, "a") == 1
+
+
+def test_a_swap_whose_answer_was_lost_is_done_once(doubtful: Doubtful) -> None:
+    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
+    doubtful.plan = ["after", "after"]
+    assert c.commit(Add("a")) == 1
+    assert number(c, "a") == 1
+    assert c.read().head.number == 1
+
+
+def test_a_lost_answer_is_recognised_although_others_committed_since(doubtful: Doubtful) -> None:
+    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
+    other = committer(doubtful._inner)
+    for _ in range(50):
+        other.commit(Add("b"))
+    c.read()
+    doubtful.plan = ["after"]
+    doubtful.between = lambda: [other.commit(Add("b")) for _ in range(100)] and None
+    assert c.commit(Add("a")) == 1
+    assert number(c, "a") == 1
+    assert number(c, "b") == 150
+
+
+def test_an_outcome_that_stays_unknown_is_reported_as_unknown(doubtful: Doubtful) -> None:
+    clock = ManualClock()
+    c = committer(doubtful, clock=clock)  # type: ignore[arg-type]  # a wrapper of a backend
+    doubtful.plan = ["before"] * 1_000_000
+    with pytest.raises(OutcomeUnknownError):
+        c.commit(Add("a"))
+
+
+def test_a_busy_database_changes_nothing_and_says_so(doubtful: Doubtful) -> None:
+    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
+    doubtful.plan = ["busy"]
+    with pytest.raises(TryAgainError):
+        c.commit(Add("a"))
+    assert number(c, "a") == 0
+
+
+def test_once_in_doubt_a_busy_database_is_asked_until_it_tells(doubtful: Doubtful) -> None:
+    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
+    doubtful.plan = ["after", "busy", "busy"]
+    assert c.commit(Add("a")) == 1
+    assert number(c, "a") == 1
+
+
+def test_once_in_doubt_no_error_is_reported_as_nothing_changed(doubtful: Doubtful) -> None:
+    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
+    doubtful.plan = ["after", "broken"]
+    with pytest.raises(OutcomeUnknownError):
+        c.commit(Add("a"))
+    assert number(c, "a") == 1
+
+
+def test_rows_are_acknowledged_before_the_swap() -> None:
+    doubtful = Doubtful(open_backend(f"memory:{uuid.uuid4()}"), transactional=False)
+    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
+    c.commit(Add("a"))
+    head = c.read().head
+    assert head.commit in doubtful.rows_written
+
+
+def test_rows_in_doubt_change_nothing() -> None:
+    doubtful = Doubtful(open_backend(f"memory:{uuid.uuid4()}"), transactional=False)
+    c = committer(doubtful, deadline_ms=1_000.0)  # type: ignore[arg-type]  # a backend in all but name
+    c.commit(Add("a"))
+
+    def lost(*_: object) -> None:
+        raise OutcomeUnknownError("lost on the way back")
+
+    doubtful.write_objects = lost  # type: ignore[method-assign]  # no answer comes from here on
+    with pytest.raises(TryAgainError):
+        c.commit(Add("a"))
+    assert number(c, "a") == 1
+
+
+def test_a_requirement_that_fails_on_an_old_head_is_judged_again_on_the_newest() -> None:
+    backend = open_backend(f"memory:{uuid.uuid4()}")
+    one, two = committer(backend), committer(backend)
+    one.commit(Add("a"))
+    two.commit(Add("a"))
+    assert one.commit(Add("a", expect=2)) == 3
+
+
+class Fill(Add):
+    """Make the box hold `amount`; nothing changes if it does."""
+
+    def apply(self, state: State, prepared: object) -> int:
+        found = state.lookup("names", self.name)
+        if found is not None and state.get(found.pointer, Box).number == self.amount:
+            return self.amount
+        after = state.add(Box(self.amount))
+        state.put("names", self.name, Entry(after))
+        state.log(LogEntry(b"", "tester", 1, "fill", 7, self.name, 0, after))
+        return self.amount
+
+
+def test_that_nothing_is_to_be_changed_is_judged_on_the_newest_head() -> None:
+    backend = open_backend(f"memory:{uuid.uuid4()}")
+    one, two = committer(backend), committer(backend)
+    one.commit(Fill("a", 1))
+    two.commit(Fill("a", 2))
+    assert one.commit(Fill("a", 1)) == 1
+    assert number(two, "a") == 1
+
+
+def test_a_requirement_that_fails_on_the_newest_head_fails_alone() -> None:
+    c = committer()
+    c.commit(Add("a"))
+    with pytest.raises(CommitFailedError, match="holds 1, not 5"):
+        c.commit(Add("a", expect=5))
+    assert number(c, "a") == 1
+    assert c.read().head.number == 1
+
+
+def test_two_processes_that_count_lose_nothing() -> None:
+    backend = open_backend(f"memory:{uuid.uuid4()}")
+    both = [committer(backend), committer(backend)]
+
+    def count(c: object) -> None:
+        for _ in range(200):
+            c.commit(Add("a"))  # type: ignore[attr-defined]  # a committer
+
+    threads = [threading.Thread(target=count, args=(c,)) for c in both for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert number(both[0], "a") == 1_600
+
+
+def test_after_a_conflict_elsewhere_a_change_is_not_run_again() -> None:
+    backend = open_backend(f"memory:{uuid.uuid4()}")
+    one, two = committer(backend), committer(backend)
+    one.commit(Add("a"))
+    two.commit(Add("b"))
+    change = Add("a")
+    assert one.commit(change) == 2
+    assert change.runs == 1
+
+
+def test_after_a_conflict_on_what_it_read_a_change_is_run_again() -> None:
+    backend = open_backend(f"memory:{uuid.uuid4()}")
+    one, two = committer(backend), committer(backend)
+    one.commit(Add("a"))
+    two.commit(Add("a"))
+    change = Add("a")
+    assert one.commit(change) == 3
+    assert change.runs == 2
+
+
+def test_changes_that_wait_together_go_into_few_commits_and_a_failing_one_fails_alone() -> None:
+    c = committer()
+    gate = threading.Event()
+
+    class Slow(Add):
+        def apply(self, state: object, prepared: object) -> int:
+            gate.wait(10)
+            return super().apply(state, prepared)  # type: ignore[arg-type]  # a state
+
+    results: list[object] = []
+
+    def run(change: Add) -> None:
+        try:
+            results.append(c.commit(change))
+        except CommitFailedError as error:
+            results.append(error)
+
+    first = threading.Thread(target=run, args=(Slow("slow"),))
+    first.start()
+    others = [
+        threading.Thread(target=run, args=(Add("a", expect=-1 if n == 5 else None),)) for n in range(20)
+    ]
+    for thread in others:
+        thread.start()
+    while len(c._group._waiting) < 20:
+        pass
+    gate.set()
+    for thread in [first, *others]:
+        thread.join()
+    assert sum(isinstance(r, CommitFailedError) for r in results) == 1
+    assert number(c, "a") == 19
+    assert c.read().head.number == 2
+    assert len(list(entries(c.read().store, c.read().head))) == 20
+
+
+def test_the_same_operation_is_done_once_and_answered_twice() -> None:
+    c = committer()
+    operation = Operation(KEY, "tester", b"digest")
+    assert c.commit(Add("a", operation=operation)) == 1
+    c.commit(Add("a"))
+    assert c.commit(Add("a", operation=operation)) == 1
+    assert number(c, "a") == 2
+
+
+def test_the_same_operation_id_with_another_request_is_refused() -> None:
+    c = committer()
+    c.commit(Add("a", operation=Operation(KEY, "tester", b"one")))
+    with pytest.raises(UnprocessableError):
+        c.commit(Add("a", operation=Operation(KEY, "tester", b"two")))
+
+
+def test_the_same_operation_id_of_another_principal_is_another_operation() -> None:
+    c = committer()
+    c.commit(Add("a", operation=Operation(KEY, "one", b"d")))
+    assert c.commit(Add("a", operation=Operation(KEY, "two", b"d"))) == 2
+
+
+def test_a_duplicate_in_the_same_batch_joins_the_first() -> None:
+    backend = open_backend(f"memory:{uuid.uuid4()}")
+    c = committer(backend)
+    operation = Operation(KEY, "tester", b"d")
+    threads = [threading.Thread(target=lambda: c.commit(Add("a", operation=operation))) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert number(c, "a") == 1
+
+
+def test_operation_ids_older_than_their_lifetime_are_cut_off_when_the_index_spills() -> None:
+    clock = ManualClock()
+    c = committer(clock=clock, operation_lifetime_ms=60_000)
+
+    def operation(n: int) -> Operation:
+        return Operation(clock.now_ms().to_bytes(6, "big") + n.to_bytes(10, "big"), "tester", b"d" * 12)
+
+    first = operation(0)
+    for n in range(500):
+        c.commit(Add("a", operation=first if n == 0 else operation(n)))
+        clock.advance(1_000)
+    index = c.read().index("operations")
+    assert index.get(first.key) is None
+    assert sum(1 for _ in index.range()) < 400
+
+
+def test_a_reference_that_never_stops_moving_is_given_up_in_time_with_nothing_changed() -> None:
+    backend = open_backend(f"memory:{uuid.uuid4()}")
+    clock = ManualClock()
+    c, other = committer(backend, clock=clock, deadline_ms=1_000.0), committer(backend)
+
+    class Busy(Add):
+        def apply(self, state: object, prepared: object) -> int:
+            other.commit(Add("a"))
+            return super().apply(state, prepared)  # type: ignore[arg-type]  # a state
+
+    with pytest.raises(TryAgainError):
+        c.commit(Busy("a"))
+    assert number(c, "a") == other.read().head.number
+
+
+@pytest.mark.parametrize("minutes", [-31, 31], ids=["forgotten since", "ahead of time"])
+def test_an_operation_id_that_cannot_be_remembered_is_refused(minutes: int) -> None:
+    clock = ManualClock()
+    c = committer(clock=clock)
+    at = clock.now_ms() + minutes * 60_000
+    with pytest.raises(BadRequestError, match="idempotency key"):
+        c.commit(Add("a", operation=Operation(at.to_bytes(6, "big") + b"\x70" * 10, "tester", b"d")))
+    assert number(c, "a") == 0
+
+
+@pytest.mark.parametrize(
+    ("ahead", "lifetime"),
+    [(20 * 60_000, 30 * 60_000), (0, 60_000)],
+    ids=["a clock that is ahead", "a shorter lifetime"],
+)
+def test_what_another_process_forgot_is_refused_rather_than_done_twice(ahead: int, lifetime: int) -> None:
+    backend, start = open_backend(f"memory:{uuid.uuid4()}"), ManualClock().now_ms()
+    clock, theirs = ManualClock(start), ManualClock(start + ahead)
+    mine, other = (
+        committer(backend, clock=clock),
+        committer(backend, clock=theirs, operation_lifetime_ms=lifetime),
+    )
+    operation = Operation(KEY, "tester", b"d")
+    mine.commit(Add("a", operation=operation))
+    for n in range(300):
+        clock.advance(4_000)
+        theirs.advance(4_000)
+        id = theirs.now_ms().to_bytes(6, "big") + n.to_bytes(10, "big")
+        other.commit(Add("b", operation=Operation(id, "tester", b"d")))
+    assert mine.read().index("operations").get(operation.key) is None
+    with pytest.raises(BadRequestError, match="idempotency key"):
+        mine.commit(Add("a", operation=operation))
+    assert number(mine, "a") == 1
+
+
+def make_newer(backend: Backend, id: int, type: bytes) -> None:
+    """Let an object's row say that a much newer release wrote it."""
+    key = ObjectKey(id)
+    row = backend.read_objects("r", [key])[key]
+    newer = row.replace(type + b"\x01", type + b"\x7f", 1)
+    assert newer != row
+    backend.delete_objects("r", [key])
+    backend.write_objects("r", [ObjectRow(*key, newer)])
+
+
+def test_after_a_commit_of_a_newer_release_nothing_is_changed() -> None:
+    backend = open_backend(f"memory:{uuid.uuid4()}")
+    committer(backend).commit(Add("a"))
+    make_newer(backend, committer(backend).read().head.commit, b"\xa6commit")
+    assert number(committer(backend), "a") == 1
+    with pytest.raises(NewerFormatError, match="revision 127"):
+        committer(backend).commit(Add("a"))
+    assert number(committer(backend), "a") == 1
+
+
+def shard_of_names(c: Committer) -> int:
+    """The root of the tree of the index `names`, 0 while all of it is embedded in the commit."""
+    commit = c.read().commit
+    return commit.index_roots[commit.index_names.index("names")].shard if commit.index_names else 0
+
+
+def add_many(c: Committer) -> None:
+    """Enough new names that the index spills into its shards."""
+    for n in range(200):
+        c.commit(Add(f"z{n:04}"))
+
+
+def test_an_index_shard_of_a_newer_release_is_read_but_not_rewritten() -> None:
+    backend = open_backend(f"memory:{uuid.uuid4()}")
+    first = committer(backend)
+    while not shard_of_names(first):
+        first.commit(Add(f"k{first.read().head.number:04}"))
+    make_newer(backend, shard_of_names(first), b"\xa4leaf")
+    c = committer(backend)
+    assert number(c, "k0000") == 1
+    with pytest.raises(NewerFormatError, match="revision 127"):
+        add_many(c)
+    assert number(committer(backend), "k0000") == 1

@@ -1,0 +1,118 @@
+"""An index against a plain dictionary, in any order of operations."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from polaris_spark.index import Entry, Index, IndexRoot, check
+from tests.index.support import FIRST_ID, TINY, Shelf, out_of_bounds
+
+short = st.lists(st.sampled_from([b"\x00", b"\x01", b"\x02", b"\x03", b"a", b"b", b"\xff"]), max_size=5)
+keys = st.one_of(
+    st.integers(0, 400).map(lambda number: b"\x02ns\x01ttable_%03d" % number),
+    short.map(b"".join),
+)
+entries = st.builds(
+    Entry,
+    st.one_of(st.just(0), st.integers(FIRST_ID, FIRST_ID + 1000)),
+    st.one_of(st.just(b""), st.binary(max_size=12)),
+)
+runs = st.tuples(st.integers(0, 380), st.integers(1, 120), st.integers(1, 7))
+
+
+class IndexMachine(RuleBasedStateMachine):
+    """Working copy, roots and savepoints must agree with a dictionary and its copies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shelf = Shelf()
+        self.index = Index(IndexRoot(), self.shelf.read, TINY)
+        self.model: dict[bytes, Entry] = {}
+        self.savepoints: list[tuple[int, dict[bytes, Entry]]] = []
+        self.tree_is_in_bounds = True
+
+    @rule(key=keys, entry=entries)
+    def put(self, key: bytes, entry: Entry) -> None:
+        self.index.put(key, entry)
+        self.model[key] = entry
+
+    @rule(run=runs, entry=entries)
+    def put_a_run(self, run: tuple[int, int, int], entry: Entry) -> None:
+        for number in range(run[0], run[0] + run[1] * run[2], run[2]):
+            self.put(b"\x02ns\x01ttable_%03d" % number, entry)
+
+    @rule(key=keys)
+    def remove(self, key: bytes) -> None:
+        self.index.remove(key)
+        self.model.pop(key, None)
+
+    @rule(start=keys, end=keys)
+    def remove_a_range(self, start: bytes, end: bytes) -> None:
+        for key, _ in list(self.index.range(start, end)):
+            self.remove(key)
+        assert self.index.is_empty_range(start, end)
+
+    @rule()
+    def take_a_savepoint(self) -> None:
+        self.savepoints.append((self.index.savepoint(), self.model.copy()))
+
+    @precondition(lambda self: self.savepoints)
+    @rule(data=st.data())
+    def roll_back(self, data: st.DataObject) -> None:
+        chosen = data.draw(st.integers(0, len(self.savepoints) - 1))
+        token, model = self.savepoints[chosen]
+        del self.savepoints[chosen + 1 :]
+        self.index.rollback(token)
+        self.model = model.copy()
+
+    @rule()
+    def go_on_with_a_copy(self) -> None:
+        original, self.index = self.index, self.index.copy()
+        original.put(b"other", Entry(1))
+        original.remove(b"a")
+        self.savepoints.clear()
+
+    @rule(quota=st.sampled_from([0, 40, 300, 1000, 100_000]))
+    def freeze(self, quota: int) -> None:
+        root, shards = self.index.freeze(quota, self.shelf.new_id)
+        self.shelf.write(shards)
+        again = Index(root, self.shelf.read, TINY)
+        assert list(check(root, self.shelf.read)) == []
+        assert out_of_bounds(root, self.shelf, TINY) == []
+        assert again.embedded_bytes <= quota
+        if quota == 0:
+            assert root.count == len(self.model)
+        self.index = again
+        self.savepoints.clear()
+
+    @rule(key=keys)
+    def get(self, key: bytes) -> None:
+        assert self.index.get(key) == self.model.get(key)
+
+    @rule(wanted=st.lists(keys, max_size=20))
+    def get_many(self, wanted: list[bytes]) -> None:
+        assert self.index.get_many(wanted) == [self.model.get(key) for key in wanted]
+
+    @rule(start=keys, end=st.one_of(st.none(), keys), reverse=st.booleans())
+    def iterate(self, start: bytes, end: bytes | None, reverse: bool) -> None:
+        found = list(self.index.range(start, end, reverse=reverse))
+        expected = [
+            item for item in self.model.items() if start <= item[0] and (end is None or item[0] < end)
+        ]
+        assert found == sorted(expected, reverse=reverse)
+        assert self.index.is_empty_range(start, end) == (not expected)
+
+    @invariant()
+    def embedded_bytes_are_what_the_embedded_part_takes(self) -> None:
+        root, _ = self.index.freeze(1 << 30, self.shelf.new_id)
+        assert self.index.embedded_bytes == Index(root, self.shelf.read, TINY).embedded_bytes
+
+    def teardown(self) -> None:
+        assert dict(self.index.range()) == self.model
+        assert list(self.index.range(reverse=True)) == sorted(self.model.items(), reverse=True)
+
+
+TestIndexAgainstADictionary = IndexMachine.TestCase
+TestIndexAgainstADictionary.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

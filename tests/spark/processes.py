@@ -1,0 +1,57 @@
+"""The processes of a session: its JVM, and the Python child that answers for the catalog."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+def jvm_process(spark: SparkSession) -> int:
+    """Return the process id of a session's JVM."""
+    return int(_handle(spark).pid())
+
+
+def bridge_process(spark: SparkSession) -> int:
+    """Return the process id of the one child that answers for the catalogs of a session."""
+    [found] = bridge_processes(spark)
+    return found
+
+
+def bridge_processes(spark: SparkSession) -> list[int]:
+    """Return the process ids of all such children: none for a moment after one was killed."""
+    children = _handle(spark).children().toArray()
+    return [int(child.pid()) for child in children if _is_bridge(child)]
+
+
+def is_running(process: int) -> bool:
+    """Say whether a process exists and is more than an exit code that nobody has fetched."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{process}/stat", encoding="utf-8") as stat:
+        return stat.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 15) -> bool:
+    """Wait for what another process does; return whether it did."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return condition()
+
+
+def _handle(spark: SparkSession) -> Any:
+    jvm = spark._jvm
+    assert jvm is not None
+    return jvm.java.lang.ProcessHandle.current()
+
+
+def _is_bridge(child: Any) -> bool:
+    return "polaris_spark.spark.bridge" in child.info().commandLine().orElse("")

@@ -1,0 +1,123 @@
+"""The child process: one for all catalogs, replaced when it dies, gone when its driver is."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from tests.spark.catalogs import add_catalog
+from tests.spark.processes import bridge_process, bridge_processes, eventually, is_running
+from tests.spark.two_drivers import Driver
+
+if TYPE_CHECKING:
+    from conftest import CatalogPlace
+
+
+def test_one_child_serves_all_catalogs_of_a_session(spark: SparkSession, place: CatalogPlace) -> None:
+    spark.sql("SHOW NAMESPACES IN polaris").collect()
+    before = bridge_process(spark)
+    spark.sql(f"SHOW NAMESPACES IN {add_catalog(spark, store=place.store, warehouse='/w')}").collect()
+    assert bridge_process(spark) == before
+
+
+class Killer(threading.Thread):
+    """Kills the child at random moments, and lets a request through between two kills.
+
+    A request is sent twice at most, so a child that is killed before the repeated one is answered would make
+    its outcome unknown, which is not what is asked here.
+    """
+
+    def __init__(self, spark: SparkSession, acknowledged: list[int]) -> None:
+        super().__init__()
+        self.spark = spark
+        self.acknowledged = acknowledged
+        self.killed: set[int] = set()
+        self.done = threading.Event()
+        self.random = random.Random(4711)
+
+    def run(self) -> None:
+        seen = -1
+        while not self.done.wait(self.random.uniform(0.01, 0.1)):
+            if len(self.acknowledged) == seen:
+                continue
+            for child in set(bridge_processes(self.spark)) - self.killed:
+                seen = len(self.acknowledged)
+                os.kill(child, signal.SIGKILL)
+                self.killed.add(child)
+
+
+def test_every_acknowledged_commit_is_there_exactly_once_though_the_child_is_killed_again_and_again(
+    spark: SparkSession, namespace: str
+) -> None:
+    spark.sql(f"CREATE TABLE {namespace}.stream (n INT)")
+    acknowledged: list[int] = []
+    killer = Killer(spark, acknowledged)
+    killer.start()
+    try:
+        for n in range(20):
+            spark.sql(f"INSERT INTO {namespace}.stream VALUES ({n})")
+            acknowledged.append(n)
+    finally:
+        killer.done.set()
+        killer.join()
+    assert len(killer.killed) >= 5
+    assert sorted(row.n for row in spark.table(f"{namespace}.stream").collect()) == acknowledged
+    assert spark.table(f"{namespace}.stream.snapshots").count() == 20
+
+
+def test_no_namespace_is_lost_or_made_twice_though_the_child_is_killed_again_and_again(
+    spark: SparkSession, namespace: str
+) -> None:
+    acknowledged: list[int] = []
+    killer = Killer(spark, acknowledged)
+    killer.start()
+    try:
+        for n in range(60):
+            # Without the operation id of the first attempt, the second would say that it already exists.
+            spark.sql(f"CREATE NAMESPACE {namespace}.n{n:02}")
+            acknowledged.append(n)
+    finally:
+        killer.done.set()
+        killer.join()
+    assert len(killer.killed) >= 5
+    listed = [row.namespace for row in spark.sql(f"SHOW NAMESPACES IN {namespace}").collect()]
+    assert len(listed) == 60
+
+
+def test_threads_are_answered_side_by_side(spark: SparkSession, namespace: str) -> None:
+    def create(n: int) -> None:
+        spark.sql(f"CREATE NAMESPACE {namespace}.thread{n}")
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(create, range(40)))
+    assert spark.sql(f"SHOW NAMESPACES IN {namespace}").count() == 40
+
+
+def test_threads_that_have_ended_leave_no_connections(spark: SparkSession) -> None:
+    def connections() -> int:
+        return len(os.listdir(f"/proc/{bridge_process(spark)}/fd"))
+
+    def ask_on_a_thread_of_its_own() -> None:
+        thread = threading.Thread(target=spark.sql, args=("SHOW NAMESPACES IN polaris",))
+        thread.start()
+        thread.join()
+
+    ask_on_a_thread_of_its_own()
+    before = connections()
+    for _ in range(60):
+        ask_on_a_thread_of_its_own()
+    assert connections() < before + 30
+
+
+def test_a_driver_that_is_killed_leaves_no_child(place: CatalogPlace) -> None:
+    mortal = Driver(place.store, place.warehouse)
+    assert is_running(mortal.child)
+    os.kill(mortal.jvm, signal.SIGKILL)
+    mortal.process.kill()
+    assert eventually(lambda: not is_running(mortal.child))

@@ -1,0 +1,192 @@
+"""The namespace ``system``: listed views, Iceberg's procedures, and nothing else."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import Row, SparkSession
+
+from tests.spark.catalogs import add_catalog
+from tests.views.catalogs import Catalog
+
+if TYPE_CHECKING:
+    from conftest import CatalogPlace
+
+VIEWS = (
+    "objects",
+    "references",
+    "index",
+    "commits",
+    "changes",
+    "namespaces",
+    "tables",
+    "views",
+    "snapshots",
+)
+
+
+def test_its_views_are_listed(spark: SparkSession) -> None:
+    listed = spark.sql("SHOW TABLES IN polaris.system").collect()
+    assert [row.tableName for row in listed] == list(VIEWS)
+
+
+def test_it_is_not_listed_among_the_namespaces(spark: SparkSession, namespace: str) -> None:
+    listed = [row.namespace for row in spark.sql("SHOW NAMESPACES IN polaris").collect()]
+    assert namespace.removeprefix("polaris.") in listed
+    assert "system" not in listed
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE NAMESPACE polaris.system",
+        "CREATE NAMESPACE polaris.System",
+        "CREATE NAMESPACE polaris.system.inner",
+        "DROP NAMESPACE polaris.system",
+        "ALTER NAMESPACE polaris.system SET PROPERTIES ('a' = 'b')",
+        "CREATE TABLE polaris.system.mine (n INT)",
+        "CREATE TABLE polaris.system.mine AS SELECT 1 AS n",
+        "CREATE VIEW polaris.system.mine AS SELECT 1 AS n",
+        "DROP TABLE polaris.system.tables",
+        "DROP TABLE polaris.system.tables PURGE",
+    ],
+)
+def test_nothing_can_be_made_or_removed_there(spark: SparkSession, statement: str) -> None:
+    with pytest.raises(Exception, match=r"read-only views|already exists"):
+        spark.sql(statement)
+
+
+def test_a_view_that_does_not_exist_is_not_found(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        spark.table("polaris.system.nothing")
+
+
+def test_icebergs_own_procedures_are_there(spark: SparkSession, namespace: str) -> None:
+    spark.sql(f"CREATE TABLE {namespace}.t AS SELECT 1 AS n")
+    first = spark.table(f"{namespace}.t.snapshots").collect()[0].snapshot_id
+    spark.sql(f"INSERT INTO {namespace}.t VALUES (2)")
+    spark.sql(f"CALL polaris.system.rollback_to_snapshot('{namespace.removeprefix('polaris.')}.t', {first})")
+    assert [row.n for row in spark.table(f"{namespace}.t").collect()] == [1]
+
+
+def names(spark: SparkSession, query: str, namespace: str) -> list[str]:
+    wanted = namespace.removeprefix("polaris.")
+    return sorted(row.name for row in spark.sql(f"{query} WHERE namespace = '{wanted}'").collect())
+
+
+@pytest.fixture
+def two_commits(spark: SparkSession, namespace: str) -> Row:
+    """A table made by one commit and another made by the next; returns the first commit."""
+    spark.sql(f"CREATE TABLE {namespace}.early (n INT)")
+    [first] = spark.sql(
+        "SELECT commit_id, committed_at FROM polaris.system.commits ORDER BY number DESC LIMIT 1"
+    ).collect()
+    spark.sql(f"CREATE TABLE {namespace}.late (n INT)")
+    return first
+
+
+def test_its_views_show_the_catalog_of_this_moment(
+    spark: SparkSession, namespace: str, two_commits: Row
+) -> None:
+    assert names(spark, "SELECT * FROM polaris.system.tables", namespace) == ["early", "late"]
+
+
+def test_its_views_show_the_catalog_as_of_a_commit(
+    spark: SparkSession, namespace: str, two_commits: Row
+) -> None:
+    for version in (two_commits.commit_id, f"'{two_commits.commit_id}'"):
+        query = f"SELECT * FROM polaris.system.tables VERSION AS OF {version}"
+        assert names(spark, query, namespace) == ["early"]
+
+
+def test_its_views_show_the_catalog_as_of_a_time(
+    spark: SparkSession, namespace: str, two_commits: Row
+) -> None:
+    query = f"SELECT * FROM polaris.system.tables TIMESTAMP AS OF '{two_commits.committed_at}'"
+    assert names(spark, query, namespace) == ["early"]
+
+
+@pytest.mark.parametrize("pushdown", ["true", "false"])
+def test_two_scans_of_one_view_filter_for_themselves(
+    spark: SparkSession, namespace: str, two_commits: Row, pushdown: str
+) -> None:
+    wanted = namespace.removeprefix("polaris.")
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", pushdown)
+    try:
+        joined = spark.sql(
+            f"""SELECT a.name AS a, b.name AS b FROM polaris.system.tables a, polaris.system.tables b
+            WHERE a.namespace = '{wanted}' AND b.namespace = '{wanted}' AND a.name = 'early' AND b.name = 'late'"""
+        ).collect()
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert joined == [Row(a="early", b="late")]
+
+
+def test_plans_show_the_view_and_nothing_of_how_to_reach_the_store(
+    spark: SparkSession, place: CatalogPlace
+) -> None:
+    plan = spark.sql("EXPLAIN EXTENDED SELECT * FROM polaris.system.tables").collect()[0].plan
+    described = str(spark.sql("DESCRIBE EXTENDED polaris.system.tables").collect())
+    assert "BatchScan system.tables" in plan
+    assert str(place.directory) not in plan + described
+
+
+def test_its_views_are_joined_with_tables(spark: SparkSession, namespace: str, two_commits: Row) -> None:
+    spark.sql(f"CREATE TABLE {namespace}.owners AS SELECT 'early' AS name, 'ops' AS owner")
+    joined = spark.sql(
+        f"SELECT o.owner FROM polaris.system.tables t JOIN {namespace}.owners o ON t.name = o.name"
+        f" WHERE t.namespace = '{namespace.removeprefix('polaris.')}'"
+    )
+    assert [row.owner for row in joined.collect()] == ["ops"]
+
+
+@pytest.mark.parametrize("change", ["INSERT INTO {} SELECT * FROM {}", "DELETE FROM {}", "TRUNCATE TABLE {}"])
+def test_its_views_cannot_be_written(spark: SparkSession, change: str) -> None:
+    with pytest.raises(AnalysisException, match="does not support"):
+        spark.sql(change.replace("{}", "polaris.system.tables"))
+
+
+def test_its_views_cannot_be_streamed(spark: SparkSession) -> None:
+    with pytest.raises(AnalysisException, match="does not support"):
+        spark.readStream.table("polaris.system.changes")
+
+
+def test_only_the_columns_that_a_query_needs_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    made = Catalog(tmp_path / "c.db")
+    made.namespace("db")
+    made.table("db", "t")
+    made.session.close()
+    name = add_catalog(spark, store=made.store, catalog="polaris", python=sys.executable)
+    tables = f"{name}.system.tables"
+    [found] = spark.sql(f"SELECT content_id FROM {tables}").collect()
+    with sqlite3.connect(tmp_path / "c.db") as database:
+        database.execute("DELETE FROM objects WHERE id = ?", found)
+    # Names and ids stand in the index; the object that says where the table lies is missing.
+    assert spark.sql(f"SELECT count(*) AS n FROM {tables}").collect() == [Row(n=1)]
+    assert spark.sql(f"SELECT name FROM {tables} WHERE namespace = 'db'").collect() == [Row(name="t")]
+    with pytest.raises(Exception, match=str(found.content_id)):
+        spark.sql(f"SELECT name FROM {tables} WHERE location <> ''").collect()
+
+
+def test_a_part_of_a_column_can_be_asked_for(spark: SparkSession, two_commits: Row) -> None:
+    query = "SELECT recent.number AS numbers FROM polaris.system.references WHERE catalog = 'polaris'"
+    [branch] = spark.sql(query).collect()
+    assert len(branch.numbers) > 1
+    assert branch.numbers == sorted(branch.numbers, reverse=True)
+
+
+def test_a_cached_view_is_read_anew_once_it_is_refreshed(spark: SparkSession, namespace: str) -> None:
+    query = "SELECT * FROM polaris.system.tables"
+    spark.sql("CACHE TABLE polaris.system.tables")
+    try:
+        spark.sql(f"CREATE TABLE {namespace}.t (n INT)")
+        assert names(spark, query, namespace) == []
+        spark.sql("REFRESH TABLE polaris.system.tables")
+        assert names(spark, query, namespace) == ["t"]
+    finally:
+        spark.sql("UNCACHE TABLE polaris.system.tables")

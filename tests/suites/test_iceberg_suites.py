@@ -1,0 +1,80 @@
+"""Iceberg's own suites of catalogs, run by Maven against ours over the bridge, with and without metadata files."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+import pytest
+
+SHIM = Path(__file__).parents[2] / "jvm-shim"
+
+pytestmark = pytest.mark.suites
+
+SUITES = {
+    "CatalogEveryCommitSuite": 106,
+    "CatalogNeverSuite": 106,
+    "ViewEveryCommitSuite": 51,
+    "ViewNeverSuite": 51,
+}
+"""How many tests each suite has, so that none can get lost."""
+
+EMPTY_NAMESPACE = {
+    "createAndDropEmptyNamespace",
+    "listNamespacesWithEmptyNamespace",
+    "listTablesInEmptyNamespace",
+    "listViewsInEmptyNamespace",
+    "namespacePropertiesOnEmptyNamespace",
+}
+"""What Iceberg skips for its own REST catalog, too: the protocol's paths cannot name the empty namespace."""
+
+
+class Outcome(NamedTuple):
+    """Names of a suite's tests."""
+
+    run: list[str]
+    failed: list[str]
+    skipped: list[str]
+
+
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """What Surefire reports of each suite."""
+    if "suites" not in request.config.option.markexpr:
+        pytest.skip(
+            "Iceberg's suites take a minute and have Maven load what they need: `pytest -m suites` runs them"
+        )
+    copy = tmp_path_factory.mktemp("suites") / "jvm-shim"
+    shutil.copytree(SHIM, copy, ignore=shutil.ignore_patterns("target"))
+    command = ["mvn", "-q", "-B", "-Psuites", "test", f"-Dpolaris.python={sys.executable}"]
+    ran = subprocess.run(command, cwd=copy, text=True, capture_output=True, check=False)
+    reports = sorted((copy / "target" / "surefire-reports").glob("*.xml"))
+    assert reports, f"'{' '.join(command)}' ran no suite:\n{ran.stdout[-10_000:]}{ran.stderr[-10_000:]}"
+    return {path.stem.rsplit(".", 1)[-1]: outcome_of(path) for path in reports}
+
+
+def outcome_of(report: Path) -> Outcome:
+    """The outcome that one of Surefire's reports tells."""
+    outcome = Outcome([], [], [])
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        name = case.attrib["name"]
+        outcome.run.append(name)
+        if case.find("skipped") is not None:
+            outcome.skipped.append(name)
+        for kind in ("failure", "error"):
+            found = case.find(kind)
+            if found is not None:
+                outcome.failed.append(f"{name}: {found.get('message')}")
+    return outcome
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_suite_of_iceberg_passes(outcomes: dict[str, Outcome], suite: str) -> None:
+    outcome = outcomes[suite]
+    assert outcome.failed == []
+    assert len(outcome.run) == SUITES[suite]
+    assert set(outcome.skipped) <= EMPTY_NAMESPACE

@@ -1,0 +1,148 @@
+"""What the README shows exists: commands, options, properties, views, files; and its Python compiles."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from polaris_spark import config
+from polaris_spark.cli import app
+from polaris_spark.config import Properties
+from polaris_spark.errors import StoreURIError
+from polaris_spark.spark.options import DESCRIPTIONS
+from polaris_spark.spark.views import VIEWS
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
+
+
+def blocks(language: str) -> list[str]:
+    """The README's code blocks in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def section(title: str) -> str:
+    """The text below a heading of the second level."""
+    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def table(text: str, header: str) -> list[list[str]]:
+    """The rows of the table whose header begins so; cells without backquotes."""
+    lines = text[text.index(f"| {header} |") :].splitlines()[2:]
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip().strip("`") for cell in line.strip("|").split("|")])
+    return rows
+
+
+def options_of(command: str) -> set[str]:
+    """The options of a command, without --help."""
+    return {
+        name
+        for one in COMMANDS[command].params
+        for name in (*one.opts, *one.secondary_opts)
+        if name[:2] == "--"
+    }
+
+
+def shown_commands() -> list[list[str]]:
+    """Every line of a shell block that runs polaris-spark, as words."""
+    lines = [part for block in blocks("sh") for line in block.splitlines() for part in line.split("&&")]
+    words = [shlex.split(line, comments=True) for line in lines if "polaris-spark " in line]
+    return [line for line in words if Path(line[0]).name == "polaris-spark"]
+
+
+def test_it_begins_with_the_two_commands() -> None:
+    demo, test = blocks("sh")[:2]
+    assert demo.strip() == (
+        "python3 -m venv .venv && .venv/bin/pip install -e '.[demo]' && .venv/bin/polaris-spark demo"
+    )
+    assert test.strip() == "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest"
+
+
+@pytest.mark.parametrize("line", shown_commands(), ids=" ".join)
+def test_commands_that_it_shows_exist(line: list[str]) -> None:
+    command, options = line[1], {word for word in line[2:] if word.startswith("--")}
+    assert command in COMMANDS
+    assert options <= options_of(command)
+
+
+def test_every_command_is_listed_with_its_options() -> None:
+    listed = {row[0]: set(re.findall(r"--[a-z-]+", row[1])) for row in table(README, "command | options")}
+    assert listed == {name: options_of(name) for name in COMMANDS}
+
+
+def test_every_property_is_listed_and_every_listed_one_exists() -> None:
+    listed = {row[0] for row in table(README, "property | default | meaning")}
+    assert listed == {"store", "store.<option>", *config._PARSERS}
+
+
+@pytest.mark.parametrize("row", table(README, "property | default | meaning"), ids=lambda row: row[0])
+def test_defaults_of_properties_are_right(row: list[str]) -> None:
+    name, default = row[:2]
+    if name == "store":
+        with pytest.raises(StoreURIError, match="missing"):
+            Properties.parse({})
+        return
+    if name == "store.<option>":
+        assert Properties.parse({"store": "memory:"}).store_options == {}
+        return
+    field, plain = name.replace("-", "_"), Properties.parse({"store": "memory:"})
+    if getattr(plain, field) is None:
+        assert " " in default  # said in words
+    else:
+        assert getattr(Properties.parse({"store": "memory:", name: default}), field) == getattr(plain, field)
+
+
+def test_every_view_is_listed_with_its_columns() -> None:
+    listed = {}
+    for found in re.finditer(
+        r"^- \*\*(\w+)\*\*: (.*?)(?=^- |\n\n)", section("The catalog as tables"), re.M | re.S
+    ):
+        listed[found[1]] = re.findall(r"`([^`]*)`", " ".join(found[2].split()))
+    assert listed == {
+        name: [f"{column.name} {column.type.simpleString()}" for column in view.columns]
+        for name, view in VIEWS.items()
+    }
+
+
+def test_every_option_of_the_data_source_is_listed() -> None:
+    listed = {row[0]: row[1] for row in table(section("The catalog as tables"), "option | meaning")}
+    assert listed == DESCRIPTIONS
+
+
+@pytest.mark.parametrize("snippet", blocks("python"), ids=lambda text: text.strip().splitlines()[-1])
+def test_python_compiles(snippet: str) -> None:
+    assert compile(snippet, "README.md", "exec")
+
+
+def test_the_program_without_a_jvm_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (snippet,) = [text for text in blocks("python") if "connect(" in text]
+    exec(compile(snippet, "README.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("200 {'namespaces': [['shop']]")
+
+
+def test_files_that_it_links_to_exist() -> None:
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_modules_that_it_names_can_be_imported() -> None:
+    import importlib
+
+    for name in re.findall(r"python -m ([a-z_.]+)", README):
+        if name != "venv":
+            assert importlib.import_module(name)
+
+
+def test_the_performance_section_says_how_to_measure() -> None:
+    assert "python -m polaris_spark.testing.bench" in section("Performance")

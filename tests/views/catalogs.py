@@ -1,0 +1,136 @@
+"""Catalogs to look at, and views read as Spark reads them, without Spark."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSourceReader, Filter
+
+import polaris_spark
+from polaris_spark.clock import Clock
+from polaris_spark.spark.datasource import PolarisObjects
+
+SCHEMA = {
+    "type": "struct",
+    "schema-id": 0,
+    "fields": [
+        {"id": 1, "name": "n", "required": False, "type": "long"},
+        {"id": 2, "name": "day", "required": False, "type": "date"},
+    ],
+}
+SPEC = {"fields": [{"name": "by_day", "transform": "identity", "source-id": 2, "field-id": 1000}]}
+Row = dict[str, Any]
+
+
+class Catalog:
+    """A catalog of a temporary store, spoken to through the protocol."""
+
+    def __init__(self, path: Path, *, clock: Clock | None = None, **properties: Any) -> None:
+        self.store = f"sqlite://{path}?synchronous=off"
+        self.session = polaris_spark.connect(
+            store=self.store,
+            warehouse=str(path.with_suffix(".files")),
+            metadata_files="never",
+            clock=clock,
+            **properties,
+        )
+
+    def request(self, method: str, path: str, body: object = None) -> Any:
+        """The answer's body, which must be one of success."""
+        text = None if body is None else json.dumps(body)
+        status, _, answer = self.session.request(method, path, body=text)
+        assert status < 300, (status, answer)
+        return json.loads(answer) if answer else None
+
+    def namespace(self, *levels: str, **properties: str) -> None:
+        """Create a namespace."""
+        self.request("POST", "v1/namespaces", {"namespace": levels, "properties": properties})
+
+    def table(self, namespace: str, name: str, **more: Any) -> Any:
+        """Create a table; its metadata."""
+        body = {"name": name, "schema": SCHEMA, **more}
+        return self.request("POST", f"v1/namespaces/{namespace}/tables", body)["metadata"]
+
+    def view(self, namespace: str, name: str, sql: str) -> Any:
+        """Create a view; its metadata."""
+        version = {
+            "version-id": 1,
+            "timestamp-ms": 1_790_000_000_000,
+            "schema-id": 0,
+            "summary": {"engine-name": "spark"},
+            "representations": [{"type": "sql", "sql": sql, "dialect": "spark"}],
+            "default-namespace": [namespace],
+        }
+        body = {"name": name, "schema": SCHEMA, "view-version": version, "properties": {"k": "v"}}
+        return self.request("POST", f"v1/namespaces/{namespace}/views", body)["metadata"]
+
+    def update(self, namespace: str, name: str, *updates: Row) -> Any:
+        """Change a table; its metadata."""
+        body = {"requirements": [], "updates": list(updates)}
+        return self.request("POST", f"v1/namespaces/{namespace}/tables/{name}", body)["metadata"]
+
+    def set_property(self, namespace: str, name: str, key: str, value: str) -> Any:
+        """Set one property of a table."""
+        return self.update(namespace, name, {"action": "set-properties", "updates": {key: value}})
+
+    def snapshot(self, namespace: str, name: str, id: int, **more: Any) -> Any:
+        """Add a snapshot to branch main of a table."""
+        metadata = self.load(namespace, name)
+        snapshot = {
+            "snapshot-id": id,
+            "sequence-number": metadata["last-sequence-number"] + 1,
+            "timestamp-ms": metadata["last-updated-ms"],
+            "summary": {"operation": "append", "added-records": "3", "total-records": "3"},
+            "manifest-list": f"/manifests/{id}",
+            "schema-id": 0,
+            **more,
+        }
+        to_main = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": id}
+        return self.update(namespace, name, {"action": "add-snapshot", "snapshot": snapshot}, to_main)
+
+    def load(self, namespace: str, name: str) -> Any:
+        """A table's metadata."""
+        return self.request("GET", f"v1/namespaces/{namespace}/tables/{name}")["metadata"]
+
+    def read(self, view: str, *filters: Filter, **options: str) -> list[Row]:
+        """The rows of a view of this catalog."""
+        return rows(view, *filters, store=self.store, catalog=self.session.catalog.name, **options)
+
+    def head(self) -> int:
+        """The id of the newest commit."""
+        return self.session.catalog.head().head.commit
+
+
+def reader(view: str, *filters: Filter, **options: str) -> DataSourceReader:
+    """The reader of a view, as a worker gets it; filters are pushed, if there are any."""
+    named = {name.replace("_", "-"): value for name, value in options.items()}
+    source = pickle.loads(cloudpickle.dumps(PolarisObjects({"view": view, **named})))
+    found = source.reader(source.schema())
+    if filters:
+        assert list(found.pushFilters(list(filters))) == list(filters)
+    return found
+
+
+def batches(found: DataSourceReader) -> Iterator[Any]:
+    """What a reader's partitions hold, each read by copies of partition and reader."""
+    for partition in found.partitions() or [None]:
+        there, copy = pickle.loads(cloudpickle.dumps((found, partition)))
+        yield from there.read(copy)
+
+
+def rows(view: str, *filters: Filter, **options: str) -> list[Row]:
+    """The rows of a view as dictionaries; maps are dictionaries, too."""
+    return [row for batch in batches(reader(view, *filters, **options)) for row in _rows(batch)]
+
+
+def _rows(batch: Any) -> list[Row]:
+    maps = [field.name for field in batch.schema if str(field.type).startswith("map<")]
+    found: list[Row] = batch.to_pylist()
+    for row in found:
+        row.update({name: dict(row[name]) for name in maps if row[name] is not None})
+    return found

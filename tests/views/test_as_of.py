@@ -1,0 +1,162 @@
+"""`as-of`: the catalog as it was."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from polaris_spark.backends.base import ReferenceRow, Swapped
+from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.clock import ManualClock
+from polaris_spark.commits.publishing import encode_head, read_head
+from polaris_spark.errors import HistoryTrimmedError, InputError
+from polaris_spark.spark.as_of import AsOf
+from polaris_spark.store.references import new_version
+from tests.views.catalogs import Catalog, rows
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """The clock of `catalog`."""
+    return ManualClock()
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, clock: ManualClock) -> Catalog:
+    """A catalog whose table t got the properties i=0 to i=9, one a second."""
+    made = Catalog(tmp_path / "c.db", clock=clock)
+    made.namespace("db")
+    made.table("db", "t")
+    for i in range(10):
+        clock.advance(1_000)
+        made.set_property("db", "t", "i", str(i))
+    return made
+
+
+def _i(catalog: Catalog, as_of: str) -> str | None:
+    [row] = catalog.read("tables", as_of=as_of)
+    found: str | None = row["properties"].get("i")
+    return found
+
+
+def _commit(catalog: Catalog, i: int) -> int:
+    changes = sorted(catalog.read("changes"), key=lambda row: row["number"])
+    found: int = changes[i + 2]["commit_id"]
+    return found
+
+
+def test_a_commit_is_named_in_decimal_or_hexadecimal(catalog: Catalog) -> None:
+    commit = _commit(catalog, 3)
+    assert [_i(catalog, text) for text in (str(commit), f"{commit:x}", f"0x{commit:X}")] == ["3"] * 3
+
+
+def test_a_time_is_named_in_milliseconds_or_as_text(catalog: Catalog, clock: ManualClock) -> None:
+    then = clock.now_ms() - 3_000
+    moment = datetime.fromtimestamp(then / 1_000, timezone.utc)
+    texts = [
+        str(then),
+        moment.isoformat(),
+        moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3],
+        moment.strftime("%Y-%m-%dT%H:%M:%S.%f") + "789Z",
+    ]
+    assert [_i(catalog, text) for text in texts] == ["6"] * len(texts)
+
+
+def test_before_and_after_a_change(catalog: Catalog, clock: ManualClock) -> None:
+    before = str(clock.now_ms())
+    clock.advance(10)
+    catalog.table("db", "late")
+    assert [row["name"] for row in catalog.read("tables", as_of=before)] == ["t"]
+    assert sorted(row["name"] for row in catalog.read("tables")) == ["late", "t"]
+    assert len(catalog.read("index", as_of=before)) == 2
+    assert max(row["number"] for row in catalog.read("commits", as_of=before)) == 12
+    assert len(catalog.read("changes", as_of=before)) == 12
+
+
+def test_a_time_before_the_catalog_is_refused(catalog: Catalog, clock: ManualClock) -> None:
+    with pytest.raises(HistoryTrimmedError, match="begins after"):
+        catalog.read("tables", as_of=str(clock.now_ms() - 86_400_000))
+
+
+def test_an_id_of_no_commit_is_refused(catalog: Catalog) -> None:
+    [table] = catalog.read("tables")
+    for id in (table["content_id"], catalog.head() + 12345):
+        with pytest.raises(InputError, match="names no commit in this history"):
+            catalog.read("tables", as_of=str(id))
+
+
+def test_a_commit_of_another_catalog_is_refused(catalog: Catalog, tmp_path: Path) -> None:
+    other = Catalog(tmp_path / "c.db", catalog="other")
+    other.namespace("x")
+    with pytest.raises(InputError, match="names no commit in this history"):
+        catalog.read("tables", as_of=str(other.head()))
+    other.session.close()
+
+
+def test_without_a_catalog_the_others_are_shown_as_of_that_commit(
+    catalog: Catalog, clock: ManualClock, tmp_path: Path
+) -> None:
+    other = Catalog(tmp_path / "c.db", catalog="other")
+    clock.advance(1_000)
+    other.namespace("x")
+    clock.advance(1_000)
+    catalog.namespace("between")
+    between = catalog.head()
+    clock.advance(1_000)
+    other.namespace("y")
+    for view in ("index", "namespaces"):
+        found = rows(view, store=catalog.store, as_of=f"{between:x}")
+        names = sorted((row["catalog"], row["name"]) for row in found if row.get("kind") != "table")
+        assert names == [("other", "x"), ("polaris", "between"), ("polaris", "db")]
+    changes = rows("changes", store=catalog.store, as_of=str(between))
+    assert {row["name"] for row in changes if row["catalog"] == "other"} == {"x"}
+    other.session.close()
+
+
+def test_catalogs_that_did_not_exist_yet_are_left_out(
+    catalog: Catalog, clock: ManualClock, tmp_path: Path
+) -> None:
+    then = str(clock.now_ms())
+    clock.advance(1_000)
+    other = Catalog(tmp_path / "c.db", catalog="other")
+    other.namespace("x")
+    assert {row["catalog"] for row in rows("index", store=catalog.store)} == {"polaris", "other"}
+    assert {row["catalog"] for row in rows("index", store=catalog.store, as_of=then)} == {"polaris"}
+    other.session.close()
+
+
+def test_below_the_history_floor_is_refused(catalog: Catalog) -> None:
+    third, last = _commit(catalog, 3), _commit(catalog, 9)
+    _raise_floor(catalog, 10)
+    with pytest.raises(HistoryTrimmedError, match="history floor"):
+        catalog.read("tables", as_of=str(third))
+    assert _i(catalog, str(last)) == "9"
+    assert sorted(row["number"] for row in catalog.read("commits")) == [10, 11, 12]
+
+
+@pytest.mark.parametrize("text", ["yesterday", "", "-5", "2026-13-01", "0xzz", "12345678901234567890123"])
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"as-of is .*ISO 8601"):
+        AsOf.parse(text)
+
+
+@pytest.mark.parametrize("view", ["objects", "references"])
+def test_views_of_rows_have_no_as_of(catalog: Catalog, view: str) -> None:
+    with pytest.raises(InputError, match=f"view '{view}' has no as-of"):
+        catalog.read(view, as_of=str(catalog.head()))
+
+
+def _raise_floor(catalog: Catalog, number: int) -> None:
+    references = catalog.session.catalog.references
+    registered = references.lookup(head_name(catalog.session.catalog.row))
+    assert registered is not None
+    backend, realm, name = references.store.backend, references.store.realm, registered.row_name
+    row = backend.read_reference(realm, name)
+    assert row is not None
+    head = msgspec.structs.replace(read_head(row, name), floor_number=number)
+    new = ReferenceRow(new_version(), encode_head(head))
+    assert isinstance(backend.swap_reference(realm, name, row.version, new), Swapped)
