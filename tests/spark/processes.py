@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -45,6 +46,16 @@ def eventually(condition: Callable[[], bool], seconds: float = 15) -> bool:
             return True
         time.sleep(0.05)
     return condition()
+
+
+def sockets(process: int) -> int:
+    """Return how many sockets a process has open."""
+    files = f"/proc/{process}/fd"
+    count = 0
+    for name in os.listdir(files):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            count += os.readlink(f"{files}/{name}").startswith("socket:")
+    return count
 
 
 def _handle(spark: SparkSession) -> Any:
