@@ -24,6 +24,8 @@ import re
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from functools import cached_property
 from typing import IO, Any, Protocol
 
 from polaris_spark.spark.frames import Server
@@ -52,11 +54,25 @@ class Connection(Protocol):
         """Release what the connection holds."""
 
 
+PROCEDURE_METHODS = frozenset({"PROCEDURES", "CALL", "CANCEL"})
+
+
+class _Procedures:
+    """Answers for procedures, imported when the first is asked for: few programs call any."""
+
+    @cached_property
+    def answer(self) -> Callable[[Any, str, str, str], tuple[int, str]]:
+        from polaris_spark.spark.procedures.answering import Answers
+
+        return Answers().answer
+
+
 class Bridge:
     """What the JVM calls. Thread-safe."""
 
     def __init__(self) -> None:
         self._connections: dict[str, Connection] = {}
+        self._procedures = _Procedures()
 
     def add(self, connection: Connection) -> str:
         """Keep an open catalog; return the name under which the JVM asks for it."""
@@ -70,9 +86,15 @@ class Bridge:
         Heads are lines, each ended by a newline; newlines and backslashes in them are escaped as in Java. Those of
         a request: the catalog's name here, method, path, number of query parameters, then name and value of each
         query parameter and of each header. Those of an answer: status, then name and value of each header.
+
+        Methods of the REST protocol go to the catalog; others are about procedures
+        (:mod:`polaris_spark.spark.procedures.answering`), the path then being a name.
         """
         connection, method, path, parameters, *pairs = _lines(head)
         headers_from = 2 * int(parameters)
+        if method in PROCEDURE_METHODS:
+            status, text = self._procedures.answer(self._connections[connection], method, path, body)
+            return f"{status}\n", text
         try:
             status, answered, text = self._connections[connection].request(
                 method,

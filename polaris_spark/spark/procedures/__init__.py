@@ -1,0 +1,1 @@
+"""Procedures: `CALL polaris.system.<name>(...)` in SQL, `call(session, name, ...)` in Python."""

@@ -1,0 +1,123 @@
+"""Procedures over the bridge: what the JVM asks, answered as status and JSON.
+
+- `PROCEDURES`: the definitions of all procedures.
+- `CALL <name>`, with `{"id": ..., "arguments": {...}, "driver": {...} or null}`: the rows of the result, as arrays.
+- `CANCEL <id>`: a call that nobody waits for any more is asked to stop.
+
+Times are microseconds since 1970, in UTC. Errors are in the REST protocol's error model.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import msgspec
+
+from polaris_spark.errors import PolarisError
+from polaris_spark.rest.errors import response_of
+from polaris_spark.rest.session import Session
+from polaris_spark.spark.procedures.driver import Driver
+from polaris_spark.spark.procedures.procedure import Call, Procedure
+from polaris_spark.spark.procedures.registry import find, procedures
+from polaris_spark.spark.procedures.types import TYPES
+
+logger = logging.getLogger(__name__)
+
+MAX_RESULT_BYTES = 1 << 30
+"""The largest result: Java keeps it whole, in one array."""
+
+
+class Answers:
+    """Answers for one process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Call] = {}
+
+    def answer(self, session: Session, method: str, name: str, body: str) -> tuple[int, str]:
+        """Status and JSON for a request; never raises."""
+        try:
+            if method == "PROCEDURES":
+                return 200, definitions()
+            if method == "CANCEL":
+                running = self._running.get(name)
+                if running is not None:
+                    running.cancel()
+                return 200, "{}"
+            return 200, self._call(session, name, json.loads(body))
+        except PolarisError as error:
+            response = response_of(error)
+            return response.status, response.body
+        except BaseException as error:  # SystemExit too: the process serves others
+            logger.warning("%s %s failed", method, name, exc_info=error)
+            message = f"{name} failed: {said_by(error)}"
+            return 500, json.dumps(
+                {"error": {"message": message, "type": "InternalServerError", "code": 500}}
+            )
+
+    def _call(self, session: Session, name: str, message: dict[str, Any]) -> str:
+        procedure = find(name)
+        driver = None if message["driver"] is None else Driver(**message["driver"])
+        call = Call(session, None if driver is None else driver.session)
+        arguments = decoded(procedure, message["arguments"])
+        self._running[message["id"]] = call
+        try:
+            rows = procedure.rows(call, arguments)
+        finally:
+            del self._running[message["id"]]
+            if driver is not None:
+                driver.release()
+        return encoded(procedure, rows)
+
+
+def definitions() -> str:
+    """All procedures as JSON."""
+    listed = [
+        {
+            "name": one.name,
+            "comment": one.comment,
+            "uses_spark": one.uses_spark,
+            "parameters": [parameter._asdict() for parameter in one.parameters],
+            "columns": [column._asdict() for column in one.columns],
+        }
+        for one in procedures().values()
+    ]
+    return msgspec.json.encode(listed).decode()
+
+
+def decoded(procedure: Procedure, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as JSON carried them, as Python values; unknown ones stay as they are, to be refused."""
+    types = {one.name: TYPES[one.type] for one in procedure.parameters}
+    return {
+        name: value if value is None or name not in types else types[name].decode(value)
+        for name, value in arguments.items()
+    }
+
+
+def encoded(procedure: Procedure, rows: list[tuple[Any, ...]]) -> str:
+    """Rows as JSON.
+
+    Raises:
+        ValueError: there is too much of it.
+    """
+    encoders = [TYPES[column.type].encode for column in procedure.columns]
+    text = json.dumps(
+        [[None if v is None else encode(v) for encode, v in zip(encoders, row, strict=True)] for row in rows],
+        ensure_ascii=False,
+        separators=(",", ":"),
+    )
+    if len(text) > MAX_RESULT_BYTES // 4:
+        raise ValueError(f"its {len(rows)} rows are {len(text)} characters, which is too much for one result")
+    return text
+
+
+def said_by(error: BaseException) -> str:
+    """What an unexpected error says, in one line: those of Spark's workers and of Py4J carry whole stack traces."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    traced = next((i for i, line in enumerate(lines) if line.startswith("Traceback (most recent")), None)
+    if traced is not None:
+        after = [line for line in lines[traced + 1 :] if line[0] not in " \t"]
+        return after[0] if after else lines[0]
+    named = lines[0] if lines else ""
+    return f"{type(error).__name__}: {named}" if named else type(error).__name__

@@ -1,0 +1,148 @@
+"""What a procedure is: a name, parameters, columns of its result, and a function."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from polaris_spark.errors import InputError, TryAgainError
+from polaris_spark.rest.session import Session
+from polaris_spark.spark.procedures.types import TYPES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Parameter(NamedTuple):
+    """A named argument. One that is not required is left out of what `run` gets, if it is not given or NULL."""
+
+    name: str
+    type: str
+    """One of `TYPES`."""
+    comment: str
+    required: bool = False
+
+
+class Column(NamedTuple):
+    """A column of the result."""
+
+    name: str
+    type: str
+    """One of `TYPES`."""
+
+
+class Call:
+    """One call of a procedure while it runs."""
+
+    def __init__(self, session: Session, spark: Callable[[], SparkSession] | None = None) -> None:
+        self.session = session
+        """The opened catalog."""
+        self._spark = spark
+        self._cancelled = threading.Event()
+
+    def spark(self) -> SparkSession:
+        """The Spark session that the call came from; only for procedures with `uses_spark`.
+
+        Raises:
+            InputError: the procedure was called without Spark.
+        """
+        if self._spark is None:
+            raise InputError("this procedure runs as a Spark job, and was called without a Spark session")
+        return self._spark()
+
+    def cancel(self) -> None:
+        """Ask the procedure to stop. May be called on any thread."""
+        self._cancelled.set()
+
+    def check(self) -> None:
+        """Long procedures call this between steps.
+
+        Raises:
+            TryAgainError: whoever made the call does not wait for it any more.
+        """
+        if self._cancelled.is_set():
+            raise TryAgainError("the call was cancelled; what was done until then stays")
+
+
+Run = Callable[[Call, Mapping[str, Any]], Iterable[tuple[Any, ...]]]
+"""Carries a procedure out: from checked arguments, by name, to the rows of its result."""
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """A procedure of namespace `system`, called as ``CALL polaris.system.<name>(<parameter> => <value>, ...)``.
+
+    Raises:
+        InputError: a name or type cannot be used.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    """Positional arguments are in this order; required ones come first."""
+    columns: tuple[Column, ...]
+    run: Run
+    comment: str = ""
+    """What it does, in one sentence."""
+    uses_spark: bool = False
+    """Whether `run` may ask for the Spark session."""
+
+    def __post_init__(self) -> None:
+        for name in (self.name, *(one.name for one in (*self.parameters, *self.columns))):
+            if not name.isidentifier() or name != name.lower():
+                raise InputError(f"procedure {self.name!r}: {name!r} is no lower-case SQL identifier")
+        for one in (*self.parameters, *self.columns):
+            if one.type not in TYPES:
+                raise InputError(f"procedure {self.name!r}: {one.name!r} has unknown type {one.type!r}")
+        for names in ([one.name for one in self.parameters], [one.name for one in self.columns]):
+            if len(set(names)) < len(names):
+                raise InputError(f"procedure {self.name!r} has two of the same name among {names}")
+        if not self.columns:
+            raise InputError(f"procedure {self.name!r} has no columns")
+        required = [one.required for one in self.parameters]
+        if required != sorted(required, reverse=True):
+            raise InputError(f"procedure {self.name!r}: required parameters come before the others")
+
+    def checked_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments that are given and not None.
+
+        Raises:
+            InputError: one is unknown, missing or of another type; the message says what there is.
+        """
+        known = {one.name: one for one in self.parameters}
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            there = ", ".join(known) or "none"
+            raise InputError(f"{self.name} has no parameter {unknown[0]!r}; there are: {there}")
+        arguments = {name: value for name, value in given.items() if value is not None}
+        for one in self.parameters:
+            if one.name not in arguments:
+                if one.required:
+                    what = "NULL" if one.name in given else "missing"
+                    raise InputError(f"{self.name}: the argument {one.name!r} is {what}; it is required")
+            elif not TYPES[one.type].accepts(arguments[one.name]):
+                raise InputError(
+                    f"{self.name}: the argument {one.name!r} is {arguments[one.name]!r}; "
+                    f"it is {TYPES[one.type].expected} ({one.type})"
+                )
+        return arguments
+
+    def rows(self, call: Call, arguments: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Carry it out.
+
+        Raises:
+            InputError: an argument cannot be used.
+            TypeError: the procedure itself is wrong: a row does not fit its columns.
+        """
+        rows = list(self.run(call, self.checked_arguments(arguments)))
+        checks = [TYPES[column.type].accepts for column in self.columns]
+        for row in rows:
+            if len(row) != len(checks):
+                raise TypeError(f"procedure {self.name} returned {len(row)} values for {len(checks)} columns")
+            for column, accepts, value in zip(self.columns, checks, row, strict=True):
+                if value is not None and not accepts(value):
+                    raise TypeError(
+                        f"procedure {self.name} returned {value!r} as {column.name} {column.type}"
+                    )
+        return rows

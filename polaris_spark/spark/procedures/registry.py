@@ -1,0 +1,71 @@
+"""All procedures by name: those of this package, and those that others add by entry point."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import logging
+from functools import cache
+from typing import Any
+
+from polaris_spark.errors import InputError
+from polaris_spark.rest.session import Session
+from polaris_spark.spark.procedures import storage_summary
+from polaris_spark.spark.procedures.procedure import Call, Procedure
+
+logger = logging.getLogger(__name__)
+
+GROUP = "polaris_spark.procedures"
+"""The entry-point group of procedures: each entry's value is a `Procedure`, its name is of no concern."""
+
+BUILT_IN = (storage_summary.PROCEDURE,)
+"""The procedures of this package."""
+
+
+@cache
+def procedures() -> dict[str, Procedure]:
+    """Every procedure by name. One of another package that cannot be loaded is logged and left out."""
+    found = {one.name: one for one in BUILT_IN}
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        try:
+            procedure = entry.load()
+            if not isinstance(procedure, Procedure):
+                raise InputError(f"it is {procedure!r}, no Procedure")
+            if procedure.name in found:
+                raise InputError(f"there is a procedure {procedure.name!r} already")
+        except Exception:  # whatever another package's code raises: the catalog works without it
+            logger.exception("the procedure %s cannot be loaded", entry.value)
+            continue
+        found[procedure.name] = procedure
+    return found
+
+
+def find(name: str) -> Procedure:
+    """The procedure of that name, in any case.
+
+    Raises:
+        InputError: there is none; the message names those that there are.
+    """
+    known = procedures()
+    found = known.get(name.lower())
+    if found is None:
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise InputError(f"there is no procedure {name!r}; {hint}there are: {', '.join(known)}")
+    return found
+
+
+def call(session: Session, name: str, /, *, spark: Any = None, **arguments: Any) -> list[tuple[Any, ...]]:
+    """Call a procedure from Python.
+
+    Args:
+        session: the opened catalog.
+        name: the procedure's.
+        spark: the `SparkSession` for procedures that are Spark jobs.
+        arguments: by name; None is as if left out.
+    Returns:
+        the rows, as tuples of its columns.
+    Raises:
+        InputError: there is no such procedure, or an argument cannot be used.
+    """
+    return find(name).rows(Call(session, None if spark is None else lambda: spark), arguments)

@@ -1,0 +1,36 @@
+"""`storage_summary`: how much the realm stores, by type of object and age."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from polaris_spark.config import Secret
+from polaris_spark.spark.jobs.storage import storage
+from polaris_spark.spark.options import location_of
+from polaris_spark.spark.procedures.procedure import Call, Column, Procedure
+
+
+def _run(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    properties = call.session.properties
+    location = location_of(properties).resolved()
+    options = {k: v.reveal() if isinstance(v, Secret) else v for k, v in location.options}
+    summary = storage(call.spark(), store=location.uri, realm=properties.realm, store_options=options)
+    return [tuple(row) for row in summary.collect()]
+
+
+PROCEDURE = Procedure(
+    name="storage_summary",
+    parameters=(),
+    columns=(
+        Column("type", "STRING"),
+        Column("age_group", "INT"),
+        Column("age", "STRING"),
+        Column("objects", "BIGINT"),
+        Column("rows", "BIGINT"),
+        Column("bytes", "BIGINT"),
+    ),
+    run=_run,
+    comment="How much the realm stores, by type of object and age.",
+    uses_spark=True,
+)

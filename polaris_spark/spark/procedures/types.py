@@ -1,0 +1,70 @@
+"""Types of a procedure's parameters and columns: how SQL writes them, and which Python values they take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class SqlType(NamedTuple):
+    """A type, and its values on their way between Python and the JVM as JSON."""
+
+    accepts: Callable[[Any], bool]
+    """Whether a Python value other than None is of this type."""
+    expected: str
+    """The Python values of this type, for messages."""
+    encode: Callable[[Any], Any] = lambda value: value
+    """A Python value as JSON can carry it."""
+    decode: Callable[[Any], Any] = lambda value: value
+    """The Python value of what JSON carried."""
+
+
+def _whole(bits: int) -> Callable[[Any], bool]:
+    limit = 1 << (bits - 1)
+    return lambda value: type(value) is int and -limit <= value < limit
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _micros(time: datetime) -> int:
+    return (time - _EPOCH) // _MICROSECOND
+
+
+TYPES: dict[str, SqlType] = {
+    "STRING": SqlType(_is_text, "text"),
+    "BOOLEAN": SqlType(lambda value: isinstance(value, bool), "true or false"),
+    "INT": SqlType(_whole(32), "a whole number of 32 bits"),
+    "BIGINT": SqlType(_whole(64), "a whole number of 64 bits"),
+    "DOUBLE": SqlType(
+        lambda value: type(value) in (int, float),
+        "a number",
+        # JSON has no numbers for these; Java reads them from such text.
+        lambda value: value if math.isfinite(value) else str(float(value)).replace("inf", "Infinity").title(),
+        float,
+    ),
+    "TIMESTAMP": SqlType(
+        lambda value: isinstance(value, datetime) and value.tzinfo is not None,
+        "a time with a time zone",
+        _micros,
+        lambda value: _EPOCH + timedelta(microseconds=value),
+    ),
+    "ARRAY<STRING>": SqlType(
+        lambda value: isinstance(value, (list, tuple)) and all(one is None or _is_text(one) for one in value),
+        "a list of texts",
+    ),
+    "MAP<STRING,STRING>": SqlType(
+        lambda value: (
+            isinstance(value, dict)
+            and all(_is_text(k) and (v is None or _is_text(v)) for k, v in value.items())
+        ),
+        "a map from text to text",
+    ),
+}
+"""Every type by its name in SQL."""
