@@ -21,6 +21,7 @@ FILE_SCHEMES = frozenset({"sqlite", "rocksdb"})
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _MEMORY_NAME = re.compile(r"[A-Za-z0-9_.-]{0,128}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)")
+_COUNT = re.compile(r"[0-9]{1,6}", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?")
 _MILLISECONDS = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BYTES = {
@@ -138,6 +139,7 @@ class Properties:
     history_retention: int = 3 * 86_400_000
     grace: int = 3 * 3_600_000
     cache_bytes: int = 128 * 2**20
+    metrics_reports: int = 10_000
     other: Mapping[str, str] = field(default_factory=dict)
     """Properties that are not ours, Iceberg's own among them, as they were given."""
 
@@ -226,6 +228,12 @@ def _text(name: str, text: str) -> str:
     return text
 
 
+def _count(name: str, text: str) -> int:
+    if not _COUNT.fullmatch(text.strip()):
+        raise InputError(f"the property {name!r} is {text!r}; it is a number from 0 to 999999")
+    return int(text)
+
+
 def _flag(name: str, text: str) -> bool:
     flags = {"true": True, "false": False}
     if text.strip().lower() not in flags:
@@ -252,6 +260,7 @@ _PARSERS = {
     "history-retention": duration_ms,
     "grace": duration_ms,
     "cache-bytes": size_bytes,
+    "metrics-reports": _count,
 }
 
 _ICEBERG = frozenset(

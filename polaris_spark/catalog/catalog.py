@@ -7,6 +7,7 @@ from typing import TypeVar
 from polaris_spark.catalog.catalogs import head_name
 from polaris_spark.catalog.entities import Context
 from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.metrics import MetricsReports
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.change import Change
 from polaris_spark.commits.state import Snapshot, State, StoredObjects
@@ -19,8 +20,19 @@ class Catalog:
     """A branch of a catalog. Thread-safe."""
 
     def __init__(
-        self, references: References, row: CatalogRow, context: Context, files: Files, *, branch: str = "main"
+        self,
+        references: References,
+        row: CatalogRow,
+        context: Context,
+        files: Files,
+        *,
+        branch: str = "main",
+        metrics_reports: int = 0,
     ) -> None:
+        """
+        Args:
+            metrics_reports: how many metrics reports the catalog keeps, about; 0: none, and none are asked for.
+        """
         self.references = references
         self.row = row
         self.context = context
@@ -28,6 +40,7 @@ class Catalog:
         self.reference = head_name(row, branch)
         self.reader = StoredObjects(references.store)
         """Reads committed content."""
+        self.metrics = MetricsReports(references, row, keep=metrics_reports)
 
     @property
     def name(self) -> str:

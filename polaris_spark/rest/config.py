@@ -7,13 +7,17 @@ import msgspec
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.locations import segments
 from polaris_spark.errors import BadRequestError, NotFoundError
-from polaris_spark.rest import namespaces, tables, views
+from polaris_spark.rest import metrics, namespaces, tables, views
 from polaris_spark.rest.request import Request, Response, json_response
 from polaris_spark.rest.router import Route
 
-CONTENT_ROUTES = [*namespaces.ROUTES, *tables.ROUTES, *views.ROUTES]
+CONTENT_ROUTES = [*namespaces.ROUTES, *tables.ROUTES, *views.ROUTES, *metrics.ROUTES]
 
-ENDPOINTS = [f"{route.method} /v1/{{prefix}}/{route.path}" for route in CONTENT_ROUTES]
+
+def endpoints(catalog: Catalog) -> list[str]:
+    """What a client may ask for; reports are not asked for where none are kept."""
+    routes = [r for r in CONTENT_ROUTES if catalog.metrics.keep or r not in metrics.ROUTES]
+    return [f"{route.method} /v1/{{prefix}}/{route.path}" for route in routes]
 
 
 def config(catalog: Catalog, request: Request) -> Response:
@@ -25,7 +29,7 @@ def config(catalog: Catalog, request: Request) -> Response:
     answer = {
         "defaults": {},
         "overrides": {},
-        "endpoints": ENDPOINTS,
+        "endpoints": endpoints(catalog),
         "idempotency-key-lifetime": f"PT{lifetime}S",
     }
     return json_response(msgspec.json.encode(answer).decode())

@@ -23,7 +23,14 @@ from polaris_spark.rest.handler import handle
 from polaris_spark.store.cache import process_cache
 from polaris_spark.system.connections import Connection, connect_store
 
-QUOTAS = {"names": 2_048, "ids": 512, "locations": 512, "operations": 1_024, "references": 4_096}
+QUOTAS = {
+    "names": 2_048,
+    "ids": 512,
+    "locations": 512,
+    "operations": 1_024,
+    "references": 4_096,
+    "reports": 2_048,
+}
 """Bytes that each index of a commit keeps embedded: sized so that a commit of one table stays small."""
 
 WAREHOUSE = "warehouse"
@@ -78,6 +85,7 @@ class Session:
         with self._closing:
             was_closed, self._closed = self._closed, True
         if not was_closed:
+            self.catalog.metrics.flush()
             self.connection.close()
 
     def __enter__(self) -> Session:
@@ -166,7 +174,14 @@ def _open(properties: Properties, connection: Connection, principal: str, sharin
             f"{SHARED_LOCATIONS} is {sharing!r}, but catalog {row.name!r} was created with {kept!r}"
         )
     context = _context(properties, row, context)
-    catalog = Catalog(references, row, context, files, branch=properties.branch)
+    catalog = Catalog(
+        references,
+        row,
+        context,
+        files,
+        branch=properties.branch,
+        metrics_reports=properties.metrics_reports,
+    )
     require_branch(references, row, properties.branch)
     return Session(properties, connection, catalog, principal)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from polaris_spark.spark.views.changes import Changes
 from polaris_spark.spark.views.commits import Commits
 from polaris_spark.spark.views.index import IndexView
+from polaris_spark.spark.views.metrics import Metrics
 from polaris_spark.spark.views.namespaces import Namespaces
 from polaris_spark.spark.views.objects import Objects
 from polaris_spark.spark.views.references import References
@@ -23,6 +24,7 @@ _ALL: tuple[AnyView, ...] = (
     Tables(),
     SqlViews(),
     Snapshots(),
+    Metrics(),
 )
 
 VIEWS: dict[str, AnyView] = {view.name: view for view in _ALL}

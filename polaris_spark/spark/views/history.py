@@ -72,10 +72,12 @@ def histories(realm: RealmReader, request: Request) -> list[History]:
         found.append(History(name, registered.name, head))
     wanted, catalog_wanted = request.condition("reference"), request.condition("catalog")
     found = [h for h in found if wanted.allows(h.reference) and catalog_wanted.allows(h.catalog)]
-    return _as_of(realm.store, found, options.as_of)
+    return at_point(realm.store, found, options.as_of)
 
 
-def _as_of(store: ObjectStore, found: list[History], as_of: AsOf | None) -> list[History]:
+def at_point(store: ObjectStore, found: list[History], as_of: AsOf | None) -> list[History]:
+    """The histories as they were at a point, which may be a commit of any of the realm's references; those that did
+    not exist yet are left out."""
     if as_of is None:
         return found
     time = as_of.time

@@ -47,7 +47,8 @@ final class SystemViews {
           "namespaces",
           "tables",
           "views",
-          "snapshots");
+          "snapshots",
+          "metrics");
 
   /** What the data source needs to find the catalog; anything else stays with the driver. */
   private static final Set<String> PASSED_ON = Set.of("store", "realm", "catalog", "branch");

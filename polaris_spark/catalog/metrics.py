@@ -1,0 +1,228 @@
+"""Metrics reports of scans and commits: the newest ones of a catalog are kept.
+
+They lie apart from the catalog's own history, in the reference `cat/<id>/metrics`, so that a busy reader leaves no
+trace there. Its index `reports` maps the number of a batch's first report (8 bytes, big-endian) to the batch; numbers
+go up by one with each report. Reports are advice, not truth: they are committed in the background, a batch at a time,
+and what a crash finds in memory is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from polaris_spark.catalog.catalogs import ensure_reference
+from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.state import State
+from polaris_spark.errors import BadRequestError
+from polaris_spark.index import Entry
+from polaris_spark.objects import object_type
+from polaris_spark.system.registry import References
+
+log = logging.getLogger("polaris_spark")
+
+REPORTS: Final = "reports"
+"""Index of the reference: number of a batch's first report -> the batch."""
+
+MAX_REPORT_BYTES: Final = 64 * 1024
+"""A longer report is refused."""
+
+BATCH: Final = 500
+"""Most reports of a batch."""
+
+FLUSH_SECONDS: Final = 1.0
+"""How long reports are collected before they are committed."""
+
+_REMOVED_TOGETHER: Final = 100
+_UNITS: Final = {
+    "nanoseconds": 1,
+    "microseconds": 10**3,
+    "milliseconds": 10**6,
+    "seconds": 10**9,
+    "minutes": 60 * 10**9,
+    "hours": 3_600 * 10**9,
+    "days": 86_400 * 10**9,
+}
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class Metric(msgspec.Struct, frozen=True, rename="kebab"):
+    """A counter (`value` in `unit`) or a timer (`count` times, `total_duration` in `time_unit`)."""
+
+    unit: str | None = None
+    value: Int64 | None = None
+    time_unit: str | None = None
+    count: Int64 | None = None
+    total_duration: Int64 | None = None
+
+    def number(self) -> int | None:
+        """A counter's value, or a timer's duration in nanoseconds."""
+        if self.total_duration is None:
+            return self.value
+        duration = self.total_duration * _UNITS.get((self.time_unit or "").lower(), 1)
+        return duration if abs(duration) < 2**63 else None
+
+
+class Report(msgspec.Struct, frozen=True, rename="kebab", kw_only=True):
+    """What scan and commit reports have in common (`ReportMetricsRequest` of the REST specification)."""
+
+    report_type: str
+    table_name: str
+    snapshot_id: Int64
+    metrics: dict[str, Metric]
+    metadata: dict[str, str] | None = None
+    filter: Any = None
+    schema_id: Int32 | None = None
+    projected_field_ids: list[Int32] | None = None
+    projected_field_names: list[str] | None = None
+    sequence_number: Int64 | None = None
+    operation: str | None = None
+
+
+_REQUIRED: Final = {
+    "scan-report": ("filter", "schema_id", "projected_field_ids", "projected_field_names"),
+    "commit-report": ("sequence_number", "operation"),
+}
+_decode = msgspec.json.Decoder(Report).decode
+
+
+def parse_report(text: str) -> Report:
+    """A report from its JSON text.
+
+    Raises:
+        BadRequestError: it is no scan report or commit report, lacks a field, or is longer than `MAX_REPORT_BYTES`.
+    """
+    if len(text) > MAX_REPORT_BYTES or len(text.encode()) > MAX_REPORT_BYTES:
+        raise BadRequestError(f"a metrics report has at most {MAX_REPORT_BYTES} bytes")
+    try:
+        report = _decode(text)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        raise BadRequestError(f"cannot parse the metrics report: {error}") from error
+    required = _REQUIRED.get(report.report_type)
+    if required is None:
+        raise BadRequestError(
+            f"report-type is {report.report_type[:80]!r}; it is {' or '.join(map(repr, _REQUIRED))}"
+        )
+    missing = [name.replace("_", "-") for name in required if getattr(report, name) is None]
+    if missing:
+        raise BadRequestError(f"a {report.report_type} has no {', '.join(missing)}")
+    return report
+
+
+class KeptReport(msgspec.Struct, frozen=True, array_like=True):
+    """A report as it came, and where from."""
+
+    received: int
+    """Milliseconds since 1970."""
+    principal: str
+    namespace: tuple[str, ...]
+    name: str
+    entity_id: int
+    """Of the table that the request named."""
+    text: str
+    """The report's JSON."""
+
+
+@object_type("metrics-reports", revision=1)
+class ReportBatch(msgspec.Struct, frozen=True, array_like=True):
+    """Reports that were committed together, the oldest first."""
+
+    reports: tuple[KeptReport, ...]
+
+
+def metrics_reference(row: CatalogRow) -> str:
+    """Name of the reference that holds a catalog's reports."""
+    return f"cat/{row.entity_id:x}/metrics"
+
+
+def first_number(key: bytes) -> int:
+    """The number of a batch's first report, from its key."""
+    return int.from_bytes(key, "big")
+
+
+class AddReports(Change[None]):
+    """Add a batch, and remove those that lie wholly beyond the newest `keep` reports."""
+
+    def __init__(self, reports: tuple[KeptReport, ...], keep: int, operation: Operation) -> None:
+        self.reports = reports
+        self.keep = keep
+        self.operation = operation
+
+    def apply(self, state: State, prepared: object) -> None:
+        newest = state.scan(REPORTS, b"", None, limit=1, reverse=True)
+        number = sum(_end(key, entry) for key, entry in newest)
+        end = number + len(self.reports)
+        for key, entry in state.scan(REPORTS, b"", None, limit=_REMOVED_TOGETHER):
+            if _end(key, entry) > end - self.keep:
+                break
+            state.remove(REPORTS, key)
+        batch = state.add(ReportBatch(self.reports))
+        state.put(REPORTS, number.to_bytes(8, "big"), Entry(batch, len(self.reports).to_bytes(4, "big")))
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> None:
+        return None
+
+
+def _end(key: bytes, entry: Entry) -> int:
+    """The number after a batch's last report."""
+    return first_number(key) + int.from_bytes(entry.value, "big")
+
+
+class MetricsReports:
+    """Takes the reports of one process and commits them, at most one batch a second. Thread-safe."""
+
+    def __init__(self, references: References, row: CatalogRow, *, keep: int) -> None:
+        """
+        Args:
+            keep: how many reports the catalog keeps, about; 0: none.
+        """
+        self.keep = keep
+        self._references = references
+        self._name = metrics_reference(row)
+        self._guard = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._waiting: list[KeptReport] = []
+        self._timer: threading.Timer | None = None
+
+    def add(self, report: KeptReport) -> None:
+        """Keep a report soon. Where reports come faster than they are committed, the caller waits."""
+        with self._guard:
+            if self._process != os.getpid():  # forked: those that waited are the parent's to commit
+                self._begin()
+            self._waiting.append(report)
+            full = len(self._waiting) >= BATCH
+            if not full and self._timer is None:
+                self._timer = threading.Timer(FLUSH_SECONDS, self.flush)
+                self._timer.daemon = True
+                self._timer.start()
+        if full:
+            self.flush()
+
+    def flush(self) -> None:
+        """Commit what waits; what cannot be committed is told in the log and forgotten."""
+        with self._guard:
+            if self._timer is not None:
+                self._timer.cancel()
+            reports, self._waiting, self._timer = self._waiting, [], None
+        if not reports:
+            return
+        try:
+            self._commit(tuple(reports))
+        except Exception as error:  # whatever a database raises: reports must never harm what they report on
+            log.warning("%d metrics reports are lost: %s", len(reports), error, exc_info=error)
+
+    def _commit(self, reports: tuple[KeptReport, ...]) -> None:
+        operation = Operation(b"", reports[-1].principal)
+        ensure_reference(self._references, self._name, operation)
+        self._references.commit(self._name, AddReports(reports, self.keep, operation))

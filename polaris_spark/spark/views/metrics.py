@@ -1,0 +1,153 @@
+"""The view `metrics`: reports of scans and commits, one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+from pyspark.sql.types import LongType, MapType, StringType
+
+from polaris_spark.catalog.metrics import (
+    REPORTS,
+    KeptReport,
+    Report,
+    ReportBatch,
+    first_number,
+    metrics_reference,
+    parse_report,
+)
+from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.spark.reading import ReadStore, RealmReader
+from polaris_spark.spark.views.columns import (
+    INT,
+    LONG,
+    STRING,
+    STRING_MAP,
+    STRINGS,
+    TIMESTAMP,
+    Column,
+    micros,
+    pairs,
+)
+from polaris_spark.spark.views.history import History, at_point
+from polaris_spark.spark.views.identifiers import dotted
+from polaris_spark.spark.views.view import Request, View, Weighted
+
+BATCHES_OF_A_TASK = 50
+
+_LONG_MAP = MapType(StringType(), LongType(), valueContainsNull=False)
+
+
+class MetricsTask(NamedTuple):
+    """Some batches of a catalog's reports, by the numbers of their first reports."""
+
+    realm: str
+    """Instance id of the realm."""
+    catalog: str
+    batches: tuple[tuple[int, int], ...]
+    """Number of the first report, and id of the batch."""
+
+
+class MetricsRow(NamedTuple):
+    """A report with its number."""
+
+    catalog: str
+    number: int
+    kept: KeptReport
+    report: Report
+
+
+class Metrics(View[MetricsTask, MetricsRow]):
+    """One row per report kept."""
+
+    name = "metrics"
+    comment = "Metrics reports of scans and commits, the newest ones, one row each"
+    columns = (
+        Column("catalog", STRING, "Catalog that the report was sent to", lambda row: row.catalog),
+        Column("report_number", LONG, "Numbers go up by one with each report", lambda row: row.number),
+        Column("received_at", TIMESTAMP, "When it arrived", lambda row: micros(row.kept.received)),
+        Column("principal", STRING, "Who sent it", lambda row: row.kept.principal),
+        Column("namespace", STRING, "Namespace of the table", lambda row: dotted(row.kept.namespace)),
+        Column("name", STRING, "Name that the table had then", lambda row: row.kept.name),
+        Column("entity_id", LONG, "Stable id of the table", lambda row: row.kept.entity_id),
+        Column("report_type", STRING, "scan-report or commit-report", lambda row: row.report.report_type),
+        Column("snapshot_id", LONG, "Snapshot that was read or made", lambda row: row.report.snapshot_id),
+        Column(
+            "operation",
+            STRING,
+            "Of a commit: append, overwrite, delete or replace",
+            lambda row: row.report.operation,
+        ),
+        Column(
+            "sequence_number",
+            LONG,
+            "Of a commit: sequence number of its snapshot",
+            lambda row: row.report.sequence_number,
+        ),
+        Column("filter", STRING, "Of a scan: its filter as JSON", lambda row: _json(row.report.filter)),
+        Column("schema_id", INT, "Of a scan: schema that it used", lambda row: row.report.schema_id),
+        Column(
+            "projected_columns",
+            STRINGS,
+            "Of a scan: columns that it read",
+            lambda row: row.report.projected_field_names,
+        ),
+        Column(
+            "metrics",
+            _LONG_MAP,
+            "Counters, and durations in nanoseconds, by name",
+            lambda row: [(k, n) for k, m in row.report.metrics.items() if (n := m.number()) is not None],
+        ),
+        Column(
+            "metadata",
+            STRING_MAP,
+            "Versions of the engine and of Iceberg, and the like",
+            lambda row: pairs(row.report.metadata),
+        ),
+        Column("report", STRING, "The whole report as JSON", lambda row: row.kept.text),
+    )
+
+    def plan(self, request: Request) -> list[Weighted[MetricsTask]]:
+        realm = request.store.realm(request.options.realm)
+        planned = []
+        for history in _histories(realm, request):
+            head = Snapshot(realm.store, b"", history.head, realm.store.get(history.head.commit, Commit))
+            items = [
+                ((first_number(key), entry.pointer), int.from_bytes(entry.value, "big"))
+                for key, entry in head.index(REPORTS).range()
+            ]
+            for start in range(0, len(items), BATCHES_OF_A_TASK):
+                run = items[start : start + BATCHES_OF_A_TASK]
+                task = MetricsTask(realm.store.realm, history.catalog or "", tuple(b for b, _ in run))
+                planned.append(Weighted(task, sum(n for _, n in run)))
+        return planned
+
+    def rows(self, store: ReadStore, task: MetricsTask, needs: frozenset[str]) -> Iterator[MetricsRow]:
+        objects = store.objects(task.realm)
+        found = objects.get_many([id for _, id in task.batches], ReportBatch)
+        for first, id in task.batches:
+            for number, kept in enumerate(found[id].reports, first):
+                yield MetricsRow(task.catalog, number, kept, parse_report(kept.text))
+
+    def weigh(self, row: MetricsRow) -> int:
+        return 512 + 2 * len(row.kept.text)
+
+
+def _histories(realm: RealmReader, request: Request) -> list[History]:
+    """The references of reports, of those catalogs asked for that have one."""
+    options = request.options
+    catalogs = [realm.catalog(options.catalog)] if options.catalog is not None else realm.catalogs()
+    live = {registered.name: registered for registered in realm.registered()}
+    wanted = request.condition("catalog")
+    found = [
+        History(catalog.name, name, realm.head_of(live[name]))
+        for catalog in catalogs
+        if wanted.allows(catalog.name) and (name := metrics_reference(catalog)) in live
+    ]
+    return at_point(realm.store, found, options.as_of)
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()

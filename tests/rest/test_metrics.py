@@ -1,0 +1,204 @@
+"""Metrics reports: which are taken, how many are kept, and that they are no part of the catalog's history."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polaris_spark.catalog import metrics
+from polaris_spark.catalog.metrics import MAX_REPORT_BYTES, REPORTS, ReportBatch, metrics_reference
+from tests.rest.client import Client
+from tests.rest.conftest import Open
+
+COUNTER = {"unit": "count", "value": 3}
+TIMER = {"count": 1, "time-unit": "milliseconds", "total-duration": 7}
+SCAN: dict[str, Any] = {
+    "report-type": "scan-report",
+    "table-name": "polaris.db.t",
+    "snapshot-id": 4711,
+    "filter": {"type": "gt", "term": "a", "value": 1},
+    "schema-id": 0,
+    "projected-field-ids": [1, 2],
+    "projected-field-names": ["a", "b"],
+    "metrics": {"result-data-files": COUNTER, "total-planning-duration": TIMER},
+    "metadata": {"engine-name": "spark"},
+}
+COMMIT: dict[str, Any] = {
+    "report-type": "commit-report",
+    "table-name": "polaris.db.t",
+    "snapshot-id": 4711,
+    "sequence-number": 1,
+    "operation": "append",
+    "metrics": {"added-records": COUNTER},
+}
+PLACE = "v1/namespaces/db/tables/t/metrics"
+
+
+@pytest.fixture
+def db(catalog: Client) -> Client:
+    """A catalog with the table `db.t`."""
+    catalog.create("t")
+    return catalog
+
+
+def send(client: Client, report: object, place: str = PLACE) -> int:
+    """Send a report; the status."""
+    return client.session.request("POST", place, body=json.dumps(report))[0]
+
+
+def kept(client: Client) -> list[dict[str, Any]]:
+    """The reports that the catalog keeps, the oldest first."""
+    catalog = client.session.catalog
+    catalog.metrics.flush()
+    head = catalog.references.read(metrics_reference(catalog.row))
+    batches = [head.store.get(entry.pointer, ReportBatch) for _, entry in head.index(REPORTS).range()]
+    return [json.loads(one.text) for batch in batches for one in batch.reports]
+
+
+@pytest.mark.parametrize("report", [SCAN, COMMIT])
+def test_reports_are_kept_as_they_came(db: Client, report: dict[str, Any]) -> None:
+    assert send(db, {**report, "from-the-future": {"x": [1]}}) == 204
+    assert kept(db) == [{**report, "from-the-future": {"x": [1]}}]
+
+
+def test_the_endpoint_is_advertised_unless_nothing_is_kept(opened: Open, store: str, warehouse: Path) -> None:
+    keeping = opened(store, warehouse)
+    none = opened(store, warehouse, metrics_reports=0)
+    advertised = [json.loads(c.session.request("GET", "v1/config")[2])["endpoints"] for c in (keeping, none)]
+    endpoint = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}/metrics"
+    assert [endpoint in endpoints for endpoints in advertised] == [True, False]
+    keeping.namespace("db")
+    keeping.create("t")
+    assert send(none, SCAN) == 406
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        [],
+        "scan-report",
+        {},
+        {**SCAN, "report-type": "other-report"},
+        {**SCAN, "report-type": 1},
+        {**SCAN, "snapshot-id": "4711"},
+        {**SCAN, "snapshot-id": 2**63},
+        {**SCAN, "metrics": {"n": 1}},
+        {**SCAN, "metadata": {"n": 1}},
+        {name: value for name, value in SCAN.items() if name != "filter"},
+        {name: value for name, value in COMMIT.items() if name != "operation"},
+        {**SCAN, "table-name": "x" * MAX_REPORT_BYTES},
+    ],
+)
+def test_what_is_no_report_is_refused(db: Client, report: object) -> None:
+    assert send(db, report) == 400
+    status, _, body = db.session.request("POST", PLACE, body="{")
+    assert (status, json.loads(body)["error"]["type"]) == (400, "BadRequestException")
+    assert db.session.request("POST", PLACE)[0] == 400
+
+
+def test_the_table_must_exist(db: Client) -> None:
+    assert send(db, SCAN, "v1/namespaces/db/tables/none/metrics") == 404
+    assert send(db, SCAN, "v1/namespaces/none/tables/t/metrics") == 404
+
+
+def test_only_the_newest_are_kept(
+    opened: Open, store: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "BATCH", 7)
+    client = opened(store, warehouse, metrics_reports=20)
+    client.namespace("db")
+    client.create("t")
+    for n in range(100):
+        assert send(client, {**SCAN, "snapshot-id": n}) == 204
+    numbers = [report["snapshot-id"] for report in kept(client)]
+    assert numbers == list(range(numbers[0], 100))
+    assert 20 <= len(numbers) < 20 + 7
+
+
+def test_a_smaller_number_takes_effect_by_and_by(opened: Open, store: str, warehouse: Path) -> None:
+    first = opened(store, warehouse)
+    first.namespace("db")
+    first.create("t")
+    for n in range(130):  # batches of one
+        send(first, {**SCAN, "snapshot-id": n})
+        first.session.catalog.metrics.flush()
+    second = opened(store, warehouse, metrics_reports=1)
+    for n in (130, 131):
+        send(second, {**SCAN, "snapshot-id": n})
+        second.session.catalog.metrics.flush()
+    assert [report["snapshot-id"] for report in kept(second)] == [131]
+
+
+def test_many_senders_at_once_lose_nothing(opened: Open, store: str, warehouse: Path) -> None:
+    clients = [opened(store, warehouse) for _ in range(2)]
+    clients[0].namespace("db")
+    clients[0].create("t")
+    with ThreadPoolExecutor(8) as threads:
+        statuses = list(threads.map(lambda n: send(clients[n % 2], {**SCAN, "snapshot-id": n}), range(1_200)))
+    assert set(statuses) == {204}
+    clients[1].session.catalog.metrics.flush()
+    assert sorted(report["snapshot-id"] for report in kept(clients[0])) == list(range(1_200))
+
+
+def test_they_are_no_part_of_the_catalogs_history(db: Client) -> None:
+    before = db.session.catalog.head().head.commit
+    send(db, SCAN)
+    assert kept(db)
+    assert db.session.catalog.head().head.commit == before
+
+
+def test_they_are_committed_without_being_asked_for(db: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "FLUSH_SECONDS", 0.01)
+    send(db, SCAN)
+    catalog = db.session.catalog
+    timer = catalog.metrics._timer
+    if timer is not None:
+        timer.join(30)
+    assert catalog.references.read(metrics_reference(catalog.row)).head.number == 1
+
+
+def test_closing_commits_what_waits(opened: Open, tmp_path: Path, warehouse: Path) -> None:
+    store = f"sqlite://{tmp_path / 'store.db'}"
+    first = opened(store, warehouse)
+    first.namespace("db")
+    first.create("t")
+    send(first, SCAN)
+    first.session.close()
+    assert kept(opened(store, warehouse)) == [SCAN]
+
+
+def test_a_forked_child_commits_its_own_reports_only(opened: Open, tmp_path: Path, warehouse: Path) -> None:
+    client = opened(f"sqlite://{tmp_path / 'store.db'}", warehouse)
+    client.namespace("db")
+    client.create("t")
+    send(client, {**SCAN, "snapshot-id": 1})
+
+    def child() -> None:
+        send(client, {**SCAN, "snapshot-id": 2})
+        client.session.catalog.metrics.flush()
+        os._exit(0)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert sorted(report["snapshot-id"] for report in kept(client)) == [1, 2]
+
+
+def test_trouble_with_the_store_is_told_in_the_log_only(
+    db: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    catalog = db.session.catalog
+    monkeypatch.setattr(catalog.references, "commit", fail)
+    assert send(db, SCAN) == 204
+    catalog.metrics.flush()
+    assert "1 metrics reports are lost: the disk is gone" in caplog.text
