@@ -10,11 +10,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from polaris_spark.testing.bench import bridge, commits, listing, loading
+from polaris_spark.testing.bench import bridge, commits, jdbc, listing, loading
 from polaris_spark.testing.bench.catalogs import Ours, PyIceberg
 from polaris_spark.testing.bench.measuring import Figure, machine
 
-PARTS = ("commits", "loading", "listing", "bridge")
+PARTS = ("commits", "loading", "listing", "bridge", "jdbc")
 
 
 def main() -> None:
@@ -46,13 +46,17 @@ def _measure(folder: Path, asked: argparse.Namespace) -> list[Figure]:
         figures += listing.measure(folder, tables=asked.tables, calls=asked.calls // 4)
     if "bridge" in parts:
         figures += bridge.measure(folder, rounds=asked.rounds, calls=asked.calls)
+    if "jdbc" in parts:
+        figures += jdbc.measure(folder, rounds=asked.rounds)
     return figures
 
 
 def _print(figures: list[Figure]) -> None:
     console = Console(width=150) if not sys.stdout.isatty() else Console()
     console.print(f"{machine()}; medians of turns taken by both sides")
-    console.print(f"durability: ours {Ours.DURABILITY}; pyiceberg SqlCatalog {PyIceberg.DURABILITY}")
+    console.print(
+        f"durability: ours {Ours.DURABILITY}; pyiceberg SqlCatalog {PyIceberg.DURABILITY}; {jdbc.DURABILITY}"
+    )
     table = Table("what", "ours", "peer", "ratio", "bar", "met")
     for figure in figures:
         table.add_row(*figure[:5], "yes" if figure.met else "[bold]no[/bold]")

