@@ -3,36 +3,12 @@
 from __future__ import annotations
 
 import os
-from itertools import count
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from tests.spark.catalogs import add_catalog
-
-if TYPE_CHECKING:
-    from conftest import CatalogPlace
-
-_numbers = count(1)
-
-
-@pytest.fixture(scope="module", params=["every-commit", "never"])
-def catalog(request: pytest.FixtureRequest, spark: SparkSession, place: CatalogPlace) -> str:
-    """A catalog of its own in each mode of metadata files."""
-    mode = str(request.param)
-    return add_catalog(
-        spark, store=place.store, warehouse=place.warehouse, catalog=f"sql-{mode}", metadata_files=mode
-    )
-
-
-@pytest.fixture
-def home(spark: SparkSession, catalog: str) -> str:
-    """A new namespace, as SQL names it."""
-    name = f"{catalog}.home{next(_numbers)}"
-    spark.sql(f"CREATE NAMESPACE {name}")
-    return name
+from tests.spark.sql import rows
 
 
 @pytest.fixture
@@ -44,10 +20,6 @@ def people(spark: SparkSession, home: str) -> str:
         (1, 'Ada', DATE'1815-12-10'), (2, 'Alan', DATE'1912-06-23'), (3, 'Grace', DATE'1906-12-09')"""
     )
     return f"{home}.people"
-
-
-def rows(spark: SparkSession, query: str) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row) for row in spark.sql(query).collect())
 
 
 def without_catalog(table: str) -> str:
