@@ -140,6 +140,8 @@ class Properties:
     grace: int = 3 * 3_600_000
     cache_bytes: int = 128 * 2**20
     metrics_reports: int = 10_000
+    append_rebase: bool = False
+    """The property `polaris.append-rebase`, named as tables name it."""
     other: Mapping[str, str] = field(default_factory=dict)
     """Properties that are not ours, Iceberg's own among them, as they were given."""
 
@@ -166,7 +168,7 @@ class Properties:
                 option = name[len("store.") :]
                 store_options[option] = Secret(text) if option == "password" else text
             elif name in _PARSERS:
-                values[name.replace("-", "_")] = _PARSERS[name](name, text)
+                values[name.removeprefix("polaris.").replace("-", "_")] = _PARSERS[name](name, text)
             else:
                 _refuse_near_miss(name)
                 other[name] = text
@@ -261,6 +263,7 @@ _PARSERS = {
     "grace": duration_ms,
     "cache-bytes": size_bytes,
     "metrics-reports": _count,
+    "polaris.append-rebase": _flag,
 }
 
 _ICEBERG = frozenset(
@@ -274,7 +277,8 @@ def _refuse_near_miss(name: str) -> None:
     if name in _ICEBERG:
         return
     plain = name.lower().replace("_", "-")
-    near = [plain] if plain in ours else difflib.get_close_matches(plain, ours, n=1, cutoff=0.8)
+    same = [one for one in (plain, f"polaris.{plain}") if one in ours]
+    near = same or difflib.get_close_matches(plain, ours, n=1, cutoff=0.8)
     if near:
         raise InputError(f"there is no property {name!r}; did you mean {near[0]!r}?")
 

@@ -139,6 +139,7 @@ def test_properties_are_parsed() -> None:
         "store": "sqlite:///tmp/x.db", "store.timeout": "5 s", "warehouse": "/tmp/w", "realm": "r", "catalog": "c",
         "branch": "b", "principal": "p", "metadata-files": "never", "python": "/usr/bin/python3", "create": "FALSE",
         "idempotency-key-lifetime": "1h", "history-retention": "7 d", "grace": "90min", "cache-bytes": "64 MiB",
+        "polaris.append-rebase": "true",
     }  # fmt: skip  # all properties at a glance
     properties = Properties.parse(given)
     assert properties.store_options == {"timeout": "5 s"}
@@ -148,6 +149,7 @@ def test_properties_are_parsed() -> None:
     assert properties.idempotency_key_lifetime == 3_600_000
     assert (properties.history_retention, properties.grace) == (7 * 86_400_000, 90 * 60_000)
     assert properties.cache_bytes == 64 * 2**20
+    assert properties.append_rebase
     assert properties.other == {}
 
 
@@ -172,6 +174,7 @@ def test_properties_of_iceberg_and_others_are_kept() -> None:
         ("principle", "principal"),
         ("history_retention", "history-retention"),
         ("cache-byte", "cache-bytes"),
+        ("append-rebase", "polaris.append-rebase"),
         ("creat", "create"),
     ],
 )
@@ -185,6 +188,7 @@ def test_a_near_miss_of_our_names_is_refused_with_the_name_meant(name: str, mean
     [
         ("metadata-files", "sometimes"), ("create", "yes please"), ("grace", "3"), ("grace", "-3 h"), ("grace", "soon"),
         ("cache-bytes", "lots"), ("cache-bytes", "12 parsecs"), ("realm", ""), ("warehouse", " "), ("branch", ""),
+        ("polaris.append-rebase", "maybe"),
     ],
 )  # fmt: skip  # pairs
 def test_a_value_that_cannot_be_used_is_refused_by_name(name: str, value: str) -> None:

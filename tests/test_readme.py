@@ -95,7 +95,7 @@ def test_defaults_of_properties_are_right(row: list[str]) -> None:
     if name == "store.<option>":
         assert Properties.parse({"store": "memory:"}).store_options == {}
         return
-    field, plain = name.replace("-", "_"), Properties.parse({"store": "memory:"})
+    field, plain = name.removeprefix("polaris.").replace("-", "_"), Properties.parse({"store": "memory:"})
     if getattr(plain, field) is None:
         assert " " in default  # said in words
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import uuid
+from collections.abc import Mapping
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from polaris_spark.catalog import locations
@@ -31,6 +32,7 @@ from polaris_spark.catalog.metadata import (
     render,
     render_view,
 )
+from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import IDS, TABLE, VIEW, id_bytes
 from polaris_spark.commits.change import Operation
@@ -49,6 +51,8 @@ class Prepared(NamedTuple):
     """Milliseconds since 1970."""
     uuid: str
     """Of a new table or view; makes the metadata file's name unique."""
+    lists: Mapping[str, ManifestList | BadRequestError] = {}
+    """Manifest lists by location, or why one cannot be read: where an append is to be rebased."""
 
 
 class Stored(NamedTuple, Generic[C]):

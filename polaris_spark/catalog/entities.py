@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from polaris_spark.catalog.manifest_files import ManifestFiles
 from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Namespace, id_bytes, id_from
 from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Change, Operation
@@ -53,6 +54,10 @@ class Context(NamedTuple):
     """Whether tables may overlap with others' locations."""
     operation_lifetime_ms: int
     """How long an operation id is remembered, at least."""
+    manifest_files: ManifestFiles | None = None
+    """Reads the manifest lists of appends that are rebased; without it none are."""
+    append_rebase: bool = False
+    """Whether appends are rebased to tables that do not say themselves."""
 
 
 class Found(NamedTuple):

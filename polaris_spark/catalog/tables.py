@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,19 +15,36 @@ from polaris_spark.catalog.entities import (
     find,
     table_key,
 )
+from polaris_spark.catalog.merging import merged
 from polaris_spark.catalog.metadata import (
     TableDraft,
     apply_all,
+    check,
     check_all,
     create_table,
     is_create,
 )
+from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.rows import TABLE
-from polaris_spark.commits.change import Operation
+from polaris_spark.catalog.rebasing import (
+    Append,
+    NotRebasedError,
+    find_append,
+    is_allowed,
+    is_behind,
+    needed_lists,
+    rebase,
+)
+from polaris_spark.catalog.rows import NAMES, TABLE
+from polaris_spark.commits.change import Operation, PrepareAgain
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
-from polaris_spark.errors import AlreadyExistsError, BadRequestError, NoSuchTableError
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    CommitFailedError,
+    NoSuchTableError,
+)
 
 
 class TableChange(ContentChange[Table]):
@@ -65,6 +83,11 @@ class CreateTable(TableChange):
         return create_table(self.request, uuid=prepared.uuid, location=location, now_ms=prepared.now)
 
 
+_ENOUGH_PREPARATIONS = 2
+"""Once a change was prepared this often, and others still came first, it reads a list that is missing while it is
+applied: a list never changes, so the outcome is the same, and nobody starves."""
+
+
 class TableCommit(NamedTuple):
     """Requirements and updates for one table, as the REST protocol writes them."""
 
@@ -74,7 +97,11 @@ class TableCommit(NamedTuple):
 
 
 class CommitTable(TableChange):
-    """Apply updates to one table if its requirements hold; `assert-create` makes it a creation."""
+    """Apply updates to one table if its requirements hold; `assert-create` makes it a creation.
+
+    Where they do not hold because others came first, the request may still be merged (`merging`) or rebased
+    (`rebasing`); what is neither is a conflict.
+    """
 
     def __init__(self, context: Context, operation: Operation, commit: TableCommit) -> None:
         super().__init__(context, operation, commit.name)
@@ -82,6 +109,15 @@ class CommitTable(TableChange):
         self.action = "create-table" if self.creates else "update-table"
         self.requirements = commit.requirements
         self.updates = commit.updates
+        self.append = find_append(commit.requirements, commit.updates)
+        self.preparations = 0
+
+    def prepare(self, view: State) -> object:
+        prepared = Prepared(self.context.clock.now_ms(), str(uuid.uuid4()))
+        if self.append is None:
+            return prepared
+        self.preparations += 1
+        return prepared._replace(lists=self._read_lists(view, self.append))
 
     def apply(self, state: State, prepared: object) -> Stored[Table]:
         assert isinstance(prepared, Prepared)
@@ -94,11 +130,81 @@ class CommitTable(TableChange):
             raise AlreadyExistsError(f"Requirement failed: table already exists: {self.name}")
         before = state.get_for_rewrite(found.content, Table) if found else None
         draft = TableDraft.of(before, state, now_ms=prepared.now)
-        check_all(draft, self.requirements)
-        apply_all(draft, self.updates)
+        try:
+            check_all(draft, self.requirements)
+            apply_all(draft, self.updates)
+        except CommitFailedError as conflict:
+            if before is None:
+                raise
+            draft = self._resolved(state, before, prepared, conflict)
         if before is not None and found is not None and not draft.changed:
             return Stored(found.content, before)
         return self.store(state, found, draft, prepared)
+
+    def _resolved(
+        self, state: State, before: Table, prepared: Prepared, conflict: CommitFailedError
+    ) -> TableDraft:
+        """The draft of a request that was made on an older state and can be merged or rebased.
+
+        Raises:
+            CommitFailedError: it cannot.
+            PrepareAgain: that depends on files that were not read.
+        """
+        draft = TableDraft.of(before, state, now_ms=prepared.now)
+        updates = merged(draft, self.requirements, self.updates)
+        if updates is None and self.append is not None:
+            updates = self._rebased(state, draft, self.append, prepared, conflict)
+        if updates is None:
+            raise conflict
+        apply_all(draft, updates)
+        return draft
+
+    def _rebased(
+        self, state: State, draft: TableDraft, append: Append, prepared: Prepared, conflict: CommitFailedError
+    ) -> list[dict[str, Any]] | None:
+        files = self.context.manifest_files
+        if files is None or not is_allowed(draft.properties, default=self.context.append_rebase):
+            return None
+        for requirement in self.requirements:
+            if requirement is not append.requirement:
+                check(draft, requirement)
+
+        def read(location: str) -> ManifestList:
+            found = prepared.lists.get(location) or files.known(location)
+            if isinstance(found, BadRequestError):
+                raise found
+            if found is None and self.preparations < _ENOUGH_PREPARATIONS:
+                raise PrepareAgain
+            return found or files.read(location)
+
+        try:
+            rebased = rebase(draft, append, self.updates, read, prepared.uuid)
+        except NotRebasedError as reason:
+            raise CommitFailedError(f"{conflict}; the append is not rebased: {reason}") from conflict
+        files.keep(rebased.location, rebased.manifests)
+        state.write_file(rebased.location, rebased.content)
+        return rebased.updates
+
+    def _read_lists(self, view: State, append: Append) -> dict[str, ManifestList | BadRequestError]:
+        """The manifest lists that rebasing needs, if it will be needed as far as can be seen."""
+        files = self.context.manifest_files
+        # Not recorded as read: `apply` sees for itself what has become of the table meanwhile.
+        entry = view.base.index(NAMES).get(table_key(self.name))
+        if entry is None or files is None:
+            return {}
+        table = view.get(entry.pointer, Table)
+        draft = TableDraft.of(table, view, now_ms=0)
+        if not is_allowed(table.properties, default=self.context.append_rebase) or (
+            self.preparations == 1 and not is_behind(draft, append)
+        ):
+            return {}
+        lists: dict[str, ManifestList | BadRequestError] = {}
+        for location in needed_lists(draft, append):
+            try:
+                lists[location] = files.read(location)
+            except BadRequestError as error:
+                lists[location] = error
+        return lists
 
 
 class CommitTables(CatalogChange[list[Stored[Table]]]):

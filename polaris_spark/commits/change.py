@@ -26,6 +26,10 @@ class Operation(NamedTuple):
         return self.id + self.principal.encode()
 
 
+class PrepareAgain(Exception):  # noqa: N818  # not an error: it asks for another round
+    """Raised by `apply`: it needs what `prepare` did not read. The change is prepared again, on a fresh head."""
+
+
 class Change(ABC, Generic[R]):
     """One change to one reference. `prepare` may do I/O; `apply` is pure and may run several times."""
 
@@ -37,7 +41,11 @@ class Change(ABC, Generic[R]):
 
     @abstractmethod
     def apply(self, state: State, prepared: object) -> R:
-        """Judge requirements and make the change on `state`; whatever is raised makes this change alone fail."""
+        """Judge requirements and make the change on `state`; whatever is raised makes this change alone fail.
+
+        Raises:
+            PrepareAgain: it needs what `prepare` did not read.
+        """
 
     @abstractmethod
     def repeat(self, state: State, entries: list[LogEntry]) -> R:

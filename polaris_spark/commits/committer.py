@@ -21,7 +21,7 @@ import msgspec
 
 from polaris_spark.backends.base import Backend, ReferenceRow
 from polaris_spark.clock import Clock
-from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.change import Change, Operation, PrepareAgain
 from polaris_spark.commits.group import Group, Memo, Pending
 from polaris_spark.commits.heads import thin
 from polaris_spark.commits.publishing import Built, Publisher, read_head
@@ -209,6 +209,10 @@ class Committer:
             state.begin()
             try:
                 self._apply_one(applied, pending)
+            except PrepareAgain:
+                state.undo()
+                pending.must_prepare = True
+                continue
             except Exception as error:
                 state.undo()
                 pending.fail(error)

@@ -13,6 +13,7 @@ from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalogs import initialize, open_catalog, require_branch
 from polaris_spark.catalog.entities import Context
 from polaris_spark.catalog.files import Files, absolute
+from polaris_spark.catalog.manifest_files import process_manifest_files
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commits.change import Operation
@@ -227,6 +228,8 @@ def _context(properties: Properties, row: CatalogRow, context: Context) -> Conte
         warehouse=absolute(warehouse),
         metadata_files=properties.metadata_files == "every-commit",
         shared_locations=row.properties.get(SHARED_LOCATIONS) == "allow",
+        manifest_files=process_manifest_files(dict(properties.other)),
+        append_rebase=properties.append_rebase,
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits.change import Operation
+from polaris_spark.commits.change import Operation, PrepareAgain
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.log import entries
 from polaris_spark.commits.rows import LogEntry
@@ -187,6 +187,32 @@ def test_that_nothing_is_to_be_changed_is_judged_on_the_newest_head() -> None:
     two.commit(Fill("a", 2))
     assert one.commit(Fill("a", 1)) == 1
     assert number(two, "a") == 1
+
+
+class AddPrepared(Add):
+    """An addition that needs the box's number of the time when it was prepared, from the second time on."""
+
+    prepared = 0
+
+    def prepare(self, view: State) -> object:
+        self.prepared += 1
+        found = view.base.index("names").get(self.name)
+        return view.get(found.pointer, Box).number if found and self.prepared > 1 else None
+
+    def apply(self, state: State, prepared: object) -> int:
+        if prepared is None:
+            state.put("names", self.name, Entry(state.add(Box(99))))
+            raise PrepareAgain
+        assert prepared == 1
+        return super().apply(state, prepared)
+
+
+def test_a_change_that_lacks_what_was_not_read_is_prepared_again_and_leaves_nothing_meanwhile() -> None:
+    c = committer()
+    c.commit(Add("a"))
+    change = AddPrepared("a")
+    assert c.commit(change) == 2
+    assert (change.prepared, number(c, "a"), c.read().head.number) == (2, 2, 2)
 
 
 def test_a_requirement_that_fails_on_the_newest_head_fails_alone() -> None:

@@ -29,12 +29,20 @@ def metadata_location(draft: TableDraft | ViewDraft, uuid: str) -> str:
     extension = _EXTENSIONS.get(codec)
     if extension is None:
         raise invalid(f"Invalid codec name: {codec}")
+    previous = draft.base.metadata_location if draft.base is not None else ""
+    return f"{metadata_directory(draft)}/{version_of(previous) + 1:05d}-{uuid}{extension}"
+
+
+def metadata_directory(draft: TableDraft | ViewDraft) -> str:
+    """Where a draft's metadata files lie, without a trailing slash.
+
+    Raises:
+        BadRequestError: there is no directory.
+    """
     path = draft.properties.get(METADATA_PATH)
     if not path and not draft.location:
         raise invalid(f"A table without a location needs the property {METADATA_PATH} for its metadata files")
-    directory = strip_trailing_slash(path) if path else f"{strip_trailing_slash(draft.location)}/metadata"
-    previous = draft.base.metadata_location if draft.base is not None else ""
-    return f"{directory}/{version_of(previous) + 1:05d}-{uuid}{extension}"
+    return strip_trailing_slash(path) if path else f"{strip_trailing_slash(draft.location)}/metadata"
 
 
 def is_compressed(location: str) -> bool:

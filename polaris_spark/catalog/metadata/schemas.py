@@ -229,7 +229,7 @@ def fresh_ids(
         ids[id] = next_id() if known is None else known.id
         return ids[id]
 
-    fresh = {**_renumbered(schema, number), "schema-id": schema_id}
+    fresh = {**renumbered(schema, number), "schema-id": schema_id}
     if old.identifiers:
         fresh["identifier-field-ids"] = [ids[id] for id in schema["identifier-field-ids"]]
     return fresh, old
@@ -306,19 +306,20 @@ def _comparable_type(type: Any) -> Any:
     return known
 
 
-def _renumbered(type: Any, number: Callable[[int], int]) -> Any:
+def renumbered(type: Any, number: Callable[[int], int]) -> Any:
+    """A schema or type whose columns have the ids that `number` gives for their old ones."""
     if not isinstance(type, dict):
         return type
     if type["type"] == "struct":
         numbered = [{**field, "id": number(field["id"])} for field in type["fields"]]
         return {
             **type,
-            "fields": [{**field, "type": _renumbered(field["type"], number)} for field in numbered],
+            "fields": [{**field, "type": renumbered(field["type"], number)} for field in numbered],
         }
     fresh = dict(type)
     names = ("element",) if type["type"] == "list" else ("key", "value")
     for name in names:
         fresh[f"{name}-id"] = number(type[f"{name}-id"])
     for name in names:
-        fresh[name] = _renumbered(type[name], number)
+        fresh[name] = renumbered(type[name], number)
     return fresh

@@ -1,0 +1,78 @@
+"""Manifest lists by location: read once, kept while there is room. They never change, so nothing is invalidated."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.metadata import manifest_lists
+from polaris_spark.catalog.metadata.manifest_lists import ManifestList
+
+DEFAULT_BYTES = 64 * 2**20
+"""About how much memory lists may take."""
+
+
+class ManifestFiles:
+    """The manifest lists of a catalog's tables. Thread-safe; a forked child starts with none."""
+
+    def __init__(self, files: Files, *, capacity: int = DEFAULT_BYTES) -> None:
+        """
+        Args:
+            capacity: bytes of memory, about.
+        """
+        self._files = files
+        self._capacity = capacity
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._lists: OrderedDict[str, ManifestList] = OrderedDict()
+        self._bytes = 0
+
+    def known(self, location: str) -> ManifestList | None:
+        """The list at a location, if it was read or kept before and is still held."""
+        if self._process != os.getpid():
+            self._begin()  # the parent may have held the lock
+        with self._lock:
+            found = self._lists.get(location)
+            if found is not None:
+                self._lists.move_to_end(location)
+            return found
+
+    def keep(self, location: str, found: ManifestList) -> None:
+        """Hold a list that is, or is about to be, at a location."""
+        with self._lock:
+            if location in self._lists:
+                return
+            self._lists[location] = found
+            self._bytes += found.weight
+            while self._bytes > self._capacity and len(self._lists) > 1:
+                _, gone = self._lists.popitem(last=False)
+                self._bytes -= gone.weight
+
+    def read(self, location: str) -> ManifestList:
+        """The list at a location, from its file unless it is held.
+
+        Raises:
+            BadRequestError: it cannot be read, or is no manifest list.
+        """
+        found = self.known(location)
+        if found is None:
+            found = manifest_lists.parse(self._files.read(location))
+            self.keep(location, found)
+        return found
+
+
+_of_process: dict[tuple[tuple[str, str], ...], ManifestFiles] = {}
+
+
+def process_manifest_files(properties: dict[str, str]) -> ManifestFiles:
+    """What all sessions of this process share that reach files with the same properties.
+
+    Changes of several sessions may be applied in one batch, and then see lists that no file holds yet.
+    """
+    key = tuple(sorted(properties.items()))
+    return _of_process.setdefault(key, ManifestFiles(Files(properties)))

@@ -1,0 +1,392 @@
+"""Rebasing appends: an append that fails only because other appends came first is put on top of them.
+
+What comes out is what the client's own retry would have committed (Iceberg's `SnapshotProducer`), without sending the
+client back: the manifests that it added, in its order, before those of the branch's head, in a new manifest list.
+
+| of the snapshot | after rebasing |
+| --- | --- |
+| snapshot-id, schema-id, operation, what it added, fields that this release does not know | as sent |
+| parent-snapshot-id | the branch's head |
+| sequence-number | the table's next one; in version 1 as sent |
+| first-row-id | the table's next row id, counted on through the new manifests; added-rows as sent |
+| timestamp-ms | as sent, but not before the table's last update |
+| summary: totals, manifests-kept | the head's totals and what was added |
+| manifest-list | a new file, in the table's metadata folder |
+
+It is safe because an append looks at nothing that was there before. Everything else is refused, and the client gets
+the ordinary conflict, with the reason: something but an append between the client's parent and the head, so that no
+overwrite or delete is passed over; a request with more than one new snapshot, with schemas, specs or statistics; a
+manifest of the parent that is missing or changed, as when the client merged manifests; a new manifest with deleted or
+existing files or with sequence numbers of its own; another format version; encryption.
+
+Off unless the table property `polaris.append-rebase`, or else the catalog property of that name, is true: a client may
+mean by `assert-ref-snapshot-id` that nobody else has written at all, to guard offsets that it commits along.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from polaris_spark.catalog import locations
+from polaris_spark.catalog.metadata import manifest_lists as avro
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.manifest_lists import Manifest, ManifestList
+from polaris_spark.catalog.metadata.metadata_location import metadata_directory
+from polaris_spark.catalog.metadata.table_snapshots import check_snapshot, read_ref, ref_fields
+from polaris_spark.catalog.metadata.table_updates import FORMAT_VERSION
+from polaris_spark.catalog.metadata.texts import Json, decode
+from polaris_spark.catalog.metadata.versions import ROW_LINEAGE_VERSION
+from polaris_spark.errors import BadRequestError, PolarisError
+
+APPEND_REBASE = "polaris.append-rebase"
+"""Property of tables and catalogs: whether appends are rebased."""
+
+_NEWEST_FORMAT = 3
+"""The newest format version whose manifest lists are known."""
+
+_ENCRYPTION_KEY = "encryption.key-id"
+
+_PROPERTY_ACTIONS = ("set-properties", "remove-properties")
+
+_TOTALS = {
+    "total-records": ("added-records", "deleted-records"),
+    "total-files-size": ("added-files-size", "removed-files-size"),
+    "total-data-files": ("added-data-files", "deleted-data-files"),
+    "total-delete-files": ("added-delete-files", "removed-delete-files"),
+    "total-position-deletes": ("added-position-deletes", "removed-position-deletes"),
+    "total-equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
+}
+"""Totals of a summary, and what is added to and taken from each (Iceberg's `SnapshotSummary`)."""
+
+
+class NotRebasedError(Exception):
+    """An append that cannot be rebased, and why."""
+
+
+class Append(NamedTuple):
+    """A request that does nothing but append to a branch, and perhaps change properties."""
+
+    branch: str
+    requirement: Json
+    """The one that says which snapshot is the branch's head."""
+    parent: int | None
+    """That snapshot, on which the new one was made; None where the branch was empty."""
+    snapshot: Json
+    reference: Json
+    """The update that makes the new snapshot the branch's head."""
+    manifest_list: str
+
+
+class Rebased(NamedTuple):
+    """What takes the place of an append's updates."""
+
+    updates: list[Json]
+    location: str
+    """Of the new manifest list."""
+    content: bytes
+    """The file."""
+    manifests: ManifestList
+
+
+ReadList = Callable[[str], ManifestList]
+"""Gives the manifest list at a location."""
+
+
+def find_append(requirements: Sequence[Json], updates: Sequence[Json]) -> Append | None:
+    """The append that a request is, or None if it is anything else, or malformed."""
+    added = [update for update in updates if update.get("action") == "add-snapshot"]
+    if len(added) != 1:
+        return None
+    moved = [update for update in updates if update.get("action") == "set-snapshot-ref"]
+    others = [update for update in updates if update not in added and update not in moved]
+    if len(moved) != 1 or not all(_is_of_properties(update) for update in others):
+        return None
+    snapshot, reference = added[0].get("snapshot"), moved[0]
+    try:
+        check_snapshot(snapshot if isinstance(snapshot, dict) else {})
+        read_ref(reference)
+    except PolarisError:
+        return None
+    assert isinstance(snapshot, dict)
+    branch = reference.get("ref-name")
+    asserted = [
+        r for r in requirements if r.get("type") == "assert-ref-snapshot-id" and r.get("ref") == branch
+    ]
+    is_append = (
+        len(asserted) == 1
+        and reference.get("snapshot-id") == snapshot["snapshot-id"]
+        and snapshot.get("parent-snapshot-id") == asserted[0].get("snapshot-id")
+        and (snapshot.get("summary") or {}).get("operation") == "append"
+        and "manifest-list" in snapshot
+    )
+    if not is_append or not isinstance(branch, str):
+        return None
+    parent = snapshot.get("parent-snapshot-id")
+    return Append(branch, asserted[0], parent, snapshot, reference, snapshot["manifest-list"])
+
+
+def _is_of_properties(update: Json) -> bool:
+    changed = update.get("updates") or update.get("updated") or {}
+    return update.get("action") in _PROPERTY_ACTIONS and FORMAT_VERSION not in changed
+
+
+def is_allowed(properties: dict[str, str], *, default: bool) -> bool:
+    """Whether appends to a table with these properties are rebased; `default` is what the catalog says."""
+    value = properties.get(APPEND_REBASE)
+    return default if value is None else value.strip().lower() == "true"
+
+
+def needed_lists(draft: TableDraft, append: Append) -> list[str]:
+    """The locations of the manifest lists that rebasing reads: the append's, its parent's and the head's."""
+    if not _is_in_table(draft, append.manifest_list):
+        return []
+    head = draft.refs.get(append.branch)
+    snapshots = (draft.snapshots.get(id) for id in {append.parent, head and head.snapshot_id} if id)
+    found = (snapshot.get("manifest-list") for snapshot in snapshots if snapshot)
+    return [append.manifest_list, *(location for location in found if location)]
+
+
+def is_behind(draft: TableDraft, append: Append) -> bool:
+    """Whether a table's branch has moved on from what an append was made on."""
+    head = draft.refs.get(append.branch)
+    return (None if head is None else head.snapshot_id) != append.parent
+
+
+def rebase(
+    draft: TableDraft, append: Append, updates: Sequence[Json], read: ReadList, unique: str
+) -> Rebased:
+    """Put an append on top of its branch's head. Pure, but for what `read` does.
+
+    Args:
+        draft: the table, unchanged.
+        append: what `find_append` made of the request.
+        updates: of the request.
+        read: raises BadRequestError where a list cannot be read.
+        unique: a uuid that the new file's name is made from, together with what the content depends on.
+    Raises:
+        NotRebasedError: it is not possible.
+    """
+    head = _check_head(draft, append)
+    _check_format(draft, append, head)
+    try:
+        if not _is_in_table(draft, append.manifest_list):
+            raise NotRebasedError("its manifest list lies outside of the table's locations")
+        mine = read(append.manifest_list)
+        new = _new_manifests(draft, append, mine, read)
+        old = () if head is None else read(_list_of(head)).manifests
+        paths = {manifest[avro.PATH] for manifest in old}
+        if any(manifest[avro.PATH] in paths for manifest in new):
+            raise NotRebasedError("a manifest that it adds is in the branch already")
+        return _combine(draft, append, updates, mine, new, head, old, unique)
+    except BadRequestError as error:
+        raise NotRebasedError(str(error)) from error
+
+
+def _is_in_table(draft: TableDraft, location: str) -> bool:
+    """Whether a file lies where the table's files lie; a request is not to make the catalog read others."""
+    parts = locations.segments(location)
+    return any(parts[: len(place)] == place for place in locations.owned(draft.location, draft.properties))
+
+
+def _check_head(draft: TableDraft, append: Append) -> Json | None:
+    """The snapshot to put the append on: nothing but appends lie between its parent and that.
+
+    Returns:
+        None where the branch is empty.
+    """
+    ref = draft.refs.get(append.branch)
+    if ref is None:
+        if append.parent is not None:
+            raise NotRebasedError(f"{append.branch} is gone")
+        return None
+    fields = decode(ref.text)
+    if fields["type"].lower() != "branch":
+        raise NotRebasedError(f"{append.branch} is a tag")
+    # A client sends retention along with the ref; that which others set meanwhile is not to be undone.
+    if ref_fields(read_ref(append.reference))[1:] != ref_fields(fields)[1:]:
+        raise NotRebasedError(f"the retention of {append.branch} is not what it is set to be")
+    head = at = _snapshot(draft, ref.snapshot_id)
+    while at["snapshot-id"] != append.parent:
+        operation = (at.get("summary") or {}).get("operation")
+        if operation != "append":
+            raise NotRebasedError(
+                f"snapshot {at['snapshot-id']}, which came first, is of operation {operation}"
+            )
+        parent = at.get("parent-snapshot-id")
+        if parent is None and append.parent is None:
+            break
+        if parent is None:
+            raise NotRebasedError(f"{append.branch} no longer descends from snapshot {append.parent}")
+        at = _snapshot(draft, parent)
+    return head
+
+
+def _snapshot(draft: TableDraft, id: int) -> Json:
+    snapshot = draft.snapshots.get(id)
+    if snapshot is None:
+        raise NotRebasedError(f"snapshot {id} is gone")
+    return snapshot
+
+
+def _check_format(draft: TableDraft, append: Append, head: Json | None) -> None:
+    if draft.format_version > _NEWEST_FORMAT:
+        raise NotRebasedError(f"manifest lists of format version {draft.format_version} are not known")
+    if (
+        draft.encryption_keys
+        or _ENCRYPTION_KEY in draft.properties
+        or append.snapshot.get("key-id") is not None
+        or (head or {}).get("key-id") is not None
+    ):
+        raise NotRebasedError("manifest lists are encrypted")
+    if append.snapshot["snapshot-id"] in draft.snapshots:
+        raise NotRebasedError(f"snapshot {append.snapshot['snapshot-id']} exists already")
+    schema_id = append.snapshot.get("schema-id")
+    if schema_id is not None and schema_id not in draft.schemas:
+        raise NotRebasedError(f"schema {schema_id} is gone")
+
+
+def _list_of(snapshot: Json) -> str:
+    if "manifest-list" not in snapshot:
+        raise NotRebasedError(f"snapshot {snapshot['snapshot-id']} has no manifest list")
+    location: str = snapshot["manifest-list"]
+    return location
+
+
+def _new_manifests(draft: TableDraft, append: Append, mine: ManifestList, read: ReadList) -> list[Manifest]:
+    """The manifests that the append adds, in its order."""
+    said = mine.metadata.get("format-version", str(mine.format_version))
+    if mine.format_version != draft.format_version or said != str(draft.format_version):
+        raise NotRebasedError(f"its manifest list is of format version {said}, not {draft.format_version}")
+    before: dict[str, Manifest] = {}
+    if append.parent is not None:
+        parent = _snapshot(draft, append.parent)
+        before = {manifest[avro.PATH]: manifest for manifest in read(_list_of(parent)).manifests}
+    new = [manifest for manifest in mine.manifests if manifest[avro.PATH] not in before]
+    kept = {manifest[avro.PATH]: manifest for manifest in mine.manifests if manifest[avro.PATH] in before}
+    for path, manifest in before.items():
+        if kept.get(path) != manifest:
+            raise NotRebasedError(f"manifest {path} of its parent is missing in it, or changed")
+    if len(kept) + len(new) != len(mine.manifests) or len({manifest[avro.PATH] for manifest in new}) < len(
+        new
+    ):
+        raise NotRebasedError("its manifest list has a manifest twice")
+    for manifest in new:
+        _check_new(draft, append, manifest)
+    return new
+
+
+def _check_new(draft: TableDraft, append: Append, manifest: Manifest) -> None:
+    """A new manifest holds added data files only, which inherit everything from the list."""
+    expected = {
+        avro.ADDED_SNAPSHOT_ID: append.snapshot["snapshot-id"],
+        avro.EXISTING_FILES: 0,
+        avro.DELETED_FILES: 0,
+        avro.EXISTING_ROWS: 0,
+    }
+    if draft.format_version > 1:
+        number = append.snapshot.get("sequence-number")
+        expected |= {
+            avro.CONTENT: avro.DATA_CONTENT,
+            avro.SEQUENCE_NUMBER: number,
+            avro.MIN_SEQUENCE_NUMBER: number,
+        }
+    for field, value in expected.items():
+        if manifest.get(field) != value:
+            raise NotRebasedError(
+                f"manifest {manifest[avro.PATH]} does not only add data files in this snapshot: field {field} is "
+                f"{manifest.get(field)}, not {value}"
+            )
+    if manifest.get(avro.SPEC_ID, 0) not in draft.specs:
+        raise NotRebasedError(f"partition spec {manifest.get(avro.SPEC_ID)} is gone")
+
+
+def _combine(
+    draft: TableDraft,
+    append: Append,
+    updates: Sequence[Json],
+    mine: ManifestList,
+    new: list[Manifest],
+    head: Json | None,
+    old: Sequence[Manifest],
+    unique: str,
+) -> Rebased:
+    snapshot = _renumbered(draft, append, head, kept=len(old))
+    metadata = dict(mine.metadata)
+    moved = {"parent-snapshot-id": str(snapshot.get("parent-snapshot-id", "null"))}
+    if draft.format_version > 1:
+        number = snapshot["sequence-number"]
+        numbers: Manifest = {avro.SEQUENCE_NUMBER: number, avro.MIN_SEQUENCE_NUMBER: number}
+        new = [{**manifest, **numbers} for manifest in new]
+        moved["sequence-number"] = str(number)
+    if draft.format_version >= ROW_LINEAGE_VERSION:
+        new = _with_row_ids(snapshot, new)
+        moved["first-row-id"] = str(snapshot["first-row-id"])
+    metadata |= {name: value for name, value in moved.items() if name in metadata}
+    manifests = (*new, *old)
+    name = uuid.uuid5(uuid.UUID(unique), f"{head and _list_of(head)} {moved}")
+    content = avro.encode(mine, manifests, metadata, name.bytes)
+    id = snapshot["snapshot-id"]
+    location = f"{metadata_directory(draft)}/snap-{id}-{draft.last_sequence_number + 1}-{name}.avro"
+    snapshot["manifest-list"] = location
+    ours = {"add-snapshot": {"action": "add-snapshot", "snapshot": snapshot}}
+    changed = [ours.get(update["action"], update) for update in updates]
+    return Rebased(
+        changed, location, content, ManifestList(manifests, mine.schema, metadata, mine.codec, 8 * len(old))
+    )
+
+
+def _renumbered(draft: TableDraft, append: Append, head: Json | None, *, kept: int) -> Json:
+    """The snapshot on top of the head; its manifest list is still the one that was sent."""
+    snapshot = dict(append.snapshot)
+    snapshot.pop("parent-snapshot-id", None)
+    if head is not None:
+        snapshot["parent-snapshot-id"] = head["snapshot-id"]
+    if draft.format_version > 1:
+        snapshot["sequence-number"] = draft.last_sequence_number + 1
+    if draft.format_version >= ROW_LINEAGE_VERSION:
+        snapshot["first-row-id"] = draft.next_row_id
+    if draft.base is not None:
+        snapshot["timestamp-ms"] = max(snapshot["timestamp-ms"], draft.base.last_updated_ms)
+    empty = dict.fromkeys(_TOTALS, "0")
+    before = empty if head is None else head.get("summary") or {}
+    snapshot["summary"] = _summary(append.snapshot["summary"], before, kept)
+    return snapshot
+
+
+def _summary(sent: dict[str, str], before: dict[str, str], kept: int) -> dict[str, str]:
+    """What was sent, with totals counted on from the head's; one that the head lacks, or garbles, is left out."""
+    summary = {name: value for name, value in sent.items() if name not in _TOTALS}
+    for total, (added, removed) in _TOTALS.items():
+        if total not in before:
+            continue
+        try:
+            number = int(before[total]) + int(sent.get(added, "0")) - int(sent.get(removed, "0"))
+        except ValueError:
+            continue
+        if number >= 0:
+            summary[total] = str(number)
+    if "manifests-kept" in summary:
+        summary["manifests-kept"] = str(kept)
+    return summary
+
+
+def _with_row_ids(snapshot: Json, new: list[Manifest]) -> list[Manifest]:
+    numbered, next_row_id = [], snapshot["first-row-id"]
+    for manifest in new:
+        numbered.append({**manifest, avro.FIRST_ROW_ID: next_row_id})
+        next_row_id += _rows(manifest)
+    if next_row_id - snapshot["first-row-id"] != snapshot.get("added-rows"):
+        raise NotRebasedError(
+            f"its manifests add {next_row_id - snapshot['first-row-id']} rows, its snapshot says "
+            f"{snapshot.get('added-rows')}"
+        )
+    return numbered
+
+
+def _rows(manifest: Manifest) -> int:
+    rows: Any = manifest.get(avro.ADDED_ROWS)
+    if not isinstance(rows, int):
+        raise NotRebasedError(f"manifest {manifest[avro.PATH]} does not say how many rows it adds")
+    return rows
