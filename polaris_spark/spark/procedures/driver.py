@@ -34,7 +34,7 @@ class Driver:
         if self._session is None:
             from pyspark.sql import SparkSession
 
-            context = _context(self._port, self._secret)
+            context = _context(self._call, self._port, self._secret)
             calls = _calls(context)
             self._session = SparkSession(context, calls.enter(self._call))
         return self._session
@@ -50,7 +50,7 @@ def _calls(context: SparkContext) -> Any:
     return jvm.io.polarisspark.SparkCalls
 
 
-def _context(port: int, secret: str) -> SparkContext:
+def _context(call: str, port: int, secret: str) -> SparkContext:
     """PySpark's context over the JVM's, which a new one replaces when the JVM has a new one."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -63,7 +63,7 @@ def _context(port: int, secret: str) -> SparkContext:
         SparkSession._instantiatedSession = None
         gateway = SparkContext._gateway or _gateway(port, secret)
         jvm: Any = gateway.jvm
-        session = jvm.io.polarisspark.SparkCalls.defaultSession()
+        session = jvm.io.polarisspark.SparkCalls.defaultSession(call)
         jsc = jvm.org.apache.spark.api.java.JavaSparkContext(session.sparkContext())
         _choose_worker_python(jsc)
         context = SparkContext(gateway=gateway, jsc=jsc, conf=SparkConf(_jconf=jsc.getConf()))
@@ -84,7 +84,7 @@ def _gateway(port: int, secret: str) -> Any:
     place = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     os.environ.update(place)
     try:
-        return launch_gateway()
+        return launch_gateway()  # type: ignore[no-untyped-call]  # PySpark leaves it untyped
     finally:
         for name in place:
             del os.environ[name]

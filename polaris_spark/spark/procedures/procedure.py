@@ -89,10 +89,11 @@ class Procedure:
     """Whether `run` may ask for the Spark session."""
 
     def __post_init__(self) -> None:
-        for name in (self.name, *(one.name for one in (*self.parameters, *self.columns))):
+        typed: list[Parameter | Column] = [*self.parameters, *self.columns]
+        for name in (self.name, *(one.name for one in typed)):
             if not name.isidentifier() or name != name.lower():
                 raise InputError(f"procedure {self.name!r}: {name!r} is no lower-case SQL identifier")
-        for one in (*self.parameters, *self.columns):
+        for one in typed:
             if one.type not in TYPES:
                 raise InputError(f"procedure {self.name!r}: {one.name!r} has unknown type {one.type!r}")
         for names in ([one.name for one in self.parameters], [one.name for one in self.columns]):

@@ -37,6 +37,13 @@ def _micros(time: datetime) -> int:
     return (time - _EPOCH) // _MICROSECOND
 
 
+def _finite_or_text(number: float) -> float | str:
+    """JSON has no numbers that are not finite; Java reads them from such text, as Python does."""
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
 TYPES: dict[str, SqlType] = {
     "STRING": SqlType(_is_text, "text"),
     "BOOLEAN": SqlType(lambda value: isinstance(value, bool), "true or false"),
@@ -45,8 +52,7 @@ TYPES: dict[str, SqlType] = {
     "DOUBLE": SqlType(
         lambda value: type(value) in (int, float),
         "a number",
-        # JSON has no numbers for these; Java reads them from such text.
-        lambda value: value if math.isfinite(value) else str(float(value)).replace("inf", "Infinity").title(),
+        _finite_or_text,
         float,
     ),
     "TIMESTAMP": SqlType(

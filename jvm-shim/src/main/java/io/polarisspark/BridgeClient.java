@@ -32,6 +32,11 @@ final class BridgeClient extends BaseHTTPClient {
     this.configuration = Map.copyOf(configuration);
   }
 
+  /** The procedures of the same catalog. */
+  Procedures procedures() {
+    return new Procedures(python, configuration);
+  }
+
   /** The process boundary is private to this JVM and its user: there is nothing to authenticate. */
   @Override
   public RESTClient withAuthSession(AuthSession session) {

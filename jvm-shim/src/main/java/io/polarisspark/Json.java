@@ -5,6 +5,7 @@ import com.fasterxml.jackson.annotation.PropertyAccessor;
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.core.type.TypeReference;
 import com.fasterxml.jackson.databind.DeserializationFeature;
+import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.ObjectReader;
 import com.fasterxml.jackson.databind.PropertyNamingStrategies;
@@ -33,6 +34,14 @@ final class Json {
     try {
       return MAPPER.readValue(text, STRINGS);
     } catch (JsonProcessingException e) {
+      throw new UncheckedIOException(e);
+    }
+  }
+
+  static JsonNode readTree(byte[] text) {
+    try {
+      return MAPPER.readTree(text);
+    } catch (IOException e) {
       throw new UncheckedIOException(e);
     }
   }

@@ -31,6 +31,16 @@ final class Lines {
     return lines.toString();
   }
 
+  /** The head of what is asked about procedures: the child's name for the catalog, what is asked, and a name. */
+  static String of(String handle, String method, String name) {
+    StringBuilder lines = new StringBuilder(128);
+    add(lines, handle);
+    add(lines, method);
+    add(lines, name);
+    add(lines, "0");
+    return lines.toString();
+  }
+
   /** Reads the head of an answer: the status, then name and value of each header. */
   static Reply reply(String head, byte[] body) {
     int end = head.indexOf('\n');

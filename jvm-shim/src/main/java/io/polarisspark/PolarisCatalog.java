@@ -2,7 +2,9 @@ package io.polarisspark;
 
 import java.util.Arrays;
 import java.util.HashMap;
+import java.util.Locale;
 import java.util.Map;
+import java.util.stream.Stream;
 import org.apache.iceberg.CachingCatalog;
 import org.apache.iceberg.CatalogProperties;
 import org.apache.iceberg.catalog.Catalog;
@@ -10,6 +12,7 @@ import org.apache.iceberg.catalog.TableIdentifier;
 import org.apache.iceberg.spark.PathIdentifier;
 import org.apache.iceberg.spark.SparkCatalog;
 import org.apache.iceberg.spark.SparkUtil;
+import org.apache.iceberg.spark.procedures.SparkProcedures;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
@@ -22,6 +25,7 @@ import org.apache.spark.sql.connector.catalog.NamespaceChange;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.View;
+import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -29,6 +33,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 /** The catalog for Spark: Iceberg's own, over {@link PolarisRESTCatalog}, and the views in namespace {@code system}. */
 public class PolarisCatalog extends SparkCatalog {
   private SystemViews systemViews;
+  private Procedures procedures;
 
   @Override
   protected Catalog buildIcebergCatalog(String name, CaseInsensitiveStringMap options) {
@@ -47,7 +52,29 @@ public class PolarisCatalog extends SparkCatalog {
     PolarisRESTCatalog catalog = new PolarisRESTCatalog();
     catalog.setConf(SparkUtil.hadoopConfCatalogOverrides(session, name));
     catalog.initialize(name, properties);
+    this.procedures = catalog.procedures();
     return catalog;
+  }
+
+  /** Iceberg's own procedures, and those of Python beside them. */
+  @Override
+  public UnboundProcedure loadProcedure(Identifier identifier) {
+    boolean isOurs =
+        SystemViews.isSystem(identifier.namespace())
+            && !SparkProcedures.names().contains(identifier.name().toLowerCase(Locale.ROOT));
+    UnboundProcedure found = isOurs ? procedures.find(identifier.name()) : null;
+    return found == null ? super.loadProcedure(identifier) : found;
+  }
+
+  @Override
+  public Identifier[] listProcedures(String[] namespace) {
+    Stream<Identifier> icebergs = Arrays.stream(super.listProcedures(namespace));
+    return SystemViews.isSystem(namespace)
+        ? Stream.concat(
+                icebergs, procedures.names().stream().map(name -> Identifier.of(namespace, name)))
+            .distinct()
+            .toArray(Identifier[]::new)
+        : icebergs.toArray(Identifier[]::new);
   }
 
   @Override

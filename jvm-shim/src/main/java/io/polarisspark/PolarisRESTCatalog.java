@@ -44,6 +44,10 @@ public class PolarisRESTCatalog extends RESTCatalog {
     super.initialize(name, forIceberg);
   }
 
+  Procedures procedures() {
+    return client.get().procedures();
+  }
+
   /** Tables that Iceberg keeps are revalidated whenever they are loaded, so there is nothing to forget. */
   @Override
   public void invalidateTable(TableIdentifier identifier) {}

@@ -5,10 +5,12 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.UncheckedIOException;
 import java.io.Writer;
+import java.nio.channels.ClosedByInterruptException;
 import java.nio.charset.StandardCharsets;
 import java.security.SecureRandom;
 import java.util.HexFormat;
 import java.util.Map;
+import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
@@ -89,10 +91,44 @@ final class PythonChild {
 
   Reply request(String handle, HTTPRequest request) throws LostException {
     try {
-      return connections.request(handle, request);
+      return connections.request(Lines.of(handle, request), request.encodedBody());
     } catch (IOException e) {
       String what = request.method() + " " + request.path();
       throw new LostException(lossOf("while answering " + what), e);
+    }
+  }
+
+  /** The definitions of procedures. */
+  Reply procedures(String handle) throws LostException {
+    try {
+      return connections.request(Lines.of(handle, "PROCEDURES", ""), null);
+    } catch (IOException e) {
+      throw new LostException(lossOf("while listing procedures"), e);
+    }
+  }
+
+  /**
+   * Calls a procedure, which may take any time.
+   *
+   * @throws CancellationException if the thread is interrupted meanwhile; the procedure was then asked to stop
+   */
+  Reply call(String handle, String name, String id, String message) throws LostException {
+    try {
+      return connections.requestOnce(Lines.of(handle, "CALL", name), message);
+    } catch (ClosedByInterruptException e) {
+      cancel(handle, id);
+      throw new CancellationException(
+          "The call of " + name + " was interrupted; what it did until then stays");
+    } catch (IOException e) {
+      throw new LostException(lossOf("in the middle of procedure " + name), e);
+    }
+  }
+
+  private void cancel(String handle, String id) {
+    try {
+      connections.request(Lines.of(handle, "CANCEL", id), null);
+    } catch (IOException e) {
+      // The child is gone, and the procedure with it.
     }
   }
 

@@ -6,7 +6,6 @@ import java.net.UnixDomainSocketAddress;
 import java.nio.ByteBuffer;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
-import org.apache.iceberg.rest.HTTPRequest;
 
 /**
  * A connection to the child, which answers one request at a time on it. A frame, either way, is the length of its head
@@ -33,20 +32,19 @@ final class PythonConnection {
     }
   }
 
-  Reply request(String handle, HTTPRequest request) throws IOException {
-    String body = request.encodedBody();
+  Reply request(String head, String body) throws IOException {
     send(
-        Lines.of(handle, request).getBytes(StandardCharsets.UTF_8),
+        head.getBytes(StandardCharsets.UTF_8),
         body == null ? NOTHING : body.getBytes(StandardCharsets.UTF_8));
     buffer.limit(0);
     while (buffer.remaining() < LENGTHS_BYTES) {
       receive();
     }
-    byte[] head = new byte[buffer.getInt()];
+    byte[] lines = new byte[buffer.getInt()];
     byte[] answer = new byte[buffer.getInt()];
-    take(head);
+    take(lines);
     take(answer);
-    return Lines.reply(new String(head, StandardCharsets.UTF_8), answer);
+    return Lines.reply(new String(lines, StandardCharsets.UTF_8), answer);
   }
 
   void close() {

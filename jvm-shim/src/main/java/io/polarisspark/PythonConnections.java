@@ -5,7 +5,6 @@ import java.net.UnixDomainSocketAddress;
 import java.nio.channels.ClosedByInterruptException;
 import java.util.ArrayDeque;
 import java.util.Deque;
-import org.apache.iceberg.rest.HTTPRequest;
 
 /** The connections to one child: as many as requests are under way, of which some are kept for the next ones. */
 final class PythonConnections {
@@ -26,12 +25,12 @@ final class PythonConnections {
    * commit came to must be known. An interrupt closes the connection that its thread uses, so the request is sent again
    * on another; its operation id has it carried out once.
    */
-  Reply request(String handle, HTTPRequest request) throws IOException {
+  Reply request(String head, String body) throws IOException {
     boolean interrupted = Thread.interrupted();
     try {
       while (true) {
         try {
-          return requestOnce(handle, request);
+          return requestOnce(head, body);
         } catch (ClosedByInterruptException e) {
           interrupted = true;
           Thread.interrupted();
@@ -51,11 +50,16 @@ final class PythonConnections {
     idle.clear();
   }
 
-  private Reply requestOnce(String handle, HTTPRequest request) throws IOException {
+  /**
+   * Sends a request and waits for its answer.
+   *
+   * @throws ClosedByInterruptException if the thread is interrupted meanwhile; the request may be carried out all the same
+   */
+  Reply requestOnce(String head, String body) throws IOException {
     PythonConnection connection = take();
     Reply reply = null;
     try {
-      reply = connection.request(handle, request);
+      reply = connection.request(head, body);
       return reply;
     } finally {
       if (reply == null || !keep(connection)) {

@@ -18,6 +18,11 @@ final class PythonSide {
   private final String interpreter;
   private PythonChild child;
 
+  /** What is asked of a child about a catalog that it has opened. */
+  private interface Question {
+    Reply ask(PythonChild live, String handle) throws PythonChild.LostException;
+  }
+
   private PythonSide(String interpreter) {
     this.interpreter = interpreter;
   }
@@ -32,13 +37,32 @@ final class PythonSide {
    * @throws IllegalArgumentException if the child or the catalog cannot be opened: nothing was sent then
    */
   Reply request(Map<String, String> configuration, HTTPRequest request) {
+    return askTwice(configuration, (live, handle) -> live.request(handle, request));
+  }
+
+  /** The definitions of procedures. */
+  Reply procedures(Map<String, String> configuration) {
+    return askTwice(configuration, PythonChild::procedures);
+  }
+
+  /** Calls a procedure, once: what was begun must not be begun again without anybody having looked. */
+  Reply call(Map<String, String> configuration, String name, String id, String message) {
     try {
-      return requestOnce(configuration, request);
+      return askOnce(configuration, (live, handle) -> live.call(handle, name, id, message));
+    } catch (PythonChild.LostException e) {
+      String lost = e.getMessage() + "; how far it came is not known, and it was not started again";
+      return Reply.error(502, "BadGatewayException", lost);
+    }
+  }
+
+  private Reply askTwice(Map<String, String> configuration, Question question) {
+    try {
+      return askOnce(configuration, question);
     } catch (PythonChild.LostException e) {
       LOG.warn("{}; starting it again and repeating the request", e.getMessage());
     }
     try {
-      return requestOnce(configuration, request);
+      return askOnce(configuration, question);
     } catch (PythonChild.LostException | RuntimeException e) {
       // The first attempt may have been carried out, so this must not look like a refusal.
       String message = e.getMessage() + "; whether the request was carried out is not known";
@@ -46,11 +70,11 @@ final class PythonSide {
     }
   }
 
-  private Reply requestOnce(Map<String, String> configuration, HTTPRequest request)
+  private Reply askOnce(Map<String, String> configuration, Question question)
       throws PythonChild.LostException {
     PythonChild live = liveChild();
     try {
-      return live.request(live.connect(configuration), request);
+      return question.ask(live, live.connect(configuration));
     } catch (PythonChild.LostException e) {
       live.awaitDeath();
       throw e;

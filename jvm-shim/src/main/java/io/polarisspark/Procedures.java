@@ -1,0 +1,64 @@
+package io.polarisspark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.LinkedHashMap;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.SparkRuntimeException;
+
+/** The procedures that Python answers, as it lists them when it is first asked. */
+final class Procedures {
+  private final PythonSide python;
+  private final Map<String, String> configuration;
+  private Map<String, PythonProcedure> known;
+
+  Procedures(PythonSide python, Map<String, String> configuration) {
+    this.python = python;
+    this.configuration = configuration;
+  }
+
+  /** The names of all. */
+  Set<String> names() {
+    return known().keySet();
+  }
+
+  /** The procedure of a name, in any case, or null. */
+  PythonProcedure find(String name) {
+    return known().get(name.toLowerCase(Locale.ROOT));
+  }
+
+  /** Calls one and returns the rows of its result. */
+  JsonNode call(String name, String id, Map<String, ?> message) {
+    return resultOf(python.call(configuration, name, id, Json.write(message)));
+  }
+
+  private synchronized Map<String, PythonProcedure> known() {
+    if (known == null) {
+      Map<String, PythonProcedure> found = new LinkedHashMap<>();
+      for (JsonNode definition : resultOf(python.procedures(configuration))) {
+        PythonProcedure procedure = new PythonProcedure(this, definition);
+        found.put(procedure.name(), procedure);
+      }
+      known = found;
+    }
+    return known;
+  }
+
+  /** A registered condition, whose message is ours alone: PySpark and the SQL shell show it without a stack trace. */
+  private static JsonNode resultOf(Reply reply) {
+    JsonNode result = Json.readTree(reply.body());
+    if (reply.status() >= 400) {
+      String message = result.path("error").path("message").asText();
+      throw new SparkRuntimeException(
+          "USER_RAISED_EXCEPTION",
+          scala.collection.immutable.Map$.MODULE$
+              .<String, String>empty()
+              .updated("errorMessage", message),
+          null,
+          new org.apache.spark.QueryContext[0],
+          "");
+    }
+    return result;
+  }
+}

@@ -1,0 +1,91 @@
+package io.polarisspark;
+
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.spark.SparkContext;
+import org.apache.spark.api.python.Py4JServer;
+import org.apache.spark.sql.SparkSession;
+import scala.Option;
+
+/**
+ * The calls of procedures that may run Spark jobs, and what such a procedure asks for from Python, over a gateway of
+ * its own: PySpark's, if there is one, belongs to the driver program. It listens on the loopback interface only, to
+ * whoever knows its secret, from the first such call on.
+ */
+public final class SparkCalls {
+  private static final Map<String, Caller> CALLERS = new ConcurrentHashMap<>();
+  private static Py4JServer gateway;
+
+  /** The session that a call came from, and the job group, tags and so on of its thread. */
+  private record Caller(SparkSession session, Properties properties) {}
+
+  private SparkCalls() {}
+
+  /** Keeps the calling thread's session for Python; says how to reach it. */
+  static Map<String, Object> begin(String call) {
+    SparkSession session = SparkSession.active();
+    SparkContext context = session.sparkContext();
+    Properties properties = (Properties) context.getLocalProperties().clone();
+    CALLERS.put(call, new Caller(session, properties));
+    Py4JServer server = gateway(context);
+    return Map.of("call", call, "port", server.getListeningPort(), "secret", server.secret());
+  }
+
+  static void end(String call) {
+    CALLERS.remove(call);
+  }
+
+  /** Cancels the Spark jobs of a call. */
+  static void cancelJobs(String call) {
+    Caller caller = CALLERS.get(call);
+    if (caller != null) {
+      caller.session.sparkContext().cancelJobsWithTag(call);
+    }
+  }
+
+  /** For Python: makes a call's session that of this thread, and the thread's jobs those of the call. */
+  public static SparkSession enter(String call) {
+    Caller caller = CALLERS.get(call);
+    if (caller == null) {
+      throw new IllegalStateException("the call was cancelled");
+    }
+    SparkSession.setActiveSession(caller.session);
+    SparkContext context = caller.session.sparkContext();
+    context.setLocalProperties((Properties) caller.properties.clone());
+    context.addJobTag(call);
+    return caller.session;
+  }
+
+  /** For Python: leaves this thread as it was before {@link #enter}. */
+  public static void leave() {
+    Option<SparkSession> active = SparkSession.getActiveSession();
+    if (active.isDefined()) {
+      active.get().sparkContext().setLocalProperties(new Properties());
+    }
+    SparkSession.clearActiveSession();
+  }
+
+  /** For Python: the session that this JVM takes where none is named, or else that of a call. */
+  public static SparkSession defaultSession(String call) {
+    Option<SparkSession> found = SparkSession.getDefaultSession();
+    return found.isDefined() ? found.get() : CALLERS.get(call).session;
+  }
+
+  private static synchronized Py4JServer gateway(SparkContext context) {
+    if (gateway == null) {
+      Thread thread = Thread.currentThread();
+      ClassLoader callers = thread.getContextClassLoader();
+      // The gateway's threads inherit the loader, by which they find this class.
+      thread.setContextClassLoader(SparkCalls.class.getClassLoader());
+      try {
+        Py4JServer started = new Py4JServer(context.conf());
+        started.start();
+        gateway = started;
+      } finally {
+        thread.setContextClassLoader(callers);
+      }
+    }
+    return gateway;
+  }
+}
