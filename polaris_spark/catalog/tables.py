@@ -157,6 +157,8 @@ class CommitTable(TableChange):
         if updates is None:
             raise conflict
         apply_all(draft, updates)
+        if self.append is not None:
+            draft.summary_of_snapshot["rebased-from"] = str(self.append.parent or "")
         return draft
 
     def _rebased(
