@@ -23,10 +23,14 @@ and are in the tree below `RequestError`.
 PolarisError
 └── RequestError              status and type of the Iceberg REST error model
     ├── BadRequestError            400
+    ├── NotAuthorizedError         401
     ├── ForbiddenError             403
     ├── NoSuchNamespaceError, NoSuchTableError, NoSuchViewError, NotFoundError    404
     ├── UnsupportedOperationError  406
+    ├── RequestTimeoutError        408
     ├── AlreadyExistsError, NamespaceNotEmptyError, CommitFailedError             409
+    ├── RequestTooLargeError       413
+    ├── UnsupportedMediaTypeError  415
     └── UnprocessableError         422
 ```
 """
@@ -107,6 +111,11 @@ class BadRequestError(RequestError):
     type = "BadRequestException"
 
 
+class NotAuthorizedError(RequestError):
+    status = 401
+    type = "NotAuthorizedException"
+
+
 class ForbiddenError(RequestError):
     status = 403
     type = "ForbiddenException"
@@ -134,6 +143,13 @@ class UnsupportedOperationError(RequestError):
     type = "UnsupportedOperationException"
 
 
+class RequestTimeoutError(RequestError):
+    """A client did not send the whole of its request in time; nothing was done."""
+
+    status = 408
+    type = "RequestTimeoutException"
+
+
 class AlreadyExistsError(RequestError):
     status = 409
     type = "AlreadyExistsException"
@@ -149,6 +165,16 @@ class CommitFailedError(RequestError):
 
     status = 409
     type = "CommitFailedException"
+
+
+class RequestTooLargeError(RequestError):
+    status = 413
+    type = "RequestTooLargeException"
+
+
+class UnsupportedMediaTypeError(RequestError):
+    status = 415
+    type = "UnsupportedMediaTypeException"
 
 
 class UnprocessableError(RequestError):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from copy import copy
 from typing import TypeVar
 
 from polaris_spark.catalog.catalogs import head_name
 from polaris_spark.catalog.entities import Context
 from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metrics import MetricsReports
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.change import Change
@@ -41,6 +44,17 @@ class Catalog:
         self.reader = StoredObjects(references.store)
         """Reads committed content."""
         self.metrics = MetricsReports(references, row, keep=metrics_reports)
+
+    def restricted(self, locations: Iterable[str]) -> Catalog:
+        """This catalog for clients that may name locations only below its warehouse and the given ones.
+
+        Raises:
+            BadRequestError: one of them is not an absolute location.
+        """
+        restricted = copy(self)
+        allowed = tuple(segments(place) for place in (self.context.warehouse, *locations))
+        restricted.context = self.context._replace(allowed=allowed)
+        return restricted
 
     @property
     def name(self) -> str:

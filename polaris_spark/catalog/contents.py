@@ -127,8 +127,10 @@ class ContentChange(CatalogChange[Stored[C]], Generic[C]):
         if existing_file is None and self.context.metadata_files:
             state.write_file(*metadata_file(value, state))
         if before is None or not _same_places(before, value):
-            old = places(before) if before else ()
-            locations.move(state, entity_id, old, places(value), shared=self.context.shared_locations)
+            old = places(before) if before else frozenset()
+            new = places(value)
+            locations.require_allowed(self.context.allowed, new - old)
+            locations.move(state, entity_id, old, new, shared=self.context.shared_locations)
         key = table_key(self.name, self.kind)
         if found is None:
             add_entity(state, key, content, entity_id)

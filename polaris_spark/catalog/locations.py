@@ -7,7 +7,7 @@ contiguous ranges each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
 from polaris_spark.catalog.rows import LOCATIONS, id_bytes, id_from
@@ -80,6 +80,27 @@ def owned(location: str, properties: dict[str, str]) -> frozenset[tuple[str, ...
             if other[: len(base)] != base:
                 mine.add(other)
     return frozenset(mine)
+
+
+def is_allowed(allowed: Collection[tuple[str, ...]] | None, location: tuple[str, ...]) -> bool:
+    """Whether a location is one of those allowed or lies below one, by whole segments; None allows all."""
+    return allowed is None or any(location[: len(place)] == place for place in allowed)
+
+
+def require_allowed(
+    allowed: Collection[tuple[str, ...]] | None, locations: Iterable[tuple[str, ...]]
+) -> None:
+    """Refuse locations that clients of this catalog may not name.
+
+    Raises:
+        ForbiddenError: one of them is not allowed.
+    """
+    for location in locations:
+        if not is_allowed(allowed, location):
+            raise ForbiddenError(
+                f"location {'/'.join(location)} lies neither below the catalog's warehouse nor below a location "
+                "that this server was told to allow"
+            )
 
 
 def move(

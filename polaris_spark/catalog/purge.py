@@ -14,7 +14,7 @@ from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalogs import head_name
 from polaris_spark.catalog.contents import places
 from polaris_spark.catalog.files import remove_empty_folders
-from polaris_spark.catalog.locations import owner_above, segments
+from polaris_spark.catalog.locations import owner_above, require_allowed, segments
 from polaris_spark.catalog.metadata import render
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.errors import BadRequestError
@@ -43,6 +43,7 @@ class _Purge:
         self.io: FileIO = catalog.files.io(table.location)
         self.view = catalog.view()
         self.mine = (*places(table), segments(catalog.context.warehouse))
+        self.readable = catalog.context.allowed and (*self.mine, *catalog.context.allowed)
         self.left: list[str] = []
         self._allowed: dict[str, bool] = {}
 
@@ -81,6 +82,7 @@ class _Purge:
 
     def _manifests(self, location: str) -> list[ManifestFile]:
         try:
+            self._require_readable(location)
             return list(read_manifest_list(self.io.new_input(location)))
         except FileNotFoundError:
             return []
@@ -93,6 +95,7 @@ class _Purge:
     def _content_files(self, manifests: Iterable[ManifestFile]) -> Iterator[str]:
         for manifest in manifests:
             try:
+                self._require_readable(manifest.manifest_path)
                 entries = manifest.fetch_manifest_entry(self.io, discard_deleted=False)
             except FileNotFoundError:
                 continue
@@ -101,6 +104,11 @@ class _Purge:
                 continue
             for entry in entries:
                 yield entry.data_file.file_path
+
+    def _require_readable(self, location: str) -> None:
+        """A client chose these paths: it must not have this process read what is not its own."""
+        if self.readable is not None:
+            require_allowed(self.readable, [segments(location)])
 
     def _unreadable(self, location: str, error: Exception) -> None:
         log.warning("%s cannot be read and is kept: %s", location, error)

@@ -8,7 +8,7 @@ import zlib
 from polaris_spark.catalog.contents import C, ContentChange, Prepared, Stored
 from polaris_spark.catalog.entities import Context, TableName, find, table_key
 from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.locations import segments
+from polaris_spark.catalog.locations import require_allowed, segments
 from polaris_spark.catalog.metadata import TableDraft, ViewDraft, is_compressed, parse_table, parse_view
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import TABLE, VIEW
@@ -43,7 +43,7 @@ class Register(ContentChange[C]):
         """Read the file. That it cannot be read is told by `apply`: an operation done before needs no file again."""
         fixed = super().prepare(view)
         try:
-            segments(self.location)
+            require_allowed(self.context.allowed, [segments(self.location)])
             return fixed, self._read()
         except PolarisError as error:
             return fixed, error

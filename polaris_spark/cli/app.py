@@ -17,6 +17,7 @@ from polaris_spark.cli.demo.command import demo
 from polaris_spark.cli.info import info
 from polaris_spark.cli.log import log
 from polaris_spark.cli.output import errors, plain
+from polaris_spark.cli.serve import serve
 from polaris_spark.cli.tables import tables
 from polaris_spark.errors import PolarisError
 
@@ -41,7 +42,7 @@ class OneLineErrors(TyperGroup):
 app = typer.Typer(
     name="polaris-spark",
     cls=OneLineErrors,
-    help="Look into a store of catalogs, and see the whole of it at work.",
+    help="Look into a store of catalogs, serve it, and see the whole of it at work.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -54,13 +55,13 @@ def top(
         bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)
     ] = False,
 ) -> None:
-    """Look into a store of catalogs, and see the whole of it at work."""
+    """Look into a store of catalogs, serve it, and see the whole of it at work."""
     if version:
         print(f"polaris-spark {__version__}")
         raise typer.Exit
 
 
-for command in (demo, info, log, tables, cat):
+for command in (demo, info, log, tables, cat, serve):
     app.command()(command)
 
 

@@ -141,14 +141,19 @@ def open_store(uri: str, password: str | None = None) -> Iterator[OpenStore]:
     parsed = StoreURI.parse(uri)
     if parsed.scheme == "memory":
         raise InputError("a memory: store lives in the process that made it; no command line can see it")
-    connection = connect_store(parsed, _options(parsed, password), create=False)
+    connection = connect_store(parsed, store_options(parsed, password), create=False)
     try:
         yield OpenStore(connection, check_store(connection.backend))
     finally:
         connection.close()
 
 
-def _options(uri: StoreURI, password: str | None) -> dict[str, str | Secret]:
+def store_options(uri: StoreURI, password: str | None) -> dict[str, str | Secret]:
+    """Options of a store with the password that the command line names.
+
+    Raises:
+        InputError: `password` is not `env:NAME`, or that variable is not set.
+    """
     if password is not None:
         if not password.startswith("env:"):
             raise InputError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import msgspec
 
 from polaris_spark.catalog.catalog import Catalog
@@ -9,7 +11,7 @@ from polaris_spark.catalog.locations import segments
 from polaris_spark.errors import BadRequestError, NotFoundError
 from polaris_spark.rest import metrics, namespaces, tables, views
 from polaris_spark.rest.request import Request, Response, json_response
-from polaris_spark.rest.router import Route
+from polaris_spark.rest.router import Route, Router
 
 CONTENT_ROUTES = [*namespaces.ROUTES, *tables.ROUTES, *views.ROUTES, *metrics.ROUTES]
 
@@ -23,19 +25,25 @@ def endpoints(catalog: Catalog) -> list[str]:
 def config(catalog: Catalog, request: Request) -> Response:
     """GET config"""
     warehouse = request.query.get("warehouse")
-    if warehouse and warehouse != catalog.name and not _same_place(warehouse, catalog.context.warehouse):
+    if warehouse and warehouse != catalog.name and not same_place(warehouse, catalog.context.warehouse):
         raise NotFoundError(f"no warehouse {warehouse!r} here; this is catalog {catalog.name!r}")
     lifetime = catalog.context.operation_lifetime_ms // 1_000
     answer = {
         "defaults": {},
-        "overrides": {},
+        "overrides": _prefix(catalog) if warehouse == catalog.name else {},
         "endpoints": endpoints(catalog),
         "idempotency-key-lifetime": f"PT{lifetime}S",
     }
     return json_response(msgspec.json.encode(answer).decode())
 
 
-def _same_place(one: str, other: str) -> bool:
+def _prefix(catalog: Catalog) -> dict[str, str]:
+    """Makes a client that chose the catalog by its name say so in every path; clients put the prefix there as it is."""
+    return {} if catalog.name in _ROOTS else {"prefix": quote(catalog.name, safe="")}
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two texts are the same location."""
     try:
         return segments(one) == segments(other)
     except BadRequestError:
@@ -43,3 +51,5 @@ def _same_place(one: str, other: str) -> bool:
 
 
 ROUTES = [Route("GET", "config", config), *CONTENT_ROUTES]
+
+_ROOTS = Router(ROUTES).roots

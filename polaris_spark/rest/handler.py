@@ -11,7 +11,7 @@ from polaris_spark.rest.errors import response_of
 from polaris_spark.rest.request import Request, Response
 from polaris_spark.rest.router import Router
 
-_ROUTER = Router(ROUTES)
+ROUTER = Router(ROUTES)
 
 
 def handle(
@@ -37,7 +37,7 @@ def handle(
             _refuse_no_text(*named, *named.values())
         _refuse_no_text(method, path, body or "")
         lower = {name.lower(): value for name, value in headers.items()} if headers else {}
-        match = _ROUTER.find(method, path)
+        match = ROUTER.find(method, path)
         if match.prefix is not None and match.prefix != catalog.name:
             raise NotFoundError(f"no catalog {match.prefix!r} here; this is catalog {catalog.name!r}")
         return match.answer(

@@ -27,6 +27,8 @@ class Match(NamedTuple):
     answer: Answer
     params: dict[str, str]
     prefix: str | None
+    template: str
+    """The path of the route, as the specification writes it."""
 
 
 class Router:
@@ -41,7 +43,8 @@ class Router:
             if methods is None:
                 shapes.append((shape, methods := {}))
             methods[route.method] = route.answer
-        self._roots = {route.path.split("/")[0] for route in routes}
+        self.roots = frozenset(route.path.split("/")[0] for route in routes)
+        """First parts of paths: a catalog of such a name cannot be told by a prefix."""
 
     def find(self, method: str, path: str) -> Match:
         """The route of a request.
@@ -54,18 +57,18 @@ class Router:
         if parts[0] != "v1" or len(parts) < 2:
             raise NotFoundError(f"no such path: {path!r}")
         parts, prefix = parts[1:], None
-        methods, params = self._match(parts)
+        methods, params, shape = self._match(parts)
         if methods is None and len(parts) > 1:
-            prefix = unquote(parts[0])
-            methods, params = self._match(parts[1:])
+            prefix = _unquoted(parts[0], unquote)
+            methods, params, shape = self._match(parts[1:])
         if methods is None:
             raise NotFoundError(f"no such path: {path!r}")
         answer = methods.get(method)
         if answer is None:
             raise UnsupportedOperationError(f"{path!r} does not support {method}")
-        return Match(answer, params, prefix)
+        return Match(answer, params, prefix, "/".join(shape))
 
-    def _match(self, parts: list[str]) -> tuple[dict[str, Answer] | None, dict[str, str]]:
+    def _match(self, parts: list[str]) -> tuple[dict[str, Answer] | None, dict[str, str], tuple[str, ...]]:
         for shape, methods in self._by_length.get(len(parts), ()):
             params = {}
             for expected, part in zip(shape, parts, strict=True):
@@ -74,13 +77,17 @@ class Router:
                 elif expected != part:
                     break
             else:
-                return methods, params
-        return None, {}
+                return methods, params, shape
+        return None, {}, ()
 
 
 def _unescape(part: str) -> str:
     """A part as Iceberg's Java client writes it: like form data, with `+` for a space and `%2B` for a plus."""
+    return _unquoted(part, unquote_plus)
+
+
+def _unquoted(part: str, unquoting: Callable[..., str]) -> str:
     try:
-        return unquote_plus(part, errors="strict")
+        return unquoting(part, errors="strict")
     except UnicodeDecodeError as error:
         raise BadRequestError(f"path part {part!r} is not UTF-8") from error

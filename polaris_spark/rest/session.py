@@ -121,7 +121,7 @@ def connect(
 def open_session(properties: Properties, clock: Clock) -> Session:
     """Open the catalog that parsed properties describe."""
     process_cache().provide(properties.cache_bytes)
-    principal, sharing = _principal(properties), _sharing(properties)
+    principal, sharing = principal_of(properties), _sharing(properties)
     create = properties.create and properties.warehouse is not None
     _refuse_cluster(properties)
     try:
@@ -187,13 +187,17 @@ def _open(properties: Properties, connection: Connection, principal: str, sharin
     return Session(properties, connection, catalog, principal)
 
 
-def _principal(properties: Properties) -> str:
-    """Who changes are logged for: the property, else the user of this process.
+def principal_of(properties: Properties) -> str:
+    """Who changes are logged for: the property, else the user of this process."""
+    return check_principal(properties.principal or _user())
+
+
+def check_principal(principal: str) -> str:
+    """A principal that can stand in the log.
 
     Raises:
         InputError: it is no Unicode text, or too long to stand in index keys.
     """
-    principal = properties.principal or _user()
     try:
         size = len(principal.encode())
     except UnicodeEncodeError as error:

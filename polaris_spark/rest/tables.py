@@ -100,6 +100,7 @@ def _stage(catalog: Catalog, change: CreateTable) -> Response:
     prepared = change.prepare(scratch)
     assert isinstance(prepared, Prepared)
     table, objects = change.draft(scratch, prepared).freeze(scratch.new_id, metadata_location="")
+    locations.require_allowed(catalog.context.allowed, places(table))
     locations.move(scratch, 0, (), places(table), shared=catalog.context.shared_locations)
     scratch.add_all(objects)
     metadata = render(table, scratch, snapshots="all").decode()

@@ -354,7 +354,8 @@ def test_the_configuration_lists_what_is_answered(catalog: Client) -> None:
         )
         assert answer.status != 406
         assert not (answer.status == 404 and answer.error["type"] == "NotFoundException"), endpoint
-    assert catalog.ok("GET", "v1/config", query={"warehouse": "polaris"}) == config
+    named = catalog.ok("GET", "v1/config", query={"warehouse": "polaris"})
+    assert named == {**config, "overrides": {"prefix": "polaris"}}
     place = catalog.session.catalog.context.warehouse
     for same in (place, f"{place}/", place.removeprefix("file://")):
         assert catalog.ok("GET", "v1/config", query={"warehouse": same}) == config

@@ -1,0 +1,238 @@
+"""An OpenAPI description of what is answered, made from the routes and messages themselves.
+
+What the messages leave open (schemas, requirements, updates) is described as far as clients and random tests need it;
+the specification is https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from polaris_spark.rest import messages
+from polaris_spark.rest.config import ROUTES
+from polaris_spark.rest.router import Route
+
+Json = dict[str, Any]
+
+_BODIES: dict[str, type] = {
+    "POST namespaces": messages.CreateNamespaceRequest,
+    "POST namespaces/{namespace}/properties": messages.UpdateNamespacePropertiesRequest,
+    "POST namespaces/{namespace}/tables": messages.CreateTableRequest,
+    "POST namespaces/{namespace}/tables/{table}": messages.CommitTableRequest,
+    "POST namespaces/{namespace}/register": messages.RegisterTableRequest,
+    "POST tables/rename": messages.RenameRequest,
+    "POST transactions/commit": messages.CommitTransactionRequest,
+    "POST namespaces/{namespace}/views": messages.CreateViewRequest,
+    "POST namespaces/{namespace}/views/{view}": messages.CommitViewRequest,
+    "POST namespaces/{namespace}/register-view": messages.RegisterViewRequest,
+    "POST views/rename": messages.RenameRequest,
+}
+
+_PAGES = ("pageToken", "pageSize")
+_QUERIES = {
+    "GET config": ("warehouse",),
+    "GET namespaces": ("parent", *_PAGES),
+    "GET namespaces/{namespace}/tables": _PAGES,
+    "GET namespaces/{namespace}/views": _PAGES,
+    "GET namespaces/{namespace}/tables/{table}": ("snapshots",),
+    "DELETE namespaces/{namespace}/tables/{table}": ("purgeRequested",),
+}
+
+_TEXT: Json = {"type": "string"}
+_INT: Json = {"type": "integer", "format": "int32"}
+_LONG: Json = {"type": "integer", "format": "int64"}
+_FLAG: Json = {"type": "boolean"}
+_MAP: Json = {"type": "object", "additionalProperties": _TEXT}
+
+
+def _list(of: Json) -> Json:
+    return {"type": "array", "items": of}
+
+
+def _ref(name: str) -> Json:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _object(required: dict[str, Json], **optional: Json) -> Json:
+    properties = required | {name.replace("_", "-"): kind for name, kind in optional.items()}
+    return {"type": "object", "required": list(required), "properties": properties}
+
+
+_FIELD = {"id": _INT, "name": _TEXT, "required": _FLAG, "type": _ref("Type")}
+_TRANSFORMED = {"transform": _TEXT, "source-id": _INT}
+_REPRESENTATION = {"type": {"const": "sql"}, "sql": _TEXT, "dialect": _TEXT}
+_VERSION = {
+    "version-id": _INT,
+    "timestamp-ms": _LONG,
+    "schema-id": _INT,
+    "summary": _MAP,
+    "representations": _list(_object(_REPRESENTATION)),
+    "default-namespace": _list(_TEXT),
+}
+_STATISTICS = {
+    "snapshot-id": _LONG,
+    "statistics-path": _TEXT,
+    "file-size-in-bytes": _LONG,
+    "file-footer-size-in-bytes": _LONG,
+    "blob-metadata": _list({"type": "object"}),
+}
+
+_PIECES: dict[str, Json] = {
+    "Type": {
+        "anyOf": [
+            {"enum": ["boolean", "int", "long", "string", "date", "timestamp", "decimal(9,2)", "fixed[4]"]},
+            _ref("Schema"),
+            _object(
+                {"type": {"const": "list"}, "element-id": _INT, "element": _TEXT, "element-required": _FLAG}
+            ),
+            _TEXT,
+        ]
+    },
+    "Schema": _object(
+        {"type": {"const": "struct"}, "fields": _list(_object(_FIELD, doc=_TEXT))},
+        schema_id=_INT,
+        identifier_field_ids=_list(_INT),
+    ),
+    "PartitionSpec": _object(
+        {"fields": _list(_object(_TRANSFORMED | {"name": _TEXT}, field_id=_INT))}, spec_id=_INT
+    ),
+    "SortOrder": _object(
+        {
+            "order-id": _INT,
+            "fields": _list(
+                _object(
+                    _TRANSFORMED
+                    | {
+                        "direction": {"enum": ["asc", "desc"]},
+                        "null-order": {"enum": ["nulls-first", "nulls-last"]},
+                    }
+                )
+            ),
+        }
+    ),
+    "Snapshot": _object(
+        {"snapshot-id": _LONG, "timestamp-ms": _LONG, "manifest-list": _TEXT, "summary": _MAP},
+        parent_snapshot_id=_LONG,
+        sequence_number=_LONG,
+        schema_id=_INT,
+        first_row_id=_LONG,
+        added_rows=_LONG,
+    ),
+    "ViewVersion": _object(_VERSION, default_catalog=_TEXT),
+}
+
+_REQUIREMENTS: dict[str, dict[str, Json]] = {
+    "assert-create": {},
+    "assert-table-uuid": {"uuid": _TEXT},
+    "assert-view-uuid": {"uuid": _TEXT},
+    "assert-ref-snapshot-id": {"ref": _TEXT, "snapshot-id": {"anyOf": [_LONG, {"type": "null"}]}},
+    "assert-last-assigned-field-id": {"last-assigned-field-id": _INT},
+    "assert-current-schema-id": {"current-schema-id": _INT},
+    "assert-last-assigned-partition-id": {"last-assigned-partition-id": _INT},
+    "assert-default-spec-id": {"default-spec-id": _INT},
+    "assert-default-sort-order-id": {"default-sort-order-id": _INT},
+}
+
+_UPDATES: dict[str, dict[str, Json]] = {
+    "assign-uuid": {"uuid": _TEXT},
+    "upgrade-format-version": {"format-version": _INT},
+    "add-schema": {"schema": _ref("Schema")},
+    "set-current-schema": {"schema-id": _INT},
+    "remove-schemas": {"schema-ids": _list(_INT)},
+    "add-spec": {"spec": _ref("PartitionSpec")},
+    "set-default-spec": {"spec-id": _INT},
+    "remove-partition-specs": {"spec-ids": _list(_INT)},
+    "add-sort-order": {"sort-order": _ref("SortOrder")},
+    "set-default-sort-order": {"sort-order-id": _INT},
+    "add-snapshot": {"snapshot": _ref("Snapshot")},
+    "set-snapshot-ref": {"ref-name": _TEXT, "type": {"enum": ["branch", "tag"]}, "snapshot-id": _LONG},
+    "remove-snapshot-ref": {"ref-name": _TEXT},
+    "remove-snapshots": {"snapshot-ids": _list(_LONG)},
+    "set-statistics": {"statistics": _object(_STATISTICS)},
+    "remove-statistics": {"snapshot-id": _LONG},
+    "set-partition-statistics": {"partition-statistics": _object(dict(list(_STATISTICS.items())[:3]))},
+    "remove-partition-statistics": {"snapshot-id": _LONG},
+    "set-location": {"location": _TEXT},
+    "set-properties": {"updates": _MAP},
+    "remove-properties": {"removals": _list(_TEXT)},
+    "add-encryption-key": {"encryption-key": _object({"key-id": _TEXT, "encrypted-key-metadata": _TEXT})},
+    "remove-encryption-key": {"key-id": _TEXT},
+    "add-view-version": {"view-version": _ref("ViewVersion")},
+    "set-current-view-version": {"view-version-id": _INT},
+}
+
+
+@cache
+def text() -> str:
+    """The description, as JSON."""
+    return msgspec.json.encode(description()).decode()
+
+
+def description() -> Json:
+    """The description (OpenAPI 3.1) of every route, without prefix."""
+    paths: dict[str, Json] = {}
+    for route in ROUTES:
+        paths.setdefault(f"/v1/{route.path}", {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "polaris_spark", "version": "1"},
+        "paths": paths,
+        "components": {
+            "schemas": _schemas(),
+            "securitySchemes": {"BearerAuth": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"BearerAuth": []}],
+    }
+
+
+def _operation(route: Route) -> Json:
+    name = f"{route.method} {route.path}"
+    parameters = [
+        {"name": one, "in": "path", "required": True, "schema": _TEXT}
+        for one in re.findall(r"{([^}]+)}", route.path)
+    ]
+    parameters += [{"name": one, "in": "query", "schema": _TEXT} for one in _QUERIES.get(name, ())]
+    if route.method in ("POST", "DELETE"):
+        key = {"type": "string", "format": "uuid"}
+        parameters.append({"name": "Idempotency-Key", "in": "header", "schema": key})
+    operation: Json = {
+        "operationId": route.answer.__name__,
+        "parameters": parameters,
+        "responses": {
+            "2XX": {"description": "done"},
+            "default": {
+                "description": "not done",
+                "content": {"application/json": {"schema": _ref("ErrorResponse")}},
+            },
+        },
+    }
+    if route.method == "POST":
+        schema = _ref(_BODIES[name].__name__) if name in _BODIES else {"type": "object"}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return operation
+
+
+def _schemas() -> Json:
+    kinds = [*dict.fromkeys(_BODIES.values()), messages.ErrorResponse]
+    found = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")[1]
+    for commit in ("CommitTableRequest", "CommitViewRequest"):
+        found[commit]["properties"] |= {
+            "updates": _list(_ref("Update")),
+            "requirements": _list(_ref("Requirement")),
+        }
+    found["CreateTableRequest"]["properties"] |= {
+        "schema": _ref("Schema"),
+        "partition-spec": _ref("PartitionSpec"),
+        "write-order": _ref("SortOrder"),
+    }
+    found["CreateViewRequest"]["properties"] |= {
+        "schema": _ref("Schema"),
+        "view-version": _ref("ViewVersion"),
+    }
+    updates = [_object({"action": {"const": name}} | fields) for name, fields in _UPDATES.items()]
+    requirements = [_object({"type": {"const": name}} | fields) for name, fields in _REQUIREMENTS.items()]
+    return {**found, **_PIECES, "Update": {"oneOf": updates}, "Requirement": {"oneOf": requirements}}

@@ -1,0 +1,8 @@
+"""The HTTP transport of the REST protocol; needs the extra `server`."""
+
+from polaris_spark.server.app import create_app
+from polaris_spark.server.catalogs import ServedCatalogs
+from polaris_spark.server.run import Endpoint, serve
+from polaris_spark.server.tokens import Tokens
+
+__all__ = ["Endpoint", "ServedCatalogs", "Tokens", "create_app", "serve"]

@@ -1,0 +1,95 @@
+"""The catalogs of a realm that one server answers for."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs import MAIN, find_catalog, list_catalogs
+from polaris_spark.errors import BadRequestError
+from polaris_spark.rest.config import same_place
+from polaris_spark.rest.handler import ROUTER
+from polaris_spark.rest.session import WAREHOUSE, Session, open_session
+from polaris_spark.system.stores import check_store
+
+
+class ServedCatalogs:
+    """The catalog of an opened session, and the others of its realm, opened when they are first asked for.
+
+    All are restricted: what clients name lies below a catalog's warehouse or below a location allowed here.
+    Thread-safe. Closing it closes the session.
+    """
+
+    def __init__(self, session: Session, *, allowed: Sequence[str] = ()) -> None:
+        """Serve a session's realm.
+
+        Raises:
+            BadRequestError: an allowed location is not an absolute one.
+        """
+        self.session = session
+        self.default = session.catalog.restricted(allowed)
+        self._allowed = tuple(allowed)
+        self._others: dict[str, tuple[Session, Catalog]] = {}
+        self._guard = threading.Lock()
+
+    def choose(self, name: str | None) -> Catalog:
+        """The catalog of that name; the default where there is none: the handler refuses names that are not its own."""
+        if name is None or name == self.default.name:
+            return self.default
+        with self._guard:
+            found = self._others.get(name)
+            if found is None:
+                if find_catalog(self.default.references, name) is None:
+                    return self.default
+                found = self._others[name] = self._open(name)
+            return found[1]
+
+    def of_warehouse(self, text: str | None) -> Catalog:
+        """The catalog that a client asks for by name or by the location of its warehouse; else the default, as above.
+
+        Raises:
+            BadRequestError: paths could not tell it from the protocol's own words.
+        """
+        if not text or text == self.default.name:
+            return self.default
+        found = self.choose(text)
+        if found is self.default and not same_place(text, self.default.context.warehouse):
+            for row in list_catalogs(self.default.references):
+                if same_place(text, row.properties.get(WAREHOUSE, "")):
+                    found = self.choose(row.name)
+                    break
+        if found is not self.default and found.name in ROUTER.roots:
+            raise BadRequestError(
+                f"catalog {found.name!r} has a name that the protocol's paths use: "
+                "only a server that was started with it can serve it"
+            )
+        return found
+
+    def check(self) -> None:
+        """Read from the store.
+
+        Raises:
+            Exception: whatever it raises where it cannot be read.
+        """
+        check_store(self.session.connection.backend)
+
+    def close(self) -> None:
+        """Release the store."""
+        with self._guard:
+            opened = [session for session, _ in self._others.values()]
+            self._others.clear()
+        for session in (*opened, self.session):
+            session.close()
+
+    def _open(self, name: str) -> tuple[Session, Catalog]:
+        properties = dataclasses.replace(
+            self.session.properties, catalog=name, branch=MAIN, warehouse=None, create=False
+        )
+        session = open_session(properties, self.session.connection.clock)
+        try:
+            return session, session.catalog.restricted(self._allowed)
+        except BaseException:
+            session.close()
+            raise

@@ -1,0 +1,58 @@
+"""What a server counts, for Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+CHANGES = frozenset({"POST", "DELETE"})
+
+_COMMITS = {409: "conflict", 504: "unknown"}
+
+
+class Metrics:
+    """The metrics of one server; labels have few values, whatever clients send."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "polaris_spark_http_requests",
+            "Requests answered, by method, route and status.",
+            ("method", "route", "status"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "polaris_spark_http_request_seconds",
+            "Time from a request's headers to its answer, in seconds.",
+            ("method", "route"),
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+            registry=self._registry,
+        )
+        self._changes = Counter(
+            "polaris_spark_changes",
+            "Changes asked for, by outcome: committed, refused, conflict (409), or unknown (504).",
+            ("outcome",),
+            registry=self._registry,
+        )
+        self.in_flight = Gauge(
+            "polaris_spark_http_requests_in_flight", "Requests under way.", registry=self._registry
+        )
+
+    def record(self, method: str, route: str | None, status: int, seconds: float) -> None:
+        """Count an answered request.
+
+        Args:
+            method: of the request.
+            route: path of its route; None where no route answers it.
+            status: of the answer.
+            seconds: that it took.
+        """
+        known, where = (method, route) if route is not None else ("other", "unmatched")
+        self._requests.labels(known, where, str(status)).inc()
+        self._seconds.labels(known, where).observe(seconds)
+        if route is not None and method in CHANGES:
+            outcome = "committed" if status < 300 else _COMMITS.get(status, "refused")
+            self._changes.labels(outcome).inc()
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,45 @@
+"""One server for all tests of a run that can share it, with a store of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.rest.client import Client
+from tests.server.servers import Server, client, token_file
+
+TOKENS = {"ann": "aaaaaaaaaaaaaaaa", "bob": "b.b-b_b~b+b/bbbb==", "Zoë: the admin": "cccccccccccccccc"}
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the shared server keeps everything."""
+    return tmp_path_factory.mktemp("server")
+
+
+@pytest.fixture(scope="session")
+def server(folder: Path) -> Iterator[Server]:
+    """A server on loopback that needs a token."""
+    options = ["--warehouse", str(folder / "warehouse"), "--allow-location", str(folder / "allowed")]
+    tokens = token_file(folder, TOKENS)
+    with Server(f"sqlite://{folder / 'store.db'}", "--token-file", str(tokens), *options) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def ann(server: Server) -> Client:
+    """A client that the server knows."""
+    return client(server, TOKENS["ann"])
+
+
+@pytest.fixture
+def namespace(ann: Client) -> str:
+    """A new namespace."""
+    name = f"ns{next(_numbers)}"
+    ann.namespace(name)
+    return name

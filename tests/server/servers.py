@@ -1,0 +1,168 @@
+"""Servers as users start them, as processes of their own, and clients of them."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import os
+import queue
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from tests.rest.client import Client
+
+PATIENCE = 120.0
+"""Seconds within which a machine of any speed has a server up or down."""
+
+
+class Server:
+    """A process of `polaris-spark serve` on a port of its own."""
+
+    def __init__(self, store: str, *options: str, env: Mapping[str, str] | None = None) -> None:
+        command = [sys.executable, "-c", "from polaris_spark.cli import main; main()", "serve", store]
+        self.process = subprocess.Popen(
+            [*command, "--port", "0", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+        self.errors = ""
+        self._reader = threading.Thread(target=self._read_errors, daemon=True)
+        self._reader.start()
+        lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=lambda: lines.put(self.process.stdout.readline()), daemon=True).start()  # type: ignore[union-attr]  # a pipe
+        line = lines.get(timeout=PATIENCE)
+        if not line:
+            self.process.wait(PATIENCE)
+            self._reader.join(PATIENCE)
+            raise RuntimeError(self.errors)
+        self.uri = line.split()[-1]
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.errors += line
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End it as an operator does; its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.stop()
+        finally:
+            self.process.kill()
+
+
+class Remote:
+    """A session's `request` over HTTP, one connection per thread."""
+
+    def __init__(
+        self, uri: str, token: str | None = None, *, prefix: str = "", context: ssl.SSLContext | None = None
+    ) -> None:
+        self.uri = urlsplit(uri)
+        self.token = token
+        self.prefix = prefix
+        self.context = context
+        self._local = threading.local()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: str | bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, dict[str, str], str]:
+        """Answer one request, as `Session.request` does."""
+        sent = {"Content-Type": "application/json", "Accept-Encoding": "gzip", **(headers or {})}
+        if self.token:
+            sent["Authorization"] = f"Bearer {self.token}"
+        target = "/" + path.replace("v1/", f"v1/{self.prefix}/", 1) if self.prefix else f"/{path}"
+        if query:
+            target += "?" + urlencode(query)
+        return self.raw(method, target, body.encode() if isinstance(body, str) else body, sent)
+
+    def raw(
+        self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, dict[str, str], str]:
+        """Send exactly this."""
+        connection = self.connection()
+        try:
+            connection.request(method, target, body, dict(headers or {}))
+            response = connection.getresponse()
+            content = response.read()
+        except BaseException:
+            connection.close()
+            raise
+        if response.headers.get("content-encoding") == "gzip":
+            content = gzip.decompress(content)
+        return response.status, dict(response.headers.items()), content.decode()
+
+    def connection(self) -> http.client.HTTPConnection:
+        """This thread's connection."""
+        found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if found is None:
+            host, port = self.uri.hostname or "", self.uri.port
+            if self.uri.scheme == "https":
+                found = http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=self.context)
+            else:
+                found = http.client.HTTPConnection(host, port, timeout=PATIENCE)
+            self._local.connection = found
+        return found
+
+
+def client(server: Server | str, token: str | None = None, **rest: Any) -> Client:
+    """The tests' client of the protocol, over HTTP."""
+    uri = server.uri if isinstance(server, Server) else server
+    return Client(Remote(uri, token, **rest))  # type: ignore[arg-type]  # all that it needs of a session
+
+
+def refused(*arguments: str, env: Mapping[str, str] | None = None) -> str:
+    """The complaint of a server that does not start, which it tells in one line with exit code 2."""
+    command = [sys.executable, "-c", "from polaris_spark.cli import main; main()", "serve", *arguments]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **(env or {})},
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 2, done
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def error_of(body: str) -> dict[str, Any]:
+    """The error model of a refusal."""
+    model: dict[str, Any] = json.loads(body)["error"]
+    assert set(model) == {"message", "type", "code"}
+    return model
+
+
+def token_file(folder: Path, tokens: Mapping[str, str]) -> Path:
+    """A file of tokens that only its owner reads; principals to tokens."""
+    path = folder / "tokens"
+    path.touch(mode=0o600)
+    path.write_text("# who: token\n\n" + "".join(f"{who}:{token}\n" for who, token in tokens.items()))
+    return path
+
+
+def options(warehouse: Path, *more: str) -> Sequence[str]:
+    """Options of a server that lets in everyone on this machine."""
+    return ["--warehouse", str(warehouse), "--insecure", *more]
