@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from polaris_spark.catalog import locations
 from polaris_spark.catalog.contents import ContentChange, Prepared, Stored
 from polaris_spark.catalog.entities import (
     CatalogChange,
@@ -15,6 +16,7 @@ from polaris_spark.catalog.entities import (
     find,
     table_key,
 )
+from polaris_spark.catalog.manifest_files import ManifestFiles
 from polaris_spark.catalog.merging import merged
 from polaris_spark.catalog.metadata import (
     TableDraft,
@@ -177,7 +179,7 @@ class CommitTable(TableChange):
                 raise found
             if found is None and self.preparations < _ENOUGH_PREPARATIONS:
                 raise PrepareAgain
-            return found or files.read(location)
+            return found or self._read_list(draft, files, location)
 
         try:
             rebased = rebase(draft, append, self.updates, read, prepared.uuid)
@@ -203,10 +205,18 @@ class CommitTable(TableChange):
         lists: dict[str, ManifestList | BadRequestError] = {}
         for location in needed_lists(draft, append):
             try:
-                lists[location] = files.read(location)
+                lists[location] = self._read_list(draft, files, location)
             except BadRequestError as error:
                 lists[location] = error
         return lists
+
+    def _read_list(self, draft: TableDraft, files: ManifestFiles, location: str) -> ManifestList:
+        """A manifest list; clients choose where it is, so only where this catalog's clients may have files read."""
+        if self.context.allowed is not None:
+            places = (*self.context.allowed, *locations.owned(draft.location, draft.properties))
+            if not locations.is_allowed(places, locations.segments(location)):
+                raise BadRequestError(f"manifest list {location!r} does not lie where this server may read")
+        return files.read(location)
 
 
 class CommitTables(CatalogChange[list[Stored[Table]]]):

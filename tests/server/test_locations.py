@@ -126,23 +126,44 @@ def test_an_allowed_file_does_not_lead_outside(ann: Client, namespace: str, fold
         assert ann.send("POST", f"{path(namespace)}/register", body).kind == FORBIDDEN
 
 
-def test_a_purge_reads_nothing_outside(ann: Client, namespace: str, folder: Path, tmp_path: Path) -> None:
-    ann.create("t", (namespace,))
-    fifo = tmp_path / "manifest-list"
-    os.mkfifo(fifo)  # whoever reads it waits for ever
+def append(ann: Client, namespace: str, id: int, manifest_list: object, parent: int | None = None) -> int:
+    """Append a snapshot to the table `t`, as if `parent` were current; the status."""
+    metadata = ann.load("t", (namespace,))["metadata"]
     snapshot = {
-        "snapshot-id": 1,
-        "timestamp-ms": ann.load("t", (namespace,))["metadata"]["last-updated-ms"],
-        "sequence-number": 1,
-        "manifest-list": str(fifo),
+        "snapshot-id": id,
+        "timestamp-ms": metadata["last-updated-ms"],
+        "sequence-number": metadata["last-sequence-number"] + 1,
+        "manifest-list": str(manifest_list),
         "summary": {"operation": "append"},
         "schema-id": 0,
     }
-    body = {"requirements": [], "updates": [{"action": "add-snapshot", "snapshot": snapshot}]}
-    ann.ok("POST", table("t", (namespace,)), body)
+    moved = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": id}
+    body = {
+        "requirements": [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": parent}],
+        "updates": [{"action": "add-snapshot", "snapshot": snapshot}, moved],
+    }
+    return ann.send("POST", table("t", (namespace,)), body).status
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    """A file outside; whoever reads it waits for ever."""
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path / "fifo"
+
+
+def test_a_purge_reads_nothing_outside(ann: Client, namespace: str, fifo: Path) -> None:
+    ann.create("t", (namespace,))
+    assert append(ann, namespace, 1, fifo) == 200
     ann.ok("DELETE", table("t", (namespace,)), query={"purgeRequested": "true"})
     assert ann.names(namespace) == []
     assert fifo.exists()
+
+
+def test_rebasing_an_append_reads_nothing_outside(ann: Client, namespace: str, fifo: Path) -> None:
+    ann.create("t", (namespace,), properties={"polaris.append-rebase": "true"})
+    assert append(ann, namespace, 1, fifo) == 200
+    assert append(ann, namespace, 2, fifo) == 409
 
 
 def test_a_table_that_lies_outside_already_can_be_used(
