@@ -1,0 +1,249 @@
+"""`PolarisCatalog`: pyiceberg's `Catalog` interface, in this process and without a server.
+
+pyiceberg's own `RestCatalog` speaks the protocol that `polaris_spark.rest` answers. Here its HTTP session is replaced
+by function calls, so that there is one implementation of the catalog's rules and one of pyiceberg's side of them.
+
+    from pyiceberg.catalog import load_catalog
+
+    catalog = load_catalog(
+        "polaris",
+        **{
+            "py-catalog-impl": "polaris_spark.pyiceberg.PolarisCatalog",
+            "store": "sqlite:///path/catalog.db",
+            "warehouse": "/path/warehouse",
+        },
+    )
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from cachetools import LRUCache
+from pyiceberg.catalog import PY_CATALOG_IMPL, URI, WAREHOUSE_LOCATION
+from pyiceberg.catalog.rest import (
+    SNAPSHOT_LOADING_MODE,
+    Endpoints,
+    IdentifierKind,
+    RestCatalog,
+    TableResponse,
+)
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    CommitStateUnknownException,
+    NamespaceNotEmptyError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NoSuchViewError,
+)
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table, TableIdentifier
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Identifier
+from requests import HTTPError
+
+from polaris_spark.catalog.entities import SEPARATOR
+from polaris_spark.errors import InputError
+from polaris_spark.rest.messages import ErrorResponse, decode, encode
+from polaris_spark.rest.session import Session, connect
+
+KEPT_TEXT_BYTES = 8 * 2**20
+"""How much metadata, counted as JSON text, a catalog keeps parsed for tables that did not change."""
+
+
+class PolarisCatalog(RestCatalog):
+    """A catalog for pyiceberg. Thread-safe; close it, or use it as a context manager, to release its store.
+
+    A pickled one, such as that of a pickled `Table`, opens the same catalog where it is unpickled. It carries its
+    properties, so a password should be given as `env:NAME`.
+
+    Args:
+        name: the catalog's name in pyiceberg, and in the realm unless the property `catalog` says otherwise.
+        properties: those of `polaris_spark.connect` and of pyiceberg's FileIO; names with dashes or underscores.
+    Raises:
+        InputError: a property that cannot be used.
+        StateError: the store, realm or catalog does not serve.
+    """
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        self._given = {key: value for key, value in properties.items() if value is not None}
+        self._opened = connect(**{"store": "", "catalog": name, **self._given})
+        self._kept: LRUCache[str, _Kept] = LRUCache(KEPT_TEXT_BYTES, getsizeof=lambda kept: kept.bytes)
+        self._keeping = threading.Lock()
+        super().__init__(name, **{**self._shown(), URI: ""})
+        del self.properties[URI]  # `RestCatalog` asks for one
+
+    def _shown(self) -> dict[str, Any]:
+        """What every table's FileIO gets: neither the store nor its password, nor anything else that is ours."""
+        others = self._opened.properties.other.keys() - {PY_CATALOG_IMPL}
+        shown = {key: value for key, value in self._given.items() if {key, key.replace("_", "-")} & others}
+        return {**shown, WAREHOUSE_LOCATION: self._opened.catalog.context.warehouse}
+
+    def _create_session(self) -> Any:
+        return _InProcess(self._opened)
+
+    def _refresh_token(self) -> None:
+        """There are no tokens in process."""
+
+    def url(self, endpoint: str, prefixed: bool = True, **kwargs: Any) -> str:  # noqa: FBT001, FBT002  # as inherited
+        """The path of an endpoint; the one place where names are escaped."""
+        return "v1/" + endpoint.format(**{key: quote(value, safe="") for key, value in kwargs.items()})
+
+    def _encode_namespace_path(self, namespace: Identifier) -> str:
+        for level in namespace:
+            if SEPARATOR in level:
+                raise BadRequestError(f"0x1F, which separates levels, stands in a name: {namespace!r}")
+        return SEPARATOR.join(namespace)
+
+    def _split_identifier_for_path(
+        self, identifier: str | Identifier | TableIdentifier, kind: IdentifierKind = IdentifierKind.TABLE
+    ) -> dict[str, Any]:
+        if isinstance(identifier, TableIdentifier):
+            names = (*identifier.namespace.root, identifier.name)
+        else:
+            names = self._identifier_to_validated_tuple(identifier)
+        return {"namespace": self._encode_namespace_path(names[:-1]), kind.value: names[-1]}
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        """Load a table; metadata that was parsed before and did not change since is not parsed again.
+
+        Raises:
+            NoSuchTableError: it does not exist.
+        """
+        names = self._identifier_to_validated_tuple(identifier)
+        path = self.url(Endpoints.load_table, **self._split_identifier_for_path(names))
+        with self._keeping:
+            kept = self._kept.get(path)
+        mode = self.properties.get(SNAPSHOT_LOADING_MODE)
+        answer: Any = self._session.get(
+            path,
+            params={"snapshots": mode} if mode else None,
+            headers={"If-None-Match": kept.etag} if kept else None,
+        )
+        if kept is None or answer.status_code != 304:
+            answer.raise_for_status()
+            kept = self._keep(path, answer)
+        return Table(names, _own(kept.metadata), kept.metadata_location, kept.io, self)
+
+    def _keep(self, path: str, answer: _Answer) -> _Kept:
+        response = TableResponse.model_validate_json(answer.text)
+        location = response.metadata_location
+        assert location is not None  # of staged tables only
+        io = self._load_file_io(response.metadata.properties, location)
+        kept = _Kept(answer.headers["ETag"], len(answer.text), response.metadata, location, io)
+        with self._keeping:
+            if kept.bytes <= KEPT_TEXT_BYTES:
+                self._kept[path] = kept
+        return kept
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._opened.properties.store.scheme == "memory":
+            raise InputError(
+                "a catalog in a memory: store, or a table of it, cannot leave its process by pickling"
+            )
+        return _reopen, (self.name, self._given)
+
+
+def _reopen(name: str, properties: dict[str, Any]) -> PolarisCatalog:
+    return PolarisCatalog(name, **properties)
+
+
+class _Kept(NamedTuple):
+    """A version of a table as it was loaded."""
+
+    etag: str
+    bytes: int
+    metadata: TableMetadata
+    metadata_location: str
+    io: FileIO
+
+
+def _own(metadata: TableMetadata) -> TableMetadata:
+    """Metadata whose lists and dictionaries the caller may change; what lies in them is immutable."""
+    copied = {
+        name: value.copy() for name, value in metadata.__dict__.items() if isinstance(value, (dict, list))
+    }
+    return metadata.model_copy(update=copied)
+
+
+class _Answer(NamedTuple):
+    """As much of a `requests.Response` as `RestCatalog` asks for."""
+
+    status_code: int
+    headers: Mapping[str, str]
+    text: str
+
+    def raise_for_status(self) -> None:
+        """Raise what the error model's type says; statuses alone do not tell a table from a namespace.
+
+        Raises:
+            HTTPError: the type says nothing to pyiceberg; `RestCatalog` then decides by status.
+        """
+        if self.status_code < 400:
+            return
+        error = decode(self.text, ErrorResponse).error if self.text else None
+        if error is not None and error.type in _ERRORS:
+            raise _ERRORS[error.type](f"{error.type}: {error.message}")
+        raise HTTPError(response=self)
+
+
+_ERRORS: dict[str, type[Exception]] = {
+    "NoSuchNamespaceException": NoSuchNamespaceError,
+    "NoSuchTableException": NoSuchTableError,
+    "NoSuchViewException": NoSuchViewError,
+    "NamespaceNotEmptyException": NamespaceNotEmptyError,
+    "CommitFailedException": CommitFailedException,
+    "CommitStateUnknownException": CommitStateUnknownException,
+    "UnprocessableEntityException": ValueError,  # properties both set and removed
+}
+
+
+class _InProcess:
+    """As much of a `requests.Session` as `RestCatalog` asks for: every request is a function call."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.headers: dict[str, str] = {}
+
+    def get(self, url: str, params: Any = None, headers: Any = None) -> _Answer:
+        return _Answer(*self._session.request("GET", url, params, headers=headers))
+
+    def head(self, url: str) -> _Answer:
+        return _Answer(*self._session.request("HEAD", url))
+
+    def post(self, url: str, data: bytes | None = None, json: Any = None, headers: Any = None) -> _Answer:
+        body = encode(json) if data is None else data.decode()
+        return self._change("POST", url, None, body)
+
+    def delete(self, url: str, params: Any = None) -> _Answer:
+        return self._change("DELETE", url, {k: str(v).lower() for k, v in (params or {}).items()}, None)
+
+    def _change(self, method: str, url: str, query: Any, body: str | None) -> _Answer:
+        """A request that changes something. If its outcome is not known, it is repeated once, under the same key."""
+        headers = {"Idempotency-Key": _uuid7(self._session.connection.clock.now_ms())}
+        answer = _Answer(*self._session.request(method, url, query, body, headers))
+        if answer.status_code == 504:
+            answer = _Answer(*self._session.request(method, url, query, body, headers))
+        return answer
+
+    def close(self) -> None:
+        self._session.close()
+
+    def __enter__(self) -> _InProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """`RestCatalog` reads its configuration in a session of its own; the store stays open."""
+
+
+def _uuid7(now_ms: int) -> str:
+    """A UUID that is ordered by time (RFC 9562, section 5.7)."""
+    random_bits = random.getrandbits(74)
+    high, low = random_bits >> 62, random_bits & (2**62 - 1)
+    return str(uuid.UUID(int=now_ms << 80 | 7 << 76 | high << 64 | 2 << 62 | low))
