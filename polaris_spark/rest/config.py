@@ -9,11 +9,17 @@ import msgspec
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.locations import segments
 from polaris_spark.errors import BadRequestError, NotFoundError
-from polaris_spark.rest import metrics, namespaces, tables, views
+from polaris_spark.rest import metrics, namespaces, snapshots, tables, views
 from polaris_spark.rest.request import Request, Response, json_response
 from polaris_spark.rest.router import Route, Router
 
-CONTENT_ROUTES = [*namespaces.ROUTES, *tables.ROUTES, *views.ROUTES, *metrics.ROUTES]
+CONTENT_ROUTES = [
+    *namespaces.ROUTES,
+    *tables.ROUTES,
+    *snapshots.ROUTES,
+    *views.ROUTES,
+    *metrics.ROUTES,
+]
 
 
 def endpoints(catalog: Catalog) -> list[str]:

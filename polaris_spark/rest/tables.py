@@ -26,6 +26,7 @@ from polaris_spark.rest import messages
 from polaris_spark.rest.namespaces import namespace_of, page
 from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
 from polaris_spark.rest.router import Route
+from polaris_spark.rest.snapshots import pin
 
 log = logging.getLogger("polaris_spark")
 
@@ -49,16 +50,20 @@ def etag(content: int, snapshots: Snapshots) -> str:
     return f'"{content:x}-{snapshots}"'
 
 
-def answer(reader: ObjectReader, stored: Stored[Table], snapshots: Snapshots = "all") -> Response:
-    """A LoadTableResult."""
+def answer(reader: ObjectReader, stored: Stored[Table], snapshots: Snapshots) -> Response:
+    """A LoadTableResult. Where it leaves snapshots out, a header says how to ask for them."""
     location = msgspec.json.encode(stored.value.metadata_location).decode()
     metadata = render(stored.value, reader, snapshots=snapshots).decode()
     body = f'{{"metadata-location":{location},"metadata":{metadata},"config":{{}}}}'
     headers = {"Content-Type": "application/json", "ETag": etag(stored.content, snapshots)}
+    if snapshots == "refs":
+        headers.update(pin(stored))
     return Response(200, headers, body)
 
 
 def _mode(request: Request) -> Snapshots:
+    """Which snapshots an answer shall hold. The specification has the parameter for loading; here, whatever answers
+    with a table takes it."""
     mode = request.query.get("snapshots") or "all"
     if mode not in ("all", "refs"):
         raise BadRequestError(f"snapshots is {mode!r}; it is 'all' or 'refs'")
@@ -85,12 +90,13 @@ def list_kind(catalog: Catalog, request: Request, kind: bytes) -> Response:
 
 def create_table(catalog: Catalog, request: Request) -> Response:
     """POST namespaces/{namespace}/tables"""
+    mode = _mode(request)
     body = messages.decode(request.body, messages.CreateTableRequest)
     name = TableName(namespace_of(request.params["namespace"]), body.name)
     change = CreateTable(catalog.context, request.operation(), name, msgspec.to_builtins(body))
     if body.stage_create:
         return _stage(catalog, change)
-    return answer(catalog.reader, catalog.commit(change))
+    return answer(catalog.reader, catalog.commit(change), mode)
 
 
 def _stage(catalog: Catalog, change: CreateTable) -> Response:
@@ -145,13 +151,14 @@ def commit_updates(catalog: Catalog, change: Change[R]) -> R:
 
 def commit_table(catalog: Catalog, request: Request) -> Response:
     """POST namespaces/{namespace}/tables/{table}"""
+    mode = _mode(request)
     body = messages.decode(request.body, messages.CommitTableRequest)
     name = name_of(request)
     if body.identifier is not None and identifier_name(body.identifier) != name:
         raise BadRequestError(f"the path names {name}, the body {identifier_name(body.identifier)}")
     commit = TableCommit(name, body.requirements, body.updates)
     stored = commit_updates(catalog, CommitTable(catalog.context, request.operation(), commit))
-    return answer(catalog.reader, stored)
+    return answer(catalog.reader, stored, mode)
 
 
 def commit_transaction(catalog: Catalog, request: Request) -> Response:
@@ -218,6 +225,7 @@ def rename_kind(catalog: Catalog, request: Request, kind: bytes) -> Response:
 
 def register_table(catalog: Catalog, request: Request) -> Response:
     """POST namespaces/{namespace}/register"""
+    mode = _mode(request)
     body = messages.decode(request.body, messages.RegisterTableRequest)
     name = TableName(namespace_of(request.params["namespace"]), body.name)
     change = RegisterTable(
@@ -228,7 +236,7 @@ def register_table(catalog: Catalog, request: Request) -> Response:
         catalog.files,
         overwrite=bool(body.overwrite),
     )
-    return answer(catalog.reader, catalog.commit(change))
+    return answer(catalog.reader, catalog.commit(change), mode)
 
 
 ROUTES = [

@@ -172,14 +172,18 @@ class IndexedPieces:
 def placed(index: Index) -> Iterator[tuple[int, int, int]]:
     """(snapshot id, pointer, order) of everything in an index, by key."""
     for key, entry in index.range(b"", None):
-        id = int.from_bytes(key[:_KEY_BYTES], "big") - _SIGN
-        yield id, entry.pointer, int.from_bytes(entry.value, "big")
+        yield snapshot_id_of(key), entry.pointer, int.from_bytes(entry.value, "big")
 
 
 def key_of(snapshot_id: int, position: int = 0) -> bytes:
     """The index key of a snapshot id: eight bytes that sort as numbers do, and which one of several."""
     key = (snapshot_id + _SIGN).to_bytes(_KEY_BYTES, "big")
     return key + position.to_bytes(4, "big") if position else key
+
+
+def snapshot_id_of(key: bytes) -> int:
+    """The snapshot id of an index key."""
+    return int.from_bytes(key[:_KEY_BYTES], "big") - _SIGN
 
 
 def _after(key: bytes) -> bytes | None:

@@ -7,16 +7,19 @@ import java.util.function.Consumer;
 import org.apache.iceberg.exceptions.RESTException;
 import org.apache.iceberg.rest.BaseHTTPClient;
 import org.apache.iceberg.rest.ErrorHandler;
+import org.apache.iceberg.rest.ErrorHandlers;
 import org.apache.iceberg.rest.HTTPHeaders;
 import org.apache.iceberg.rest.HTTPRequest;
 import org.apache.iceberg.rest.HTTPRequest.HTTPMethod;
 import org.apache.iceberg.rest.ImmutableHTTPRequest;
 import org.apache.iceberg.rest.ParserContext;
+import org.apache.iceberg.rest.RESTCatalogProperties;
 import org.apache.iceberg.rest.RESTClient;
 import org.apache.iceberg.rest.RESTResponse;
 import org.apache.iceberg.rest.RESTUtil;
 import org.apache.iceberg.rest.auth.AuthSession;
 import org.apache.iceberg.rest.responses.ErrorResponse;
+import org.apache.iceberg.rest.responses.LoadTableResponse;
 import org.apache.iceberg.util.UUIDUtil;
 
 /** Iceberg's REST client, with the Python side of this JVM in the place of a server. */
@@ -81,16 +84,55 @@ final class BridgeClient extends BaseHTTPClient {
       Consumer<ErrorResponse> errorHandler,
       Consumer<Map<String, String>> responseHeaders,
       ParserContext parserContext) {
+    boolean table = responseType == LoadTableResponse.class;
+    Reply reply = answer(table ? withoutHistory(request) : request, errorHandler, responseHeaders);
+    boolean empty = reply.status() == 204 || reply.status() == 304;
+    if (empty || responseType == null) {
+      return null;
+    }
+    T message = Json.readMessage(reply.body(), responseType, parserContext);
+    return table ? responseType.cast(onDemand((LoadTableResponse) message, reply)) : message;
+  }
+
+  /**
+   * Asks for the snapshots of one version of a table, as changes of those of another version of it.
+   *
+   * @param known the other version, or null if none is known
+   * @throws org.apache.iceberg.exceptions.NotFoundException if that version is no longer there
+   */
+  SnapshotChanges snapshots(SnapshotPin pin, SnapshotPin known) {
+    HTTPRequest request = buildRequest(HTTPMethod.GET, pin.path(), pin.query(known), Map.of(), null);
+    return Json.readSnapshots(answer(request, ErrorHandlers.tableErrorHandler(), headers -> {}).body());
+  }
+
+  private Reply answer(
+      HTTPRequest request,
+      Consumer<ErrorResponse> errorHandler,
+      Consumer<Map<String, String>> responseHeaders) {
     Reply reply = python.request(configuration, request);
     responseHeaders.accept(reply.headers());
     if (reply.status() >= 400) {
       errorHandler.accept(errorOf(reply, errorHandler));
       throw new RESTException("Unhandled answer %s: %s", reply.status(), reply.text());
     }
-    boolean empty = reply.status() == 204 || reply.status() == 304;
-    return empty || responseType == null
-        ? null
-        : Json.readMessage(reply.body(), responseType, parserContext);
+    return reply;
+  }
+
+  /** Whatever is answered with a table is asked for the snapshots that branches and tags name, and no others. */
+  private static HTTPRequest withoutHistory(HTTPRequest request) {
+    Map<String, String> query = new LinkedHashMap<>(request.queryParameters());
+    query.put(RESTCatalogProperties.SNAPSHOTS_QUERY_PARAMETER, "refs");
+    return ImmutableHTTPRequest.copyOf(request).withQueryParameters(query);
+  }
+
+  private LoadTableResponse onDemand(LoadTableResponse answered, Reply reply) {
+    SnapshotPin pin = SnapshotPin.of(reply.headers());
+    if (pin == null) {
+      return answered;
+    }
+    SnapshotCache.Key key = new SnapshotCache.Key(configuration, pin.table());
+    return new TableResponse(
+        answered, new SnapshotsOnDemand(this, python.snapshots(), key, pin));
   }
 
   /** The child serves other catalogs too, and ends with the JVM. */

@@ -2,7 +2,9 @@ package io.polarisspark;
 
 import com.fasterxml.jackson.annotation.JsonAutoDetect;
 import com.fasterxml.jackson.annotation.PropertyAccessor;
+import com.fasterxml.jackson.core.JsonParser;
 import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.core.JsonToken;
 import com.fasterxml.jackson.core.type.TypeReference;
 import com.fasterxml.jackson.databind.DeserializationFeature;
 import com.fasterxml.jackson.databind.JsonNode;
@@ -11,7 +13,14 @@ import com.fasterxml.jackson.databind.ObjectReader;
 import com.fasterxml.jackson.databind.PropertyNamingStrategies;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import org.apache.iceberg.Snapshot;
+import org.apache.iceberg.SnapshotParser;
 import org.apache.iceberg.rest.ParserContext;
 import org.apache.iceberg.rest.RESTSerializers;
 
@@ -56,6 +65,47 @@ final class Json {
     } catch (IOException e) {
       throw new UncheckedIOException(e);
     }
+  }
+
+  /**
+   * Reads the changes of a table's snapshots. Iceberg parses a snapshot from text only, so each one's text is cut out
+   * of the whole.
+   */
+  static SnapshotChanges readSnapshots(byte[] text) {
+    boolean complete = true;
+    Set<Long> removed = new HashSet<>();
+    List<Snapshot> added = new ArrayList<>();
+    try (JsonParser parser = MAPPER.getFactory().createParser(text)) {
+      parser.nextToken();
+      while (parser.nextToken() == JsonToken.FIELD_NAME) {
+        String field = parser.currentName();
+        parser.nextToken();
+        switch (field) {
+          case "since" -> complete = false;
+          case "removed" -> {
+            while (parser.nextToken() != JsonToken.END_ARRAY) {
+              removed.add(parser.getLongValue());
+            }
+          }
+          case "snapshots" -> {
+            while (parser.nextToken() != JsonToken.END_ARRAY) {
+              added.add(SnapshotParser.fromJson(skippedObject(parser, text)));
+            }
+          }
+          default -> parser.skipChildren();
+        }
+      }
+    } catch (IOException e) {
+      throw new UncheckedIOException(e);
+    }
+    return new SnapshotChanges(complete, removed, added);
+  }
+
+  private static String skippedObject(JsonParser parser, byte[] text) throws IOException {
+    int start = (int) parser.currentTokenLocation().getByteOffset();
+    parser.skipChildren();
+    int end = (int) parser.currentLocation().getByteOffset();
+    return new String(text, start, end - start, StandardCharsets.UTF_8);
   }
 
   /** Messages without a parser of their own are bound by field, in kebab case, as the specification spells them. */

@@ -7,6 +7,7 @@ import org.apache.iceberg.CatalogProperties;
 import org.apache.iceberg.catalog.SessionCatalog.SessionContext;
 import org.apache.iceberg.catalog.TableIdentifier;
 import org.apache.iceberg.rest.RESTCatalog;
+import org.apache.iceberg.rest.RESTCatalogProperties;
 
 /**
  * The catalog for any JVM engine, as its {@code catalog-impl}. It needs the property {@code store}; all properties go
@@ -39,6 +40,8 @@ public class PolarisRESTCatalog extends RESTCatalog {
     forIceberg.remove(CatalogProperties.WAREHOUSE_LOCATION);
     // Iceberg hands its properties on to each table's FileIO, and with it to executors.
     forIceberg.keySet().removeIf(key -> key.equals("store") || key.startsWith("store."));
+    // The transport loads snapshots on demand; Iceberg's own way would show the newest version's in an older one.
+    forIceberg.remove(RESTCatalogProperties.SNAPSHOT_LOADING_MODE);
     forIceberg.put(CatalogProperties.URI, BridgeClient.NOWHERE.toString());
     forIceberg.putIfAbsent(CatalogProperties.FILE_IO_IMPL, PolarisFileIO.class.getName());
     super.initialize(name, forIceberg);

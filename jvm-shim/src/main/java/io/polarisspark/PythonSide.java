@@ -16,6 +16,7 @@ final class PythonSide {
   private static final Map<String, PythonSide> BY_INTERPRETER = new ConcurrentHashMap<>();
 
   private final String interpreter;
+  private final SnapshotCache snapshots = new SnapshotCache();
   private PythonChild child;
 
   /** What is asked of a child about a catalog that it has opened. */
@@ -68,6 +69,11 @@ final class PythonSide {
       String message = e.getMessage() + "; whether the request was carried out is not known";
       return Reply.error(502, "BadGatewayException", message);
     }
+  }
+
+  /** What is known of the snapshots of tables that were reached through here. */
+  SnapshotCache snapshots() {
+    return snapshots;
   }
 
   private Reply askOnce(Map<String, String> configuration, Question question)
