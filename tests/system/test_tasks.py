@@ -1,0 +1,247 @@
+"""Coordinated tasks: one of a kind runs at a time, and a holder that died is replaced."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.memory import MemoryBackend
+from polaris_spark.clock import ManualClock, SystemClock
+from polaris_spark.errors import InputError, TryAgainError
+from polaris_spark.system.leases import BEHIND_MS
+from polaris_spark.system.stores import open_store
+from polaris_spark.system.tasks import TASK_MS, HeldTask, TaskLostError, TaskRunningError, Tasks
+from polaris_spark.testing.processes import in_threads
+
+_numbers = count()
+
+
+@pytest.fixture
+def backend() -> MemoryBackend:
+    return MemoryBackend(f"tasks-{next(_numbers)}")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def tasks(backend: MemoryBackend, clock: ManualClock) -> Tasks:
+    return Tasks(backend, clock)
+
+
+def take(tasks: Tasks, holder: str, scope: str = "catalog") -> HeldTask:
+    return tasks.acquire("import", scope, holder=holder, renew=False)
+
+
+def test_a_second_holder_is_told_who_runs_it_and_until_when(tasks: Tasks) -> None:
+    take(tasks, "first")
+    with pytest.raises(
+        TaskRunningError, match=r"'import' of catalog .* by first .*until 2025-03-02T00:01:00"
+    ):
+        take(tasks, "second")
+
+
+def test_that_it_runs_elsewhere_is_an_error_that_says_try_again() -> None:
+    assert issubclass(TaskRunningError, TryAgainError)
+
+
+def test_tasks_of_other_kinds_and_scopes_run_beside_it(tasks: Tasks) -> None:
+    take(tasks, "first")
+    take(tasks, "second", scope="another catalog")
+    tasks.acquire("expire", "catalog", renew=False)
+
+
+def test_after_a_release_the_next_begins_at_once_and_the_outcome_is_kept(tasks: Tasks) -> None:
+    take(tasks, "first").release("3 tables")
+    record = tasks.find("import", "catalog")
+    assert record is not None
+    assert (record.holder, record.released, record.outcome) == ("first", True, "3 tables")
+    take(tasks, "second")
+
+
+def test_releasing_twice_leaves_the_next_holder_alone(tasks: Tasks) -> None:
+    first = take(tasks, "first")
+    first.release()
+    second = take(tasks, "second")
+    first.release("again")
+    second.check()
+    record = tasks.find("import", "catalog")
+    assert record is not None
+    assert (record.holder, record.released) == ("second", False)
+
+
+def test_a_lease_that_ended_is_kept_while_clocks_may_differ(tasks: Tasks, clock: ManualClock) -> None:
+    take(tasks, "first")
+    clock.advance(TASK_MS + BEHIND_MS)
+    with pytest.raises(TaskRunningError):
+        take(tasks, "second")
+    clock.advance(1)
+    take(tasks, "second")
+
+
+def test_who_was_overtaken_finds_out_and_does_not_take_it_back(tasks: Tasks, clock: ManualClock) -> None:
+    first = take(tasks, "first")
+    clock.advance(TASK_MS + BEHIND_MS + 1)
+    take(tasks, "second")
+    with pytest.raises(TaskLostError):
+        first.renew()
+    with pytest.raises(TaskLostError):
+        first.check()
+    first.release()
+    record = tasks.find("import", "catalog")
+    assert record is not None
+    assert (record.holder, record.released) == ("second", False)
+
+
+def test_a_renewal_lasts_the_whole_duration_from_then(tasks: Tasks, clock: ManualClock) -> None:
+    first = take(tasks, "first")
+    for _ in range(5):
+        clock.advance(TASK_MS)
+        first.renew()
+    assert first.record.until_ms == clock.now_ms() + TASK_MS
+    with pytest.raises(TaskRunningError):
+        take(tasks, "second")
+
+
+def test_a_clock_that_went_back_does_not_shorten_a_lease(tasks: Tasks, clock: ManualClock) -> None:
+    first = take(tasks, "first")
+    until = first.record.until_ms
+    clock.set_wall(clock.now_ms() - 30_000)
+    first.renew()
+    assert first.record.until_ms == until
+
+
+def test_the_lease_of_a_holder_whose_clock_is_ahead_is_taken_over_if_nobody_renews_it(
+    backend: MemoryBackend, tasks: Tasks, clock: ManualClock
+) -> None:
+    ahead = ManualClock(clock.now_ms() + 86_400_000)
+    take(Tasks(backend, ahead), "ahead")
+    before = clock.now_ms()
+    take(tasks, "second")
+    assert clock.now_ms() - before == TASK_MS
+
+
+def test_the_lease_of_a_holder_whose_clock_is_ahead_stays_its_own_if_it_is_renewed(
+    backend: MemoryBackend, clock: ManualClock
+) -> None:
+    ahead = ManualClock(clock.now_ms() + 3_600_000)
+    first = take(Tasks(backend, ahead), "ahead")
+
+    class Renewing(ManualClock):
+        """A clock on which the other holder renews while this one sleeps, until it is too late."""
+
+        sleeps = 0
+
+        def sleep_ms(self, duration: float) -> None:
+            super().sleep_ms(duration)
+            self.sleeps += 1
+            ahead.advance(duration)
+            if self.sleeps < 3:
+                first.renew()
+
+    mine = Renewing(clock.now_ms())
+    take(Tasks(backend, mine), "second")
+    assert mine.sleeps == 3
+
+
+def test_of_many_who_ask_at_once_one_gets_it(backend: MemoryBackend) -> None:
+    def ask(number: int) -> bool:
+        try:
+            take(Tasks(backend, ManualClock()), f"holder {number}")
+        except TaskRunningError:
+            return False
+        return True
+
+    assert sum(in_threads(8, ask)) == 1
+
+
+def test_a_block_says_how_it_ended(tasks: Tasks) -> None:
+    with tasks.running("import", "catalog") as held:
+        held.check()
+    record = tasks.find("import", "catalog")
+    assert record is not None
+    assert record.outcome == "done"
+    with pytest.raises(ValueError, match="broken"), tasks.running("import", "catalog"):
+        raise ValueError("broken")
+    record = tasks.find("import", "catalog")
+    assert record is not None
+    assert (record.released, record.outcome) == (True, "failed: ValueError")
+
+
+@pytest.mark.parametrize(
+    ("kind", "scope", "duration"), [("", "s", 1), ("a/b", "s", 1), ("a", "", 1), ("a", "s", 0)]
+)
+def test_what_is_no_task_is_refused(tasks: Tasks, kind: str, scope: str, duration: int) -> None:
+    with pytest.raises(InputError):
+        tasks.acquire(kind, scope, duration_ms=duration)
+
+
+def test_the_background_renews_until_the_release(backend: MemoryBackend) -> None:
+    held = Tasks(backend, SystemClock()).acquire("import", "catalog", duration_ms=300)
+    first = held.record.until_ms
+    renewed = threading.Event()
+    while not renewed.wait(0.02):
+        if held.record.until_ms > first:
+            renewed.set()
+    held.release()
+    with pytest.raises(TaskLostError):
+        held.renew()
+
+
+HOLDER = """
+import sys, time
+from polaris_spark.backends import open_backend
+from polaris_spark.clock import SystemClock
+from polaris_spark.system.tasks import Tasks
+held = Tasks(open_backend(sys.argv[1]), SystemClock()).acquire("import", "catalog", holder="the other process")
+print("holding", flush=True)
+sys.stdin.readline()
+held.release("ended")
+"""
+
+
+def test_processes_exclude_each_other(tmp_path: Path) -> None:
+    uri = f"sqlite://{tmp_path / 'store.db'}"
+    backend = open_backend(uri)
+    open_store(backend, SystemClock())
+    tasks = Tasks(backend, SystemClock())
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, uri], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "holding\n"
+        with pytest.raises(TaskRunningError, match="the other process"):
+            take(tasks, "here")
+        other.stdin.write("\n")
+        other.stdin.flush()
+        assert other.wait(60) == 0
+    take(tasks, "here").release()
+    backend.close()
+
+
+def test_a_forked_child_holds_nothing(tmp_path: Path) -> None:
+    backend = open_backend(f"sqlite://{tmp_path / 'store.db'}")
+    open_store(backend, SystemClock())
+    held = Tasks(backend, SystemClock()).acquire("import", "catalog")
+    child = os.fork()
+    if child == 0:
+        try:
+            held.release("by the child")
+            held.renew()
+        except TaskLostError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    held.renew()
+    held.release()
+    backend.close()
