@@ -12,6 +12,7 @@ PolarisError
 │   ├── ReferenceGoneError    a reference was dropped, or never existed: look again
 │   └── HistoryTrimmedError   the commit lies below the history floor
 ├── CorruptionError           a row is missing or unreadable; the message names its key
+│   └── WrongTypeError        the row is there, but of another type than what points to it says
 ├── ClockError                this machine's clock is too far behind the store's to issue ids
 ├── TryAgainError             nothing was changed; the same request may succeed later
 └── OutcomeUnknownError       a write may or may not have happened; never guessed
@@ -80,6 +81,15 @@ class HistoryTrimmedError(StateError):
 
 class CorruptionError(PolarisError):
     """A row that must exist is missing, or cannot be decoded; the message names its key."""
+
+
+class WrongTypeError(CorruptionError):
+    """A row is of another type than what points to it says: `id` is the object's, `found` its type's name."""
+
+    def __init__(self, message: str, *, id: int, found: str) -> None:
+        super().__init__(message)
+        self.id = id
+        self.found = found
 
 
 class ClockError(PolarisError):

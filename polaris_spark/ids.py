@@ -134,14 +134,23 @@ class IdGenerator:
         Raises:
             ClockError, TryAgainError: as `next_id`.
         """
+        return [id for block in self.next_blocks(n) for id in block]
+
+    def next_blocks(self, n: int) -> list[range]:
+        """`n` new ids, ascending, as ranges: small to hand to a process that is to make objects for this one.
+
+        Raises:
+            ClockError, TryAgainError: as `next_id`.
+        """
         if self._process != os.getpid():
             self._start_in_child()
-        ids: list[int] = []
+        blocks: list[range] = []
         with self._lock:
-            while len(ids) < n:
-                first, count = self._take(n - len(ids))
-                ids.extend(range(first, first + count))
-        return ids
+            while n > 0:
+                first, count = self._take(n)
+                blocks.append(range(first, first + count))
+                n -= count
+        return blocks
 
     def observe(self, id: int) -> None:
         """Make no id below `id` from now on: for every head and fence that this process reads.

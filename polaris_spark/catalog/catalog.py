@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
 from typing import TypeVar
 
@@ -11,8 +11,9 @@ from polaris_spark.catalog.entities import Context
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metrics import MetricsReports
-from polaris_spark.catalog.rows import CatalogRow
-from polaris_spark.commits.change import Change
+from polaris_spark.catalog.rows import CatalogRow, Unloaded
+from polaris_spark.catalog.unloaded import LoadImported, loading
+from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.state import Snapshot, State, StoredObjects
 from polaris_spark.system.registry import References
 
@@ -71,7 +72,24 @@ class Catalog:
 
     def commit(self, change: Change[R]) -> R:
         """Commit a change to this branch."""
-        return self.references.commit(self.reference, change)
+        return self.loading(
+            lambda: self.references.commit(self.reference, change), change.operation.principal
+        )
+
+    def loading(self, action: Callable[[], R], principal: str) -> R:
+        """Carry out what reads tables or views; what was imported unread is loaded when it is met.
+
+        Args:
+            action: it is carried out again after each of them, so it has no effect when it raises.
+            principal: who is logged for loading them.
+        """
+        return loading(action, lambda content: self._load(content, principal))
+
+    def _load(self, content: int, principal: str) -> None:
+        unloaded = self.reader.get(content, Unloaded)
+        self.references.commit(
+            self.reference, LoadImported(self.context, Operation(b"", principal), unloaded, self.files)
+        )
 
 
 def _no_id() -> int:

@@ -34,12 +34,13 @@ from polaris_spark.catalog.metadata import (
 )
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.rows import IDS, TABLE, VIEW, id_bytes
+from polaris_spark.catalog.rows import IDS, TABLE, VIEW, Unloaded, id_bytes
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
-from polaris_spark.errors import AlreadyExistsError, BadRequestError
+from polaris_spark.errors import AlreadyExistsError, BadRequestError, WrongTypeError
 from polaris_spark.index import Entry
+from polaris_spark.objects import type_name
 
 C = TypeVar("C", Table, View)
 
@@ -76,9 +77,23 @@ def metadata_file(value: Table | View, reader: ObjectReader) -> tuple[str, bytes
     return where, gzip.compress(text) if is_compressed(where) else text
 
 
-def places(value: Table | View) -> frozenset[tuple[str, ...]]:
-    """The locations that a table or view owns."""
-    return locations.owned(value.location, value.properties)
+def places(value: Table | View | Unloaded) -> frozenset[tuple[str, ...]]:
+    """The locations that a table or view owns; those that are known of one that is not loaded."""
+    return locations.owned(value.location, {} if isinstance(value, Unloaded) else value.properties)
+
+
+def content_of(reader: ObjectReader, content: int, cls: type[C]) -> C | Unloaded:
+    """The content of a table or view, loaded or not.
+
+    Raises:
+        CorruptionError: it is missing, or neither.
+    """
+    try:
+        return reader.get(content, cls)
+    except WrongTypeError as error:
+        if error.found != type_name(Unloaded):
+            raise
+        return reader.get(content, Unloaded)
 
 
 class ContentChange(CatalogChange[Stored[C]], Generic[C]):
@@ -117,7 +132,7 @@ class ContentChange(CatalogChange[Stored[C]], Generic[C]):
         existing_file: str | None = None,
     ) -> Stored[C]:
         """Write a draft as new content; `existing_file` is the metadata file that it was read from, if any."""
-        before = state.get(found.content, self.cls) if found else None
+        before = content_of(state, found.content, self.cls) if found else None
         entity_id = found.entity_id if found else state.new_id()
         where = existing_file or metadata_location(draft, prepared.uuid)
         value, objects = draft.freeze(state.new_id, entity_id=entity_id, metadata_location=where)
@@ -149,14 +164,19 @@ def _require_namespace(state: State, name: TableName) -> None:
     require_namespace(state, name.namespace)
 
 
-def _same_places(one: Table | View, other: Table | View) -> bool:
+def _same_places(one: Table | View | Unloaded, other: Table | View) -> bool:
+    if isinstance(one, Unloaded):
+        return False
     return one.location == other.location and all(
         one.properties.get(name) == other.properties.get(name) for name in locations.PATHS
     )
 
 
-class DropContent(CatalogChange[C], Generic[C]):
-    """Take a table or view away; with `purge`, the log entry says that its files are to go as well."""
+class DropContent(CatalogChange["C | Unloaded"], Generic[C]):
+    """Take a table or view away; with `purge`, the log entry says that its files are to go as well.
+
+    One that is not loaded is taken away as it is, unless its files are to go.
+    """
 
     def __init__(
         self, context: Context, operation: Operation, name: TableName, cls: type[C], *, purge: bool = False
@@ -168,11 +188,14 @@ class DropContent(CatalogChange[C], Generic[C]):
         self.action = "drop-table" if cls is Table else "drop-view"
         self.purge = purge
 
-    def apply(self, state: State, prepared: object) -> C:
+    def apply(self, state: State, prepared: object) -> C | Unloaded:
         assert isinstance(prepared, int)
         found = require(state, self.name, self.kind)
-        value: C = state.get(found.content, self.cls)
-        if self.purge and value.properties.get("gc.enabled", "true").lower() == "false":
+        value = content_of(state, found.content, self.cls)
+        if (
+            self.purge
+            and state.get(found.content, self.cls).properties.get("gc.enabled", "true").lower() == "false"
+        ):
             raise BadRequestError(
                 f"Cannot purge {self.name}: gc.enabled is false, so its files may belong to other tables; "
                 "drop it without PURGE, or set gc.enabled to true first"
@@ -184,9 +207,8 @@ class DropContent(CatalogChange[C], Generic[C]):
         self.record(state, prepared, found.entity_id, key, before=found.content, summary=summary)
         return value
 
-    def repeat(self, state: State, entries: list[LogEntry]) -> C:
-        value: C = state.get(entries[-1].before, self.cls)
-        return value
+    def repeat(self, state: State, entries: list[LogEntry]) -> C | Unloaded:
+        return content_of(state, entries[-1].before, self.cls)
 
 
 class Rename(CatalogChange[None]):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
-
 from polaris_spark.catalog.contents import C, ContentChange, Prepared, Stored
 from polaris_spark.catalog.entities import Context, TableName, find, table_key
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.locations import require_allowed, segments
-from polaris_spark.catalog.metadata import TableDraft, ViewDraft, is_compressed, parse_table, parse_view
+from polaris_spark.catalog.metadata import TableDraft, ViewDraft, parse_table, parse_view
 from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.reading import read_text
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State
-from polaris_spark.errors import BadRequestError, PolarisError
+from polaris_spark.errors import PolarisError
 
 
 class Register(ContentChange[C]):
@@ -44,18 +42,9 @@ class Register(ContentChange[C]):
         fixed = super().prepare(view)
         try:
             require_allowed(self.context.allowed, [segments(self.location)])
-            return fixed, self._read()
+            return fixed, read_text(self.files, self.location)
         except PolarisError as error:
             return fixed, error
-
-    def _read(self) -> bytes:
-        text = self.files.read(self.location)
-        if not is_compressed(self.location):
-            return text
-        try:
-            return gzip.decompress(text)
-        except (OSError, EOFError, zlib.error) as error:
-            raise BadRequestError(f"{self.location!r} is not a gzip file: {error}") from error
 
     def apply(self, state: State, prepared: object) -> Stored[C]:
         assert isinstance(prepared, tuple)

@@ -47,6 +47,22 @@ class Namespace(msgspec.Struct, frozen=True, array_like=True):
     properties: dict[str, str] = {}
 
 
+@object_type("unloaded", revision=1)
+class Unloaded(msgspec.Struct, frozen=True, array_like=True):
+    """The content of a table or view that was imported by its metadata file's location and not read yet."""
+
+    entity_id: int
+    metadata_location: str
+
+    @property
+    def location(self) -> str:
+        """What it is known to own: the folder above that of the metadata file if this is called `metadata`, as nearly
+        always, else no more than the file."""
+        folder, _, _ = self.metadata_location.rpartition("/")
+        above, _, name = folder.rpartition("/")
+        return above if name == "metadata" and above.strip("/") else self.metadata_location
+
+
 def id_bytes(entity_id: int) -> bytes:
     """An entity id as index key or value."""
     return entity_id.to_bytes(8, "big")

@@ -40,9 +40,8 @@ def handle(
         match = ROUTER.find(method, path)
         if match.prefix is not None and match.prefix != catalog.name:
             raise NotFoundError(f"no catalog {match.prefix!r} here; this is catalog {catalog.name!r}")
-        return match.answer(
-            catalog, Request(method, path, match.params, dict(query or {}), lower, body, principal)
-        )
+        request = Request(method, path, match.params, dict(query or {}), lower, body, principal)
+        return catalog.loading(lambda: match.answer(catalog, request), principal)
     except Exception as error:
         return response_of(error)
 

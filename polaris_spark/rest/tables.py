@@ -17,7 +17,7 @@ from polaris_spark.catalog.metadata import ObjectReader, render
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.purge import purge
 from polaris_spark.catalog.registering import RegisterTable
-from polaris_spark.catalog.rows import TABLE
+from polaris_spark.catalog.rows import TABLE, Unloaded
 from polaris_spark.catalog.tables import CommitTable, CommitTables, CreateTable, TableCommit
 from polaris_spark.commits.change import Change
 from polaris_spark.commits.state import State
@@ -180,18 +180,18 @@ def drop_table(catalog: Catalog, request: Request) -> Response:
     wants_purge = request.query.get("purgeRequested", "false").lower() == "true"
     change = DropContent(catalog.context, request.operation(), name_of(request), Table, purge=wants_purge)
     table = catalog.commit(change)
-    if wants_purge:
+    if wants_purge and isinstance(table, Table):
         _purge(catalog, change.name, table)
     else:
         keep_metadata(catalog, change.name, table)
     return NO_CONTENT
 
 
-def keep_metadata(catalog: Catalog, name: TableName, dropped: Table | View) -> None:
+def keep_metadata(catalog: Catalog, name: TableName, dropped: Table | View | Unloaded) -> None:
     """Write the metadata file of what was dropped but not purged, where commits do not: then it can be registered
     again, here or elsewhere, as after any drop that leaves the files. An error must not say that it was not dropped.
     """
-    if catalog.context.metadata_files:
+    if catalog.context.metadata_files or isinstance(dropped, Unloaded):
         return
     try:
         catalog.files.write_all([metadata_file(dropped, catalog.reader)])

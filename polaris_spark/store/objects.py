@@ -9,7 +9,7 @@ import msgspec
 
 from polaris_spark import objects
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
-from polaris_spark.errors import CorruptionError, NewerFormatError
+from polaris_spark.errors import CorruptionError, NewerFormatError, WrongTypeError
 from polaris_spark.objects import Decoded
 from polaris_spark.store.cache import ObjectCache
 
@@ -196,4 +196,5 @@ class ObjectStore:
                 f"object {self.key(id)} is of type {name!r}, which is not installed here, "
                 f"where {wanted!r} belongs"
             )
-        return CorruptionError(f"object {self.key(id)} is of type {name!r} where {wanted!r} belongs")
+        message = f"object {self.key(id)} is of type {name!r} where {wanted!r} belongs"
+        return WrongTypeError(message, id=id, found=name)

@@ -85,7 +85,7 @@ class References:
     ) -> None:
         self.store = store
         self.clock = clock
-        self._ids = ids
+        self.ids = ids
         self._settings = settings
         self._files = files
         self._open: dict[str, Committer] = {}
@@ -94,7 +94,7 @@ class References:
 
     def _committer(self, row_name: str) -> Committer:
         return Committer(
-            self.store, row_name, ids=self._ids, clock=self.clock, settings=self._settings, files=self._files
+            self.store, row_name, ids=self.ids, clock=self.clock, settings=self._settings, files=self._files
         )
 
     def initialize(self) -> None:
@@ -103,7 +103,7 @@ class References:
         if backend.read_reference(realm, ROOT) is not None:
             return
         now = self.clock.now_ms()
-        id = self._ids.next_id()
+        id = self.ids.next_id()
         self.store.write([(id, Commit(0, now, 0))])
         backend.insert_reference(realm, ROOT, ReferenceRow(new_version(), encode_head(Head(id, 0, now))))
 

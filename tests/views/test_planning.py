@@ -81,8 +81,8 @@ def test_columns_that_the_index_knows_are_read_without_contents(
     schema = source.schema()
     names = type(schema)([schema[name] for name in ("namespace", "name", "entity_id", "content_id")])
     expected = [tuple(row[name] for name in names.names) for row in rows("tables", store=shop.store)]
-    monkeypatch.setattr("polaris_spark.spark.views.entities.with_contents", None)
-    monkeypatch.setattr("polaris_spark.spark.views.tables.with_contents", None)
+    monkeypatch.setattr("polaris_spark.spark.views.entities.with_loaded", None)
+    monkeypatch.setattr("polaris_spark.spark.views.tables.with_loaded", None)
     found = [tuple(row.values()) for b in batches(source.reader(names)) for row in b.to_pylist()]
     assert found == expected
 

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from polaris_spark.catalog.metadata.versions import DEFAULT_FORMAT_VERSION
+from polaris_spark.catalog.metadata.versions import DEFAULT_FORMAT_VERSION, VIEW_FORMAT_VERSION
 from polaris_spark.errors import CorruptionError
 from polaris_spark.index import IndexRoot, Shard
 from polaris_spark.objects import Strong, object_type
@@ -186,6 +186,22 @@ class View(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     version_log: Log
     metadata_location: str
     extra: bytes
+
+
+EMPTY_VIEW = View(
+    entity_id=0,
+    uuid="",
+    format_version=VIEW_FORMAT_VERSION,
+    location="",
+    current_version_id=0,
+    properties={},
+    schemas=(),
+    versions=(),
+    version_log=Log(),
+    metadata_location="",
+    extra=b"",
+)
+"""What a view is built from."""
 
 
 class ObjectReader(Protocol):

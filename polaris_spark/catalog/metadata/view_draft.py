@@ -12,6 +12,7 @@ import msgspec
 from polaris_spark.catalog.metadata import logs
 from polaris_spark.catalog.metadata.pieces import NumberedPieces
 from polaris_spark.catalog.metadata.rows import (
+    EMPTY_VIEW,
     Log,
     NewId,
     NewRows,
@@ -28,20 +29,6 @@ from polaris_spark.errors import BadRequestError
 _HISTORY_SIZE = "version.history.num-entries"
 _HISTORY_SIZE_DEFAULT = 10
 _DROP_DIALECT = "replace.drop-dialect.allowed"
-
-_EMPTY = View(
-    entity_id=0,
-    uuid="",
-    format_version=VIEW_FORMAT_VERSION,
-    location="",
-    current_version_id=0,
-    properties={},
-    schemas=(),
-    versions=(),
-    version_log=Log(),
-    metadata_location="",
-    extra=b"",
-)
 
 
 class _LogItem(msgspec.Struct, rename="kebab"):
@@ -80,7 +67,7 @@ class ViewDraft:
         self.base = view
         self.reader = reader
         self.now_ms = now_ms
-        self._start = start = _EMPTY if view is None else view
+        self._start = start = EMPTY_VIEW if view is None else view
         self.origin = "create"
         """How a draft without a base came about: `create` or `register`."""
         self.changes: list[tuple[str, Any]] = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
-from polaris_spark.catalog.rows import NAMES, CatalogRow, id_from
+from polaris_spark.catalog.rows import NAMES, CatalogRow, Unloaded, id_from
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import Snapshot, StoredObjects
 from polaris_spark.errors import CorruptionError, HistoryTrimmedError, InputError, NotFoundError
@@ -261,10 +261,48 @@ def _named(catalog: str, key: bytes, entry: Entry) -> Named:
 def with_contents(
     store: ObjectStore, entries: Iterator[Named], cls: type[S]
 ) -> Iterator[list[tuple[Named, S]]]:
-    """Entries with their contents, in runs that were read together."""
+    """Entries with their contents, in runs that were read together.
+
+    Raises:
+        CorruptionError: a content is missing, or no `cls`.
+    """
     while run := list(islice(entries, READ_TOGETHER)):
         found = store.get_many([entry.content_id for entry in run], cls)
         yield [(entry, found[entry.content_id]) for entry in run]
+
+
+def with_loaded(
+    store: ObjectStore, entries: Iterator[Named], cls: type[S]
+) -> Iterator[tuple[list[tuple[Named, S]], list[tuple[Named, Unloaded]]]]:
+    """As `with_contents`, of tables and views: those that are loaded, and those that were imported unread."""
+    while run := list(islice(entries, READ_TOGETHER)):
+        found = store.read([entry.content_id for entry in run])
+        unread = {id: value for id, one in found.items() if isinstance(value := one.value, Unloaded)}
+        loaded = store.get_many([id for id in found if id not in unread], cls)
+        yield (
+            [(entry, loaded[entry.content_id]) for entry in run if entry.content_id in loaded],
+            [(entry, unread[entry.content_id]) for entry in run if entry.content_id in unread],
+        )
+
+
+class MaybeUnloaded(Protocol):
+    """A row of a view of tables or views."""
+
+    @property
+    def unloaded(self) -> Unloaded | None:
+        """What is known of one that was imported unread."""
+
+
+def of_loaded(*columns: Column[Any]) -> tuple[Column[Any], ...]:
+    """Columns of contents: of one that was imported unread, null but for what is known of it under the same name."""
+    return tuple([column._replace(value=_unless_unloaded(column)) for column in columns])
+
+
+def _unless_unloaded(column: Column[Any]) -> Callable[[MaybeUnloaded], Any]:
+    def value(row: MaybeUnloaded) -> Any:
+        return column.value(row) if row.unloaded is None else getattr(row.unloaded, column.name, None)
+
+    return value
 
 
 def by_id(store: ObjectStore, ids: Collection[int], cls: type[S]) -> dict[int, S]:

@@ -24,7 +24,7 @@ from polaris_spark.spark.views.columns import (
     Column,
     micros,
 )
-from polaris_spark.spark.views.entities import IDENTITY, READ_TOGETHER, EntityView, Named, with_contents
+from polaris_spark.spark.views.entities import IDENTITY, READ_TOGETHER, EntityView, Named, with_loaded
 from polaris_spark.store.objects import ObjectStore
 
 
@@ -116,7 +116,7 @@ class Snapshots(EntityView[SnapshotRow]):
         self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]
     ) -> Iterator[SnapshotRow]:
         reader = StoredObjects(store)
-        for run in with_contents(store, entries, Table):
+        for run, _ in with_loaded(store, entries, Table):  # of those unread, no snapshot is known
             for entry, table in run:
                 places = placed(Index(table.snapshots, reader.read_shards))
                 while some := list(islice(places, READ_TOGETHER)):

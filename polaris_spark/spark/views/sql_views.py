@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from polaris_spark.catalog.metadata.rows import Schema, View, ViewVersion
-from polaris_spark.catalog.rows import VIEW
+from polaris_spark.catalog.metadata.rows import EMPTY_VIEW, Schema, View, ViewVersion
+from polaris_spark.catalog.rows import VIEW, Unloaded
 from polaris_spark.spark.views.columns import (
     INT,
     STRING,
@@ -20,7 +20,7 @@ from polaris_spark.spark.views.columns import (
     pairs,
     text_bytes,
 )
-from polaris_spark.spark.views.entities import IDENTITY, EntityView, Named, by_id, with_contents
+from polaris_spark.spark.views.entities import IDENTITY, EntityView, Named, by_id, of_loaded, with_loaded
 from polaris_spark.spark.views.identifiers import dotted
 from polaris_spark.store.objects import ObjectStore
 
@@ -59,6 +59,8 @@ class ViewRow(NamedTuple):
     view: View
     version: _Version
     schema: bytes
+    unloaded: Unloaded | None = None
+    """All that is known of a view that was imported unread; the rest of the row then says nothing."""
 
 
 class SqlViews(EntityView[ViewRow]):
@@ -69,61 +71,68 @@ class SqlViews(EntityView[ViewRow]):
     kind = VIEW
     columns = (
         *IDENTITY,
-        Column("uuid", STRING, "The view's UUID", lambda row: row.view.uuid),
-        Column("format_version", INT, "Version of the view format", lambda row: row.view.format_version),
-        Column("location", STRING, "Base location of the view", lambda row: row.view.location),
-        Column(
-            "metadata_location",
-            STRING,
-            "Location of this version's metadata file; the file itself may not be exported",
-            lambda row: row.view.metadata_location,
+        *of_loaded(
+            Column("uuid", STRING, "The view's UUID", lambda row: row.view.uuid),
+            Column("format_version", INT, "Version of the view format", lambda row: row.view.format_version),
+            Column("location", STRING, "Base location of the view", lambda row: row.view.location),
+            Column(
+                "metadata_location",
+                STRING,
+                "Location of this version's metadata file; the file itself may not be exported",
+                lambda row: row.view.metadata_location,
+            ),
+            Column(
+                "current_version_id",
+                INT,
+                "Id of the current version",
+                lambda row: row.view.current_version_id,
+            ),
+            Column("version_count", INT, "Versions that the view keeps", lambda row: len(row.view.versions)),
+            Column(
+                "last_updated_at",
+                TIMESTAMP,
+                "When the current version was made",
+                lambda row: micros(row.version.timestamp_ms),
+            ),
+            Column(
+                "sql",
+                STRING_MAP,
+                "Text of the current version by dialect, such as sql['spark']",
+                lambda row: [(r.dialect, r.sql) for r in row.version.representations if r.type == "sql"],
+            ),
+            Column(
+                "default_catalog",
+                STRING,
+                "Catalog in which names of the text are looked up; null for the view's own",
+                lambda row: row.version.default_catalog,
+            ),
+            Column(
+                "default_namespace",
+                STRING,
+                "Namespace in which names of the text are looked up, levels joined by dots",
+                lambda row: dotted(row.version.default_namespace or ()),
+            ),
+            Column(
+                "column_names",
+                STRINGS,
+                "Top-level columns, in order",
+                lambda row: [field.name for field in _fields(row.schema).fields] if row.schema else [],
+            ),
+            Column("schema", STRING, "Schema as JSON", lambda row: row.schema.decode() or None),
+            Column(
+                "summary",
+                STRING_MAP,
+                "Summary of the current version, such as the engine that made it",
+                lambda row: [(name, str(value)) for name, value in row.version.summary.items()],
+            ),
+            Column("properties", STRING_MAP, "View properties", lambda row: pairs(row.view.properties)),
         ),
-        Column(
-            "current_version_id", INT, "Id of the current version", lambda row: row.view.current_version_id
-        ),
-        Column("version_count", INT, "Versions that the view keeps", lambda row: len(row.view.versions)),
-        Column(
-            "last_updated_at",
-            TIMESTAMP,
-            "When the current version was made",
-            lambda row: micros(row.version.timestamp_ms),
-        ),
-        Column(
-            "sql",
-            STRING_MAP,
-            "Text of the current version by dialect, such as sql['spark']",
-            lambda row: [(r.dialect, r.sql) for r in row.version.representations if r.type == "sql"],
-        ),
-        Column(
-            "default_catalog",
-            STRING,
-            "Catalog in which names of the text are looked up; null for the view's own",
-            lambda row: row.version.default_catalog,
-        ),
-        Column(
-            "default_namespace",
-            STRING,
-            "Namespace in which names of the text are looked up, levels joined by dots",
-            lambda row: dotted(row.version.default_namespace or ()),
-        ),
-        Column(
-            "column_names",
-            STRINGS,
-            "Top-level columns, in order",
-            lambda row: [field.name for field in _fields(row.schema).fields] if row.schema else [],
-        ),
-        Column("schema", STRING, "Schema as JSON", lambda row: row.schema.decode() or None),
-        Column(
-            "summary",
-            STRING_MAP,
-            "Summary of the current version, such as the engine that made it",
-            lambda row: [(name, str(value)) for name, value in row.version.summary.items()],
-        ),
-        Column("properties", STRING_MAP, "View properties", lambda row: pairs(row.view.properties)),
     )
 
     def of(self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]) -> Iterator[ViewRow]:
-        for run in with_contents(store, entries, View):
+        for run, unread in with_loaded(store, entries, View):
+            for entry, unloaded in unread:
+                yield ViewRow(entry, EMPTY_VIEW, _Version(), b"", unloaded)
             current = [
                 next((n.piece for n in view.versions if n.id == view.current_version_id), 0)
                 for _, view in run

@@ -8,8 +8,16 @@ from typing import Any, NamedTuple
 import msgspec
 from pyspark.sql.types import LongType, MapType, StringType
 
-from polaris_spark.catalog.metadata.rows import Numbered, PartitionSpec, Schema, Snapshot, SortOrder, Table
-from polaris_spark.catalog.rows import TABLE
+from polaris_spark.catalog.metadata.rows import (
+    EMPTY_TABLE,
+    Numbered,
+    PartitionSpec,
+    Schema,
+    Snapshot,
+    SortOrder,
+    Table,
+)
+from polaris_spark.catalog.rows import TABLE, Unloaded
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.index import Index, IndexRoot
 from polaris_spark.spark.views.columns import (
@@ -24,7 +32,7 @@ from polaris_spark.spark.views.columns import (
     pairs,
     text_bytes,
 )
-from polaris_spark.spark.views.entities import IDENTITY, EntityView, Named, by_id, with_contents
+from polaris_spark.spark.views.entities import IDENTITY, EntityView, Named, by_id, of_loaded, with_loaded
 from polaris_spark.store.objects import ObjectStore
 
 _SCHEMA, _SPEC, _ORDER, _SNAPSHOT, _COUNT = "schema", "spec", "order", "snapshot", "count"
@@ -57,6 +65,8 @@ class TableRow(NamedTuple):
     order: bytes
     snapshot: _Summary | None
     snapshots: int
+    unloaded: Unloaded | None = None
+    """All that is known of a table that was imported unread; the rest of the row then says nothing."""
 
     def total(self, name: str) -> int | None:
         """A total of the current snapshot's summary; None where it is not given."""
@@ -73,104 +83,117 @@ class Tables(EntityView[TableRow]):
     kind = TABLE
     columns = (
         *IDENTITY,
-        Column("uuid", STRING, "The table's UUID", lambda row: row.table.uuid),
-        Column("format_version", INT, "Version of the table format", lambda row: row.table.format_version),
-        Column("location", STRING, "Base location of the table's files", lambda row: row.table.location),
-        Column(
-            "metadata_location",
-            STRING,
-            "Location of this version's metadata file; the file itself may not be exported",
-            lambda row: row.table.metadata_location,
+        *of_loaded(
+            Column("uuid", STRING, "The table's UUID", lambda row: row.table.uuid),
+            Column(
+                "format_version", INT, "Version of the table format", lambda row: row.table.format_version
+            ),
+            Column("location", STRING, "Base location of the table's files", lambda row: row.table.location),
+            Column(
+                "metadata_location",
+                STRING,
+                "Location of this version's metadata file; the file itself may not be exported",
+                lambda row: row.table.metadata_location,
+            ),
+            Column(
+                "last_updated_at",
+                TIMESTAMP,
+                "When the table was last changed",
+                lambda row: micros(row.table.last_updated_ms),
+            ),
+            Column(
+                "last_sequence_number",
+                LONG,
+                "Highest sequence number given to a snapshot",
+                lambda row: row.table.last_sequence_number,
+            ),
+            Column(
+                "current_snapshot_id",
+                LONG,
+                "Current snapshot of branch main; null for a table without",
+                lambda row: row.table.current_snapshot_id,
+            ),
+            Column(
+                "current_snapshot_at",
+                TIMESTAMP,
+                "When the current snapshot was committed",
+                lambda row: micros(row.snapshot.timestamp_ms) if row.snapshot else None,
+                _SNAPSHOT,
+            ),
+            Column(
+                "snapshot_count", INT, "Snapshots that the table keeps", lambda row: row.snapshots, _COUNT
+            ),
+            Column(
+                "record_count",
+                LONG,
+                "Records, by the summary of the current snapshot (total-records)",
+                lambda row: row.total("total-records"),
+                _SNAPSHOT,
+            ),
+            Column(
+                "data_file_count",
+                LONG,
+                "Data files, by the summary of the current snapshot (total-data-files)",
+                lambda row: row.total("total-data-files"),
+                _SNAPSHOT,
+            ),
+            Column(
+                "delete_file_count",
+                LONG,
+                "Delete files, by the summary of the current snapshot (total-delete-files)",
+                lambda row: row.total("total-delete-files"),
+                _SNAPSHOT,
+            ),
+            Column(
+                "file_bytes",
+                LONG,
+                "Bytes of all data and delete files, by the summary of the current snapshot (total-files-size)",
+                lambda row: row.total("total-files-size"),
+                _SNAPSHOT,
+            ),
+            Column(
+                "column_names",
+                STRINGS,
+                "Top-level columns of the current schema, in order",
+                lambda row: [field.name for field in _fields(row.schema).fields] if row.schema else [],
+                _SCHEMA,
+            ),
+            Column(
+                "current_schema_id", INT, "Id of the current schema", lambda row: row.table.current_schema_id
+            ),
+            Column("schema", STRING, "Current schema as JSON", lambda row: _text(row.schema), _SCHEMA),
+            Column("schema_count", INT, "Schemas that the table keeps", lambda row: len(row.table.schemas)),
+            Column(
+                "default_spec_id",
+                INT,
+                "Id of the default partition spec",
+                lambda row: row.table.default_spec_id,
+            ),
+            Column(
+                "partition_fields",
+                STRINGS,
+                "Names of the fields of the default partition spec; empty for an unpartitioned table",
+                lambda row: [field.name for field in _fields(row.spec).fields] if row.spec else [],
+                _SPEC,
+            ),
+            Column(
+                "partition_spec", STRING, "Default partition spec as JSON", lambda row: _text(row.spec), _SPEC
+            ),
+            Column("sort_order", STRING, "Default sort order as JSON", lambda row: _text(row.order), _ORDER),
+            Column(
+                "refs",
+                MapType(StringType(), LongType(), valueContainsNull=False),
+                "Branches and tags of the table, to the snapshots that they name",
+                lambda row: [(ref.name, ref.snapshot_id) for ref in row.table.refs],
+            ),
+            Column("properties", STRING_MAP, "Table properties", lambda row: pairs(row.table.properties)),
         ),
-        Column(
-            "last_updated_at",
-            TIMESTAMP,
-            "When the table was last changed",
-            lambda row: micros(row.table.last_updated_ms),
-        ),
-        Column(
-            "last_sequence_number",
-            LONG,
-            "Highest sequence number given to a snapshot",
-            lambda row: row.table.last_sequence_number,
-        ),
-        Column(
-            "current_snapshot_id",
-            LONG,
-            "Current snapshot of branch main; null for a table without",
-            lambda row: row.table.current_snapshot_id,
-        ),
-        Column(
-            "current_snapshot_at",
-            TIMESTAMP,
-            "When the current snapshot was committed",
-            lambda row: micros(row.snapshot.timestamp_ms) if row.snapshot else None,
-            _SNAPSHOT,
-        ),
-        Column("snapshot_count", INT, "Snapshots that the table keeps", lambda row: row.snapshots, _COUNT),
-        Column(
-            "record_count",
-            LONG,
-            "Records, by the summary of the current snapshot (total-records)",
-            lambda row: row.total("total-records"),
-            _SNAPSHOT,
-        ),
-        Column(
-            "data_file_count",
-            LONG,
-            "Data files, by the summary of the current snapshot (total-data-files)",
-            lambda row: row.total("total-data-files"),
-            _SNAPSHOT,
-        ),
-        Column(
-            "delete_file_count",
-            LONG,
-            "Delete files, by the summary of the current snapshot (total-delete-files)",
-            lambda row: row.total("total-delete-files"),
-            _SNAPSHOT,
-        ),
-        Column(
-            "file_bytes",
-            LONG,
-            "Bytes of all data and delete files, by the summary of the current snapshot (total-files-size)",
-            lambda row: row.total("total-files-size"),
-            _SNAPSHOT,
-        ),
-        Column(
-            "column_names",
-            STRINGS,
-            "Top-level columns of the current schema, in order",
-            lambda row: [field.name for field in _fields(row.schema).fields] if row.schema else [],
-            _SCHEMA,
-        ),
-        Column("current_schema_id", INT, "Id of the current schema", lambda row: row.table.current_schema_id),
-        Column("schema", STRING, "Current schema as JSON", lambda row: _text(row.schema), _SCHEMA),
-        Column("schema_count", INT, "Schemas that the table keeps", lambda row: len(row.table.schemas)),
-        Column(
-            "default_spec_id", INT, "Id of the default partition spec", lambda row: row.table.default_spec_id
-        ),
-        Column(
-            "partition_fields",
-            STRINGS,
-            "Names of the fields of the default partition spec; empty for an unpartitioned table",
-            lambda row: [field.name for field in _fields(row.spec).fields] if row.spec else [],
-            _SPEC,
-        ),
-        Column(
-            "partition_spec", STRING, "Default partition spec as JSON", lambda row: _text(row.spec), _SPEC
-        ),
-        Column("sort_order", STRING, "Default sort order as JSON", lambda row: _text(row.order), _ORDER),
-        Column(
-            "refs",
-            MapType(StringType(), LongType(), valueContainsNull=False),
-            "Branches and tags of the table, to the snapshots that they name",
-            lambda row: [(ref.name, ref.snapshot_id) for ref in row.table.refs],
-        ),
-        Column("properties", STRING_MAP, "Table properties", lambda row: pairs(row.table.properties)),
     )
 
     def of(self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]) -> Iterator[TableRow]:
-        for run in with_contents(store, entries, Table):
+        for run, unread in with_loaded(store, entries, Table):
+            for entry, unloaded in unread:
+                yield TableRow(entry, EMPTY_TABLE, b"", b"", b"", None, 0, unloaded)
             tables = [table for _, table in run]
             schemas = _pieces(store, needs, _SCHEMA, {id(t): _schema(t) for t in tables}, Schema)
             specs = _pieces(store, needs, _SPEC, {id(t): _spec(t) for t in tables}, PartitionSpec)

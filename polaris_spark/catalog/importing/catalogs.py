@@ -1,0 +1,98 @@
+"""Any catalog that pyiceberg can open as a source: REST, Glue, Hive and so on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import SNAPSHOT_LOADING_MODE, Endpoints, IdentifierKind, RestCatalog
+
+from polaris_spark.catalog.entities import NamespaceName
+from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, SourceError
+from polaris_spark.catalog.rows import TABLE, VIEW
+
+
+class PyIcebergTables:
+    """A catalog of pyiceberg."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        """
+        Args:
+            properties: as pyiceberg's `load_catalog` takes them: `type`, `uri`, `token`, and so on.
+        Raises:
+            SourceError: there is no such catalog, or it does not answer.
+        """
+        try:
+            given = {SNAPSHOT_LOADING_MODE: "refs", **properties}
+            self._catalog: Catalog = load_catalog("source", **given)
+        except Exception as error:  # whatever a catalog's library raises
+            raise SourceError(f"the catalog cannot be opened: {type(error).__name__}: {error}") from error
+
+    def entries(self) -> Iterator[Listed | ListedNamespace]:
+        waiting: list[NamespaceName] = [()]
+        while waiting:
+            above = waiting.pop()
+            inner = sorted(set(self._namespaces(above)))
+            waiting += reversed(inner)
+            if above:
+                yield ListedNamespace(above, self._properties(above))
+                yield from self._contents(above)
+
+    def _namespaces(self, above: NamespaceName) -> list[NamespaceName]:
+        """Those directly below; catalogs without nesting answer with the same ones or refuse."""
+        try:
+            listed = self._catalog.list_namespaces(above) if above else self._catalog.list_namespaces()
+        except Exception as error:  # as above
+            if above and not isinstance(self._catalog, RestCatalog):
+                return []
+            raise SourceError(f"namespaces of {above or 'the catalog'} cannot be listed: {error}") from error
+        return [tuple(name) for name in listed if len(name) == len(above) + 1 and tuple(name[:-1]) == above]
+
+    def _properties(self, namespace: NamespaceName) -> dict[str, str]:
+        try:
+            found = self._catalog.load_namespace_properties(namespace)
+        except Exception as error:  # as above
+            raise SourceError(f"namespace {'.'.join(namespace)} cannot be read: {error}") from error
+        return {str(key): str(value) for key, value in found.items()}
+
+    def _contents(self, namespace: NamespaceName) -> Iterator[Listed]:
+        try:
+            tables = sorted(self._catalog.list_tables(namespace))
+        except Exception as error:  # as above
+            raise SourceError(f"tables of {'.'.join(namespace)} cannot be listed: {error}") from error
+        for identifier in tables:
+            yield _listed(identifier, TABLE, self._table)
+        for identifier in self._views(namespace):
+            yield _listed(identifier, VIEW, self._view)
+
+    def _views(self, namespace: NamespaceName) -> list[tuple[str, ...]]:
+        try:
+            return sorted(self._catalog.list_views(namespace))
+        except Exception as error:  # a catalog without views refuses in a way of its own
+            if isinstance(self._catalog, RestCatalog) and not isinstance(error, NotImplementedError):
+                raise SourceError(f"views of {'.'.join(namespace)} cannot be listed: {error}") from error
+            return []
+
+    def _table(self, identifier: tuple[str, ...]) -> str:
+        return self._catalog.load_table(identifier).metadata_location
+
+    def _view(self, identifier: tuple[str, ...]) -> str:
+        """pyiceberg's views do not say where their metadata file is, so the protocol is asked for it."""
+        rest: Any = self._catalog
+        if not isinstance(rest, RestCatalog):
+            raise SourceError("views can be imported from SQL and REST catalogs only")
+        place = rest._split_identifier_for_path(identifier, IdentifierKind.VIEW)
+        response = rest._session.get(rest.url(Endpoints.load_view, prefixed=True, **place))
+        response.raise_for_status()
+        return str(response.json()["metadata-location"])
+
+
+def _listed(identifier: tuple[str, ...], kind: bytes, locate: Callable[[tuple[str, ...]], str]) -> Listed:
+    namespace, name = tuple(identifier[:-1]), identifier[-1]
+    try:
+        return Listed(namespace, name, kind, locate(identifier))
+    except Exception as error:  # as above: the others can be imported all the same
+        return Listed(
+            namespace, name, kind, "", f"the source cannot load it: {type(error).__name__}: {error}"
+        )

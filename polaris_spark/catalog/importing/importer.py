@@ -1,0 +1,377 @@
+"""The course of an import: names from a source, rows by many hands, names given in a few commits.
+
+| step | a crash right after it leaves behind |
+| --- | --- |
+| 1. list some names of the source, compare them with the catalog | nothing |
+| 2. read their metadata files and write rows, in parallel | rows that nothing points to: swept later |
+| 3. give names to hundreds of them in one commit | those that are imported; the next run finds them there |
+
+Then the next names, until there are no more. So an import that was interrupted is simply run again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from itertools import count, islice
+from typing import NamedTuple
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.entities import NamespaceName, TableName, check_name, table_key
+from polaris_spark.catalog.importing.placing import (
+    CONFLICT,
+    EXISTS,
+    FAILED,
+    STALE,
+    Outcome,
+    Place,
+    Placement,
+    PlaceNamespaces,
+    Properties,
+)
+from polaris_spark.catalog.importing.reading import Portion, Result, Wanted
+from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, Source, SourceError
+from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded, id_from
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.state import State
+from polaris_spark.errors import CorruptionError, InputError, PolarisError
+from polaris_spark.ids import MAX_ID
+
+WAVE = 4_000
+"""Tables that are listed, read and placed before the next are listed."""
+
+IDS_EACH = 128
+"""Ids handed out for each table of the first wave; later waves go by what was used."""
+
+KINDS = {TABLE: "table", VIEW: "view"}
+
+Run = Callable[[Sequence[Portion]], Iterable[Result]]
+"""Carries out portions, somewhere and in any order (`reading.write_portion`)."""
+
+
+class ImportOptions(NamedTuple):
+    """What to import, and how."""
+
+    into: NamespaceName = ()
+    """Namespace below which everything is put."""
+    namespaces: Sequence[str] = ()
+    """Namespaces of the source, levels joined by dots: only these, and those below them; all if empty."""
+    include: Sequence[str] = ()
+    """Patterns of full names, such as `sales.*_2024`: only what matches one of them; all if empty."""
+    lazy: bool = False
+    """Register locations only; metadata is loaded on first use."""
+    overwrite: bool = False
+    """Replace what has the name but another metadata file."""
+    dry_run: bool = False
+    """Say what would be done, and do nothing."""
+    parallelism: int = 8
+    """Portions that each wave is cut into."""
+    commit_size: int = 1_000
+    """Tables and views that get their names in one commit."""
+
+
+class Row(NamedTuple):
+    """What became of one table or view. In a row about the source itself, only status and message are given."""
+
+    namespace: str | None
+    name: str | None
+    kind: str | None
+    metadata_location: str | None
+    status: str
+    message: str | None = None
+
+
+class _Item(NamedTuple):
+    """A table or view that is to be imported."""
+
+    position: int
+    name: TableName
+    kind: bytes | None
+    location: str
+    entity_id: int
+    replaces: int
+
+
+class Importer:
+    """One import into one branch of a catalog. Used once, by one thread."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        operation: Operation,
+        run: Run,
+        options: ImportOptions,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            run: reads files and writes rows.
+            check: raises when the import is to stop; called between steps.
+        Raises:
+            InputError: an option cannot be used.
+        """
+        if options.parallelism < 1 or options.commit_size < 1:
+            raise InputError("parallelism and the size of commits are at least 1")
+        self._catalog = catalog
+        self._operation = operation
+        self._run = run
+        self._options = options
+        self._check = check
+        self._ids_each = IDS_EACH
+        self._scratch: State | None = None
+        """What a dry run changes."""
+
+    def rows(self, source: Source) -> Iterator[Row]:
+        """Import a source: one row for each table and view of it, as soon as it is done.
+
+        Raises:
+            InputError: nothing of the source can be listed.
+            PolarisError: the catalog cannot be changed any further; what was done stays, and is found there next time.
+        """
+        listing = _Listing(source)
+        while wave := list(islice(listing, WAVE)):
+            self._check()
+            wanted = [entry for entry in wave if isinstance(entry, Listed) and self._wants(entry)]
+            yield from self._wave(wanted, self._namespaces(wave))
+        if listing.error is not None:
+            if not listing.listed:
+                raise InputError(f"nothing was imported: {listing.error}")
+            message = f"the source could be listed no further than {listing.listed} entries: {listing.error}"
+            yield Row(None, None, None, None, FAILED, message)
+
+    def _wants(self, entry: Listed) -> bool:
+        full = ".".join((*entry.namespace, entry.name))
+        return self._wants_namespace(entry.namespace) and (
+            not self._options.include or any(fnmatchcase(full, pattern) for pattern in self._options.include)
+        )
+
+    def _wants_namespace(self, name: NamespaceName) -> bool:
+        wanted, dotted = self._options.namespaces, ".".join(name)
+        return not wanted or any(dotted == one or dotted.startswith(f"{one}.") for one in wanted)
+
+    def _namespaces(self, wave: Sequence[Listed | ListedNamespace]) -> dict[NamespaceName, dict[str, str]]:
+        """Namespaces of a wave under their names here, with their properties. Patterns are for tables: with them, only
+        namespaces of matching ones come along."""
+        found = {
+            (*self._options.into, *one.name): dict(one.properties)
+            for one in wave
+            if isinstance(one, ListedNamespace) and self._wants_namespace(one.name)
+        }
+        if not self._options.include:
+            return found
+        mine = {(*self._options.into, *e.namespace) for e in wave if isinstance(e, Listed) and self._wants(e)}
+        return {name: p for name, p in found.items() if any(one[: len(name)] == name for one in mine)}
+
+    # One wave
+
+    def _wave(self, wave: Sequence[Listed], namespaces: Properties) -> Iterator[Row]:
+        outcomes: dict[int, Outcome] = {}
+        kinds = {position: entry.kind for position, entry in enumerate(wave)}
+        if namespaces:
+            change = PlaceNamespaces(self._catalog.context, self._operation, namespaces)
+            for name, outcome in zip(namespaces, self._commit(change), strict=True):
+                if outcome.status == FAILED:
+                    yield Row(".".join(name), None, "namespace", None, FAILED, outcome.message)
+        items = self._plan(wave, outcomes)
+        for _ in range(3):  # again for those whose rows a fence overtook
+            placements = self._placements(items, outcomes, kinds)
+            self._place(placements, namespaces, outcomes)
+            items = [item for item in items if outcomes[item.position].status == STALE]
+            if not items:
+                break
+        for position, entry in enumerate(wave):
+            outcome = outcomes[position]
+            kind = KINDS.get(kinds[position] or b"")
+            namespace = ".".join((*self._options.into, *entry.namespace))
+            message = outcome.message or None
+            yield Row(namespace, entry.name, kind, entry.metadata_location, outcome.status, message)
+
+    def _plan(self, wave: Sequence[Listed], outcomes: dict[int, Outcome]) -> list[_Item]:
+        """Those that are to be imported; the others have their outcome."""
+        planned = [self._target(position, entry, outcomes) for position, entry in enumerate(wave)]
+        items = [item for item in planned if item is not None]
+        fresh = (
+            self._catalog.references.ids.next_ids(len(items))
+            if not self._options.dry_run
+            else [0] * len(items)
+        )
+        found = self._present(items)
+        chosen = []
+        for item, present, entity_id in zip(items, found, fresh, strict=True):
+            if present is None:
+                chosen.append(item._replace(entity_id=entity_id))
+                continue
+            entity, content_id, kind, content = present
+            outcome = self._judge(item, kind, content)
+            if outcome is not None:
+                outcomes[item.position] = outcome
+            else:
+                chosen.append(item._replace(entity_id=entity, replaces=content_id, kind=kind))
+        return chosen
+
+    def _target(self, position: int, entry: Listed, outcomes: dict[int, Outcome]) -> _Item | None:
+        name = TableName((*self._options.into, *entry.namespace), entry.name)
+        problem = entry.problem
+        try:
+            check_name((*name.namespace, name.name))
+            table_key(name)
+        except PolarisError as error:
+            problem = str(error)
+        if problem:
+            outcomes[position] = Outcome(FAILED, problem)
+            return None
+        return _Item(position, name, entry.kind, entry.metadata_location, 0, 0)
+
+    def _present(
+        self, items: Sequence[_Item]
+    ) -> list[tuple[int, int, bytes, Table | View | Unloaded] | None]:
+        """What has each name now: entity id, content id, kind and content."""
+        head = self._catalog.head()
+        keys = [table_key(item.name, kind) for item in items for kind in KINDS]
+        entries = head.index(NAMES).get_many(keys)
+        contents = head.store.read({entry.pointer for entry in entries if entry is not None})
+        found: list[tuple[int, int, bytes, Table | View | Unloaded] | None] = []
+        for number in range(len(items)):
+            both = zip(KINDS, entries[number * len(KINDS) : (number + 1) * len(KINDS)], strict=True)
+            kind, entry = next(((kind, entry) for kind, entry in both if entry is not None), (b"", None))
+            if entry is None:
+                found.append(None)
+                continue
+            value = contents[entry.pointer].value
+            if not isinstance(value, (Table, View, Unloaded)):
+                raise CorruptionError(f"object {head.store.key(entry.pointer)} is no table or view")
+            found.append((id_from(entry.value), entry.pointer, kind, value))
+        return found
+
+    def _judge(self, item: _Item, kind: bytes, content: Table | View | Unloaded) -> Outcome | None:
+        """The outcome for a name that is taken; None if what has it is to be replaced or loaded."""
+        if item.kind not in (None, kind):
+            return Outcome(CONFLICT, f"a {KINDS[kind]} has this name")
+        if content.metadata_location == item.location:
+            to_load = isinstance(content, Unloaded) and not self._options.lazy
+            return None if to_load else Outcome(EXISTS)
+        if self._options.overwrite:
+            return None
+        return Outcome(CONFLICT, f"the name stands for another metadata file: {content.metadata_location}")
+
+    def _placements(
+        self, items: Sequence[_Item], outcomes: dict[int, Outcome], kinds: dict[int, bytes | None]
+    ) -> dict[int, Placement]:
+        """What the names are to stand for, by position."""
+        if self._options.lazy:
+            for item in items:
+                kinds[item.position] = item.kind or TABLE
+            return {
+                i.position: Placement(i.name, i.kind or TABLE, i.location, i.entity_id, i.replaces)
+                for i in items
+            }
+        by_position = {item.position: item for item in items}
+        placements = {}
+        for result in self._read(items):
+            item = by_position[result.position]
+            if result.error:
+                outcomes[item.position] = Outcome(FAILED, result.error)
+                continue
+            kinds[item.position] = result.kind
+            placements[item.position] = Placement(
+                item.name,
+                result.kind,
+                item.location,
+                item.entity_id,
+                item.replaces,
+                result.content,
+                result.first_id,
+                result.owned,
+            )
+        return dict(sorted(placements.items()))
+
+    def _read(self, items: Sequence[_Item]) -> list[Result]:
+        """Have the rows written, again with more ids for those that had too few."""
+        now = self._catalog.context.clock.now_ms()
+        results: list[Result] = []
+        needs = {item.position: self._ids_each for item in items}
+        rest = list(items)
+        while rest:
+            self._check()
+            done = list(self._run(self._portions(rest, needs, now)))
+            results += [result for result in done if not result.unfinished]
+            needs = {result.position: result.ids for result in done if result.unfinished}
+            rest = [item for item in rest if item.position in needs]
+        used = [result.ids for result in results if result.ids]
+        if used:
+            self._ids_each = max(16, 2 * sum(used) // len(used))
+        return results
+
+    def _portions(self, items: Sequence[_Item], needs: dict[int, int], now: int) -> list[Portion]:
+        n = min(len(items), self._options.parallelism)
+        portions = []
+        for number in range(n):
+            mine = items[number::n]
+            wanted = [Wanted(item.position, item.kind, item.location, item.entity_id) for item in mine]
+            enough = sum(needs[item.position] for item in mine)
+            if self._options.dry_run:
+                portions.append(Portion(wanted, [range(MAX_ID - (1 << 40), MAX_ID)], now, write=False))
+            else:
+                blocks = self._catalog.references.ids.next_blocks(enough)
+                portions.append(Portion(wanted, blocks, now))
+        return portions
+
+    def _place(
+        self, placements: dict[int, Placement], namespaces: Properties, outcomes: dict[int, Outcome]
+    ) -> None:
+        waiting = iter(placements.items())
+        while some := list(islice(waiting, self._options.commit_size)):
+            self._check()
+            placed = [placement for _, placement in some]
+            change = Place(self._catalog.context, self._operation, placed, namespaces)
+            outcomes.update(zip((position for position, _ in some), self._commit(change), strict=True))
+
+    def _commit(self, change: Place | PlaceNamespaces) -> list[Outcome]:
+        if not self._options.dry_run:
+            return self._catalog.commit(change)
+        if self._scratch is None:
+            head = self._catalog.head()
+            self._scratch = State(head, count(head.head.commit + 1).__next__)
+        outcomes = change.apply(self._scratch, change.prepare(self._scratch))
+        return [_would(outcome) for outcome in outcomes]
+
+
+def _would(outcome: Outcome) -> Outcome:
+    """The outcome of a change that was only tried."""
+    done = outcome.status not in (FAILED, CONFLICT, EXISTS)
+    return Outcome(f"would be {outcome.status}", outcome.message) if done else outcome
+
+
+class _Listing:
+    """The entries of a source up to its end, or to the error that ends it."""
+
+    def __init__(self, source: Source) -> None:
+        self._entries = source.entries()
+        self.listed = 0
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[Listed | ListedNamespace]:
+        return self
+
+    def __next__(self) -> Listed | ListedNamespace:
+        if self.error is not None:
+            raise StopIteration
+        try:
+            entry = next(self._entries)
+        except StopIteration:
+            raise
+        except Exception as error:  # whatever a source's library raises: what was listed before is imported
+            self.error = (
+                error if isinstance(error, SourceError) else SourceError(f"{type(error).__name__}: {error}")
+            )
+            raise StopIteration from error
+        self.listed += 1
+        return entry
+
+
+def summary(rows: Iterable[Row]) -> str:
+    """How many rows there are of each status."""
+    counted = Counter(row.status for row in rows)
+    return ", ".join(f"{number} {status}" for status, number in sorted(counted.items())) or "nothing"

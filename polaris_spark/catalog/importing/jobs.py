@@ -1,0 +1,118 @@
+"""Imports as a caller starts them: one at a time for each catalog, with threads unless Spark carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.importing.importer import Importer, ImportOptions, Row, Run
+from polaris_spark.catalog.importing.reading import Portion, Result, write_portion
+from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, Source
+from polaris_spark.catalog.rows import NAMES, Unloaded
+from polaris_spark.commits.change import Operation
+from polaris_spark.index.keys import decode_key
+from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.tasks import Tasks
+
+TASK = "import"
+"""The kind of the coordinated task."""
+
+_READ_TOGETHER = 1_000
+
+
+class Threads:
+    """Carries out portions of an import in threads of this process."""
+
+    def __init__(self, store: ObjectStore, files: Files, n: int) -> None:
+        self._store = store
+        self._files = files
+        self._n = n
+
+    def __call__(self, portions: Sequence[Portion]) -> Iterable[Result]:
+        with ThreadPoolExecutor(min(self._n, len(portions) or 1)) as pool:
+            for results in pool.map(self._carry_out, portions):
+                yield from results
+
+    def _carry_out(self, portion: Portion) -> list[Result]:
+        return list(write_portion(self._store, self._files, portion))
+
+
+class UnloadedContents:
+    """The tables and views of a catalog that were imported unread, as a source: importing them loads them."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def entries(self) -> Iterator[Listed | ListedNamespace]:
+        head = self._catalog.head()
+        run: list[tuple[bytes, int]] = []
+        for key, entry in head.index(NAMES).range():
+            run.append((key, entry.pointer))
+            if len(run) == _READ_TOGETHER:
+                yield from self._unloaded(run)
+                run = []
+        yield from self._unloaded(run)
+
+    def _unloaded(self, run: Sequence[tuple[bytes, int]]) -> Iterator[Listed]:
+        found = self._catalog.references.store.read([content for _, content in run])
+        for key, content in run:
+            value = found[content].value
+            if isinstance(value, Unloaded):
+                path, kind, name = decode_key(key)
+                yield Listed(path, name, kind, value.metadata_location)
+
+
+def import_source(
+    catalog: Catalog,
+    source: Source,
+    *,
+    principal: str,
+    options: ImportOptions,
+    run: Run | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> list[Row]:
+    """Import a source into a catalog; the task of the catalog is held meanwhile.
+
+    Args:
+        source: such as `open_source` gives.
+        principal: who is logged.
+        run: carries out portions; threads of this process unless given.
+        check: raises when the import is to stop.
+    Returns:
+        a row for each table and view of the source.
+    Raises:
+        TaskRunningError: an import into this catalog is running; the message says whose.
+        InputError: nothing of the source can be listed, or an option cannot be used.
+    """
+    store = catalog.references.store
+    carry_out = run or Threads(store, catalog.files, options.parallelism)
+    operation = Operation(b"", principal)
+    if options.dry_run:
+        return list(Importer(catalog, operation, carry_out, options, check).rows(source))
+    tasks = Tasks(store.backend, catalog.context.clock)
+    with tasks.running(TASK, f"{store.realm}/{catalog.row.entity_id:x}") as held:
+
+        def checked() -> None:
+            held.check()
+            check()
+
+        return list(Importer(catalog, operation, carry_out, options, checked).rows(source))
+
+
+def load_imported(
+    catalog: Catalog,
+    *,
+    principal: str,
+    options: ImportOptions,
+    run: Run | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> list[Row]:
+    """Load what was imported unread: a row for each table and view that was.
+
+    Raises:
+        TaskRunningError: an import into this catalog is running.
+    """
+    source = UnloadedContents(catalog)
+    return import_source(catalog, source, principal=principal, options=options, run=run, check=check)

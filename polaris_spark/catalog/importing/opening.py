@@ -1,0 +1,117 @@
+"""From what a caller says of a source to the source, and what keeps its secrets out of messages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from polaris_spark.catalog.importing.catalogs import PyIcebergTables
+from polaris_spark.catalog.importing.directory import DirectoryTree
+from polaris_spark.catalog.importing.sources import Source, SourceError
+from polaris_spark.catalog.importing.sql import SqlTables
+from polaris_spark.errors import InputError
+
+SOURCES = ("directory", "hadoop", "sql", "jdbc", "rest", "pyiceberg")
+"""What can be imported from; `jdbc` is `sql`."""
+
+_ENV = "env:"
+
+
+def open_source(
+    source: str, location: str, options: Mapping[str, str], file_options: Mapping[str, str]
+) -> Source:
+    """A source, opened.
+
+    Args:
+        source: one of `SOURCES`.
+        location: the root of the tree, or the URI of the catalog.
+        options: of the source; a value `env:NAME` stands for a variable's. `sql` knows `catalog`, `user` and
+            `password`; `rest` and `pyiceberg` take the properties of pyiceberg's `load_catalog`.
+        file_options: of pyiceberg's FileIO, for trees that are not on this machine.
+    Raises:
+        InputError: there is no such source, a variable is missing, or a password stands in the location.
+        SourceError: it cannot be opened.
+    """
+    if source not in SOURCES:
+        raise InputError(f"there is no source {source!r}; there are: {', '.join(SOURCES)}")
+    _refuse_password(location)
+    given = resolved(options)
+    if source in ("directory", "hadoop"):
+        _require(location, source)
+        return DirectoryTree(location, {**file_options, **given}, hadoop=source == "hadoop")
+    if source in ("sql", "jdbc"):
+        _require(location, source)
+        unknown = set(given) - {"catalog", "user", "password"}
+        if unknown:
+            raise InputError(
+                f"a sql source has no option {min(unknown)!r}; there are: catalog, user, password"
+            )
+        return SqlTables(location, given.get("catalog", ""), given)
+    if source == "rest":
+        _require(location, source)
+        return PyIcebergTables({"type": "rest", "uri": location, **given})
+    return PyIcebergTables({**({"uri": location} if location else {}), **given})
+
+
+def resolved(options: Mapping[str, str]) -> dict[str, str]:
+    """Options with the values of the variables that they name.
+
+    Raises:
+        InputError: a variable is not set; the message names it.
+    """
+    found = {}
+    for name, value in options.items():
+        if value.startswith(_ENV):
+            variable = value.removeprefix(_ENV)
+            if variable not in os.environ:
+                raise InputError(f"the option {name!r} names the variable {variable!r}, which is not set")
+            value = os.environ[variable]
+        found[name] = value
+    return found
+
+
+class Scrubber:
+    """Takes secrets out of messages."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._secrets = sorted(
+            {v for k, v in resolved(options).items() if _is_secret(k, options[k])}, key=len
+        )
+
+    def __call__(self, message: str) -> str:
+        """The message without the values of secret options."""
+        for secret in reversed(self._secrets):
+            message = message.replace(secret, "***")
+        return message
+
+
+_SECRET = ("token", "password", "secret", "credential", "key", "auth", "sas")
+
+
+def _is_secret(name: str, given: str) -> bool:
+    return bool(given) and (given.startswith(_ENV) or any(word in name.lower() for word in _SECRET))
+
+
+def _refuse_password(location: str) -> None:
+    """A location stands in statements, plans and logs.
+
+    Raises:
+        InputError: it carries a password.
+    """
+    try:
+        password = urlsplit(location.removeprefix("jdbc:")).password
+    except ValueError as error:
+        raise InputError("the location of the source is no URI") from error
+    if password or "password=" in location.lower():
+        raise InputError(
+            "the location of the source carries a password: give it as the option 'password', best as env:NAME"
+        )
+
+
+def _require(location: str, source: str) -> None:
+    if not location:
+        raise InputError(f"a {source} source needs a location")
+
+
+__all__ = ["SOURCES", "Scrubber", "SourceError", "open_source", "resolved"]

@@ -1,0 +1,196 @@
+"""Giving names to what was imported: many tables and views in one commit, each with an outcome and a log entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from polaris_spark.catalog import locations
+from polaris_spark.catalog.contents import content_of, places
+from polaris_spark.catalog.entities import (
+    CatalogChange,
+    Context,
+    Found,
+    NamespaceName,
+    TableName,
+    add_entity,
+    check_name,
+    find,
+    namespace_key,
+    put,
+    table_key,
+    taken_by,
+)
+from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.namespaces import CreateNamespace
+from polaris_spark.catalog.rows import TABLE, Unloaded
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.state import State
+from polaris_spark.errors import AlreadyExistsError, BadRequestError, PolarisError
+
+Properties = Mapping[NamespaceName, Mapping[str, str]]
+"""What a source says of namespaces."""
+
+IMPORTED: Final = "imported"
+REGISTERED: Final = "registered"
+LOADED: Final = "loaded"
+REPLACED: Final = "replaced"
+EXISTS: Final = "exists"
+CONFLICT: Final = "conflict"
+FAILED: Final = "failed"
+STALE: Final = "stale"
+"""The rows were written before a fence of the catalog, so a sweep may take them: they are to be written again."""
+
+
+class Outcome(NamedTuple):
+    """What became of a table or view."""
+
+    status: str
+    message: str = ""
+
+
+class Placement(NamedTuple):
+    """A name, and what it is to stand for. Without `content`, only its metadata file's location is registered."""
+
+    name: TableName
+    kind: bytes
+    metadata_location: str
+    entity_id: int
+    replaces: int
+    """The content that the name stands for now; 0 where the name is free."""
+    content: int = 0
+    first_id: int = 0
+    """The lowest id of the rows that were written for it."""
+    owned: frozenset[tuple[str, ...]] = frozenset()
+    """Locations that it owns."""
+
+
+class Place(CatalogChange[list[Outcome]]):
+    """Give names to many tables and views. Namespaces that are missing are created with them.
+
+    One that conflicts, with a name or with a location, is left out and told in its outcome; the others are placed.
+    """
+
+    def __init__(
+        self, context: Context, operation: Operation, placements: Sequence[Placement], properties: Properties
+    ) -> None:
+        super().__init__(context, operation)
+        self.placements = placements
+        self.properties = properties
+
+    def apply(self, state: State, prepared: object) -> list[Outcome]:
+        assert isinstance(prepared, int)
+        outcomes = []
+        for placement in self.placements:
+            try:
+                outcomes.append(self._place(state, prepared, placement))
+            except AlreadyExistsError as error:
+                outcomes.append(Outcome(CONFLICT, str(error)))
+            except PolarisError as error:
+                outcomes.append(Outcome(FAILED, str(error)))
+        return outcomes
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> list[Outcome]:
+        raise AssertionError("imports have no operation ids")
+
+    def _place(self, state: State, now: int, placement: Placement) -> Outcome:
+        """Every check comes before the first effect, since there is no savepoint for each."""
+        name, kind = placement.name, placement.kind
+        check_name((*name.namespace, name.name))
+        if placement.content and placement.first_id <= state.base.head.fence:
+            return Outcome(STALE)
+        ensure_namespace(self, state, now, name.namespace, self.properties)
+        key = table_key(name, kind)
+        found = find(state, key)
+        if (0 if found is None else found.content) != placement.replaces:
+            present = None if found is None else _content(state, found.content, kind)
+            if present is not None and present.metadata_location == placement.metadata_location:
+                return Outcome(EXISTS)
+            raise AlreadyExistsError(f"{name} was created, changed or dropped here during the import")
+        if found is None and (taken := taken_by(state, name)) is not None:
+            raise AlreadyExistsError(f"{taken} already exists: {name}")
+        before = None if found is None else _content(state, found.content, kind)
+        self._move(state, placement, frozenset() if before is None else places(before))
+        content = placement.content or state.add(Unloaded(placement.entity_id, placement.metadata_location))
+        if found is None:
+            add_entity(state, key, content, placement.entity_id)
+        else:
+            put(state, key, Found(content, placement.entity_id))
+        self.action = _action(kind, placement, before)
+        self.record(state, now, placement.entity_id, key, before=placement.replaces, after=content)
+        return Outcome(_status(placement, before))
+
+    def _move(self, state: State, placement: Placement, before: frozenset[tuple[str, ...]]) -> None:
+        owned = placement.owned or locations.owned(Unloaded(0, placement.metadata_location).location, {})
+        if not self.context.shared_locations:
+            for location in sorted(owned - before):
+                other = locations.owner_of(state, location, but=placement.entity_id)
+                if other is not None:
+                    raise AlreadyExistsError(
+                        f"location {'/'.join(location)} overlaps with {'/'.join(other[0])}, which belongs to "
+                        f"entity {other[1]:x}"
+                    )
+        locations.move(state, placement.entity_id, before, owned, shared=True)
+
+
+def ensure_namespace(
+    change: CatalogChange[list[Outcome]], state: State, now: int, name: NamespaceName, properties: Properties
+) -> None:
+    """Create a namespace and those above it, as far as they are missing.
+
+    Raises:
+        BadRequestError: there is no name, or it is reserved.
+    """
+    if not name:
+        raise BadRequestError("a table at the root of its catalog needs a namespace: import it into one")
+    missing = []
+    for n in range(len(name), 0, -1):
+        if find(state, namespace_key(name[:n])) is not None:
+            break
+        missing.append(name[:n])
+    for part in reversed(missing):
+        CreateNamespace(change.context, change.operation, part, properties.get(part, {})).apply(state, now)
+
+
+class PlaceNamespaces(CatalogChange[list[Outcome]]):
+    """Create the namespaces of a source, those without tables, too."""
+
+    def __init__(self, context: Context, operation: Operation, properties: Properties) -> None:
+        super().__init__(context, operation)
+        self.properties = properties
+
+    def apply(self, state: State, prepared: object) -> list[Outcome]:
+        assert isinstance(prepared, int)
+        outcomes = []
+        for name in self.properties:
+            try:
+                check_name(name)
+                ensure_namespace(self, state, prepared, name, self.properties)
+                outcomes.append(Outcome(IMPORTED))
+            except PolarisError as error:
+                outcomes.append(Outcome(FAILED, str(error)))
+        return outcomes
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> list[Outcome]:
+        raise AssertionError("imports have no operation ids")
+
+
+def _content(state: State, content: int, kind: bytes) -> Table | View | Unloaded:
+    if kind == TABLE:
+        return content_of(state, content, Table)
+    return content_of(state, content, View)
+
+
+def _action(kind: bytes, placement: Placement, before: Table | View | Unloaded | None) -> str:
+    if _status(placement, before) == LOADED:
+        return "load-imported"
+    return "import-table" if kind == TABLE else "import-view"
+
+
+def _status(placement: Placement, before: Table | View | Unloaded | None) -> str:
+    if isinstance(before, Unloaded) and before.metadata_location == placement.metadata_location:
+        return LOADED
+    if before is not None:
+        return REPLACED
+    return IMPORTED if placement.content else REGISTERED

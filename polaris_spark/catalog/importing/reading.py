@@ -1,0 +1,145 @@
+"""Metadata files written into the store as rows that nothing names yet: what executors, or threads, do for an import.
+
+Ids come in blocks from the driver, which alone has a lease. A portion that runs out of ids writes nothing for the
+tables that are left, and says how many they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import msgspec
+
+from polaris_spark.catalog.contents import places
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.reading import read_rows
+from polaris_spark.errors import PolarisError
+from polaris_spark.store.objects import ObjectStore
+
+BATCH_BYTES = 4 * 2**20
+"""Rows are written in batches of about so many bytes."""
+
+
+class Wanted(NamedTuple):
+    """A metadata file to be read."""
+
+    position: int
+    """By which the driver knows it."""
+    kind: bytes | None
+    """`TABLE`, `VIEW`, or None where the file is to say it."""
+    location: str
+    entity_id: int
+
+
+class Portion(NamedTuple):
+    """Files for one task, and ids for their rows. Small and picklable."""
+
+    wanted: Sequence[Wanted]
+    ids: Sequence[range]
+    now_ms: int
+    """Milliseconds since 1970."""
+    write: bool = True
+    """Whether rows are written; else the files are only judged."""
+
+
+class Result(NamedTuple):
+    """What became of a file."""
+
+    position: int
+    kind: bytes = b""
+    content: int = 0
+    """Id of its table or view."""
+    first_id: int = 0
+    """The lowest id of its rows."""
+    ids: int = 0
+    """How many ids it took, or needs."""
+    owned: frozenset[tuple[str, ...]] = frozenset()
+    """Locations that it owns."""
+    error: str = ""
+    """Why it cannot be imported."""
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it needs more ids than there were."""
+        return not self.content and not self.error
+
+
+class _Block:
+    """Ids handed out one by one, and counted beyond the last."""
+
+    def __init__(self, ranges: Sequence[range]) -> None:
+        self._ids = chain.from_iterable(ranges)
+        self.first = self.used = 0
+        self.short = False
+
+    def begin(self) -> None:
+        """Start another file."""
+        self.first = self.used = 0
+
+    def next_id(self) -> int:
+        """The next id; 0 when there is none left."""
+        self.used += 1
+        id = next(self._ids, 0)
+        self.first = self.first or id
+        self.short = not id
+        return id
+
+
+def write_portion(store: ObjectStore, files: Files, portion: Portion) -> Iterator[Result]:
+    """Read the files of a portion, write their rows durably, and say for each what became of it.
+
+    Raises:
+        TryAgainError, OutcomeUnknownError: from the database. Rows that were written are harmless.
+    """
+    block = _Block(portion.ids)
+    written: list[tuple[int, msgspec.Struct]] = []
+    finished: list[Result] = []
+    size = 0
+    for wanted in portion.wanted:
+        result, rows, weight = _read(files, portion, wanted, block)
+        finished.append(result)
+        if not portion.write or result.error or result.unfinished:
+            continue
+        written += rows
+        size += weight
+        if size >= BATCH_BYTES:
+            _write(store, written)
+            yield from finished
+            written, finished, size = [], [], 0
+    _write(store, written)
+    yield from finished
+
+
+def _write(store: ObjectStore, objects: list[tuple[int, msgspec.Struct]]) -> None:
+    """Without the cache: nobody here reads them again."""
+    if objects:
+        store.backend.write_objects(store.realm, store.rows(objects))
+
+
+def _read(
+    files: Files, portion: Portion, wanted: Wanted, block: _Block
+) -> tuple[Result, list[tuple[int, msgspec.Struct]], int]:
+    block.begin()
+    try:
+        found = read_rows(
+            files,
+            wanted.location,
+            wanted.kind,
+            block.next_id,
+            entity_id=wanted.entity_id,
+            now_ms=portion.now_ms,
+        )
+        content = block.next_id()
+        owned = places(found.value)
+    except PolarisError as error:
+        return Result(wanted.position, error=str(error)), [], 0
+    except (ValueError, TypeError, KeyError, RecursionError, MemoryError, OSError) as error:  # a hostile file
+        message = f"metadata file {wanted.location!r} cannot be read: {type(error).__name__}: {error}"
+        return Result(wanted.position, error=message), [], 0
+    if block.short:
+        return Result(wanted.position, found.kind, ids=block.used), [], 0
+    rows = [*found.pieces, (content, found.value)]
+    result = Result(wanted.position, found.kind, content, block.first, block.used, owned)
+    return result, rows, sum(len(getattr(piece, "text", b"")) for _, piece in found.pieces) + 1_024

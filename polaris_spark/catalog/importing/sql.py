@@ -1,0 +1,160 @@
+"""SQL databases as sources: the tables of Iceberg's `JdbcCatalog` and of pyiceberg's `SqlCatalog`, which are the same.
+
+| table | columns |
+| --- | --- |
+| `iceberg_tables` | catalog_name, table_namespace, table_name, metadata_location, previous_metadata_location, and in the newer schema iceberg_type (`TABLE` or `VIEW`, or null) |
+| `iceberg_namespace_properties` | catalog_name, namespace, property_key, property_value |
+"""  # noqa: E501  (a table's row is one line)
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from polaris_spark.catalog.entities import NamespaceName
+from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, SourceError
+from polaris_spark.catalog.rows import TABLE, VIEW
+from polaris_spark.errors import MissingLibraryError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+PAGE = 5_000
+"""Rows read at once."""
+
+_TABLES, _NAMESPACES = "iceberg_tables", "iceberg_namespace_properties"
+_EXISTS = "exists"
+"""The property by which a namespace without properties has a row."""
+
+
+class SqlTables:
+    """A catalog in a SQL database, only read."""
+
+    def __init__(self, uri: str, catalog: str, options: Mapping[str, str]) -> None:
+        """
+        Args:
+            uri: of SQLAlchemy, or of JDBC (`jdbc:sqlite:/path`, `jdbc:postgresql://host/db`).
+            catalog: its name in the database; empty if there is one only.
+            options: `user` and `password`.
+        Raises:
+            MissingLibraryError: SQLAlchemy or the database's driver is not installed.
+            SourceError: the URI names no database.
+        """
+        self._engine = _engine(uri, options)
+        self._catalog = catalog
+
+    def entries(self) -> Iterator[Listed | ListedNamespace]:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            with self._engine.connect() as connection:
+                columns = _columns(connection)
+                catalog = self._catalog or _only_catalog(connection)
+                yield from _namespaces(connection, catalog)
+                yield from _tables(connection, catalog, typed="iceberg_type" in columns)
+        except SQLAlchemyError as error:
+            raise SourceError(f"the database cannot be read: {error}") from error
+        finally:
+            self._engine.dispose()
+
+
+def _columns(connection: Connection) -> set[str]:
+    from sqlalchemy import inspect
+    from sqlalchemy.exc import NoSuchTableError
+
+    try:
+        return {column["name"].lower() for column in inspect(connection).get_columns(_TABLES)}
+    except NoSuchTableError as error:
+        raise SourceError(f"the database holds no catalog: it has no table {_TABLES}") from error
+
+
+def _only_catalog(connection: Connection) -> str:
+    names = sorted(
+        {row[0] for row in _select(connection, f"SELECT DISTINCT catalog_name FROM {_TABLES}")}
+        | {row[0] for row in _select_if_there(connection, f"SELECT DISTINCT catalog_name FROM {_NAMESPACES}")}
+    )
+    if len(names) > 1:
+        raise SourceError(
+            f"the database holds several catalogs: say which, of {', '.join(names)}, in the option 'catalog'"
+        )
+    return names[0] if names else ""
+
+
+def _namespaces(connection: Connection, catalog: str) -> Iterator[ListedNamespace]:
+    query = (
+        f"SELECT namespace, property_key, property_value FROM {_NAMESPACES} WHERE catalog_name = :catalog "
+        "ORDER BY namespace"
+    )
+    found: dict[str, dict[str, str]] = {}
+    for namespace, key, value in _select_if_there(connection, query, catalog=catalog):
+        properties = found.setdefault(namespace, {})
+        if key != _EXISTS:
+            properties[key] = "" if value is None else value
+    for namespace, properties in found.items():
+        yield ListedNamespace(_levels(namespace), properties)
+
+
+def _tables(connection: Connection, catalog: str, *, typed: bool) -> Iterator[Listed]:
+    """Pages in the order of the primary key, each beginning after the last row of the one before."""
+    kind = "iceberg_type" if typed else "NULL"
+    query = (
+        f"SELECT table_namespace, table_name, metadata_location, {kind} FROM {_TABLES} "
+        "WHERE catalog_name = :catalog AND (table_namespace > :namespace OR "
+        f"(table_namespace = :namespace AND table_name > :name)) ORDER BY table_namespace, table_name LIMIT {PAGE}"
+    )
+    namespace = name = ""
+    while True:
+        rows = _select(connection, query, catalog=catalog, namespace=namespace, name=name)
+        for namespace, name, location, type in rows:
+            missing = "" if location else "it has no metadata file"
+            yield Listed(_levels(namespace), name, VIEW if type == "VIEW" else TABLE, location or "", missing)
+        if len(rows) < PAGE:
+            return
+
+
+def _levels(namespace: str) -> NamespaceName:
+    """Both catalogs join levels by dots, without an escape."""
+    return tuple(namespace.split(".")) if namespace else ()
+
+
+def _select(connection: Connection, query: str, **values: str) -> list[Any]:
+    from sqlalchemy import text
+
+    return list(connection.execute(text(query), values))
+
+
+def _select_if_there(connection: Connection, query: str, **values: str) -> list[Any]:
+    """The rows of a query over the namespaces' table, which an old catalog may lack."""
+    from sqlalchemy import inspect
+
+    return _select(connection, query, **values) if inspect(connection).has_table(_NAMESPACES) else []
+
+
+def _engine(uri: str, options: Mapping[str, str]) -> Engine:
+    try:
+        from sqlalchemy import create_engine
+        from sqlalchemy.engine import make_url
+        from sqlalchemy.exc import SQLAlchemyError
+    except ImportError as error:
+        raise MissingLibraryError(
+            "importing from a SQL catalog needs SQLAlchemy: pip install 'polaris-spark[import]'"
+        ) from error
+    try:
+        url = make_url(sqlalchemy_uri(uri))
+        url = url.set(username=options.get("user"), password=options.get("password"))
+        if url.drivername == "postgresql":
+            url = url.set(drivername="postgresql+psycopg")
+        return create_engine(url)
+    except ImportError as error:
+        raise MissingLibraryError(f"the database's driver is not installed: {error}") from error
+    except (SQLAlchemyError, ValueError) as error:
+        raise SourceError(f"the URI names no database: {type(error).__name__}") from error
+
+
+def sqlalchemy_uri(uri: str) -> str:
+    """A URI of JDBC as SQLAlchemy writes it; others stay as they are."""
+    sqlite = re.fullmatch(r"jdbc:sqlite:(?:file:)?([^?]*)(\?.*)?", uri)
+    if sqlite is not None:
+        return f"sqlite:///{sqlite[1]}"
+    return uri.removeprefix("jdbc:").replace("mariadb://", "mysql://", 1)

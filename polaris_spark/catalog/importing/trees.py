@@ -1,0 +1,88 @@
+"""Directories listed one by one, on this machine or in an object store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from polaris_spark.catalog.files import local_path
+from polaris_spark.catalog.importing.sources import SourceError
+
+
+class Directory(NamedTuple):
+    """What a directory holds, each sorted by name."""
+
+    directories: list[str]
+    files: dict[str, float]
+    """Names of files, with the times at which they were changed last (seconds since 1970)."""
+    links: list[str]
+    """Symbolic links to directories, which are not followed: they may lead in circles."""
+
+
+List = Callable[[str], Directory]
+"""Lists the directory at a location.
+
+Raises:
+    OSError: it cannot be listed.
+"""
+
+
+def lister(root: str, properties: Mapping[str, str]) -> List:
+    """What lists directories at and below `root`.
+
+    Args:
+        properties: of pyiceberg's FileIO, for what does not lie on this machine.
+    Raises:
+        SourceError: nothing here can list such a location.
+    """
+    if local_path(root) is not None:
+        return _local
+    uri = urlsplit(root)
+    try:
+        filesystem = PyArrowFileIO(dict(properties)).fs_by_scheme(uri.scheme, uri.netloc)
+    except (ValueError, ImportError, OSError) as error:
+        raise SourceError(f"nothing here can list {root!r}: {error}") from error
+    return _Remote(filesystem)
+
+
+def _local(location: str) -> Directory:
+    path = local_path(location)
+    assert path is not None
+    return _scan(path)
+
+
+def _scan(path: Path) -> Directory:
+    found = Directory([], {}, [])
+    with os.scandir(path) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir(follow_symlinks=False):
+                found.directories.append(entry.name)
+            elif entry.is_symlink() and entry.is_dir():
+                found.links.append(entry.name)
+            elif entry.is_file():
+                found.files[entry.name] = entry.stat().st_mtime
+    return found
+
+
+class _Remote:
+    def __init__(self, filesystem: object) -> None:
+        self._filesystem = filesystem
+
+    def __call__(self, location: str) -> Directory:
+        from pyarrow.fs import FileSelector, FileType
+
+        uri = urlsplit(location)
+        path = uri.path if uri.scheme in ("hdfs", "viewfs") else f"{uri.netloc}{uri.path}"
+        found = Directory([], {}, [])
+        listed = self._filesystem.get_file_info(FileSelector(path.rstrip("/")))  # type: ignore[attr-defined]  # untyped
+        for info in sorted(listed, key=lambda info: info.base_name):
+            if info.type == FileType.Directory:
+                found.directories.append(info.base_name)
+            elif info.type == FileType.File:
+                found.files[info.base_name] = (info.mtime_ns or 0) / 1e9
+        return found

@@ -1,0 +1,19 @@
+"""Fixtures of the import's tests: those of the protocol's, and a tree to import from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.rest.conftest import catalog, opened, store, warehouse
+
+__all__ = ["catalog", "opened", "root", "store", "warehouse"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The root of the tree to import."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    return folder

@@ -1,0 +1,180 @@
+"""Directory trees as sources: what is a table, which metadata file is its newest, and what is left alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from polaris_spark.catalog.importing.directory import DirectoryTree, versions
+from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
+from polaris_spark.catalog.importing.trees import Directory
+from polaris_spark.catalog.rows import TABLE
+
+
+def touch(root: Path, *files: str) -> None:
+    for file in files:
+        place = root / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("1")
+
+
+def tables(root: Path, *, hadoop: bool = False) -> dict[str, str]:
+    """Names with the names of their metadata files."""
+    entries = DirectoryTree(str(root), {}, hadoop=hadoop).entries()
+    return {
+        ".".join((*one.namespace, one.name)): one.problem or one.metadata_location.rsplit("/", 1)[-1]
+        for one in entries
+        if isinstance(one, Listed)
+    }
+
+
+def test_every_folder_with_metadata_files_is_a_table_named_by_its_path(root: Path) -> None:
+    touch(
+        root,
+        "a/t/metadata/00000-x.metadata.json",
+        "a/b/u/metadata/v1.metadata.json",
+        "w/metadata/00000-x.metadata.json",
+    )
+    assert tables(root) == {
+        "a.b.u": "v1.metadata.json",
+        "a.t": "00000-x.metadata.json",
+        "w": "00000-x.metadata.json",
+    }
+
+
+def test_locations_are_uris_whatever_the_root_is_called(root: Path) -> None:
+    touch(root, "a/t/metadata/v1.metadata.json")
+    for name in (str(root), f"file://{root}", f"file:{root}/", f"{root}/"):
+        (entry,) = DirectoryTree(name, {}).entries()
+        assert isinstance(entry, Listed)
+        assert (
+            entry.metadata_location.removeprefix("file:").lstrip("/")
+            == f"{root}/a/t/metadata/v1.metadata.json"[1:]
+        )
+
+
+@pytest.mark.parametrize(
+    ("files", "newest"),
+    [
+        (["v1.metadata.json", "v10.metadata.json", "v9.metadata.json"], "v10.metadata.json"),
+        (["00002-a.metadata.json", "00010-b.metadata.json", "9-c.metadata.json"], "00010-b.metadata.json"),
+        (["v1.metadata.json", "v2.gz.metadata.json"], "v2.gz.metadata.json"),
+        (["v1.metadata.json", "v2.metadata.json.gz"], "v2.metadata.json.gz"),
+        (["00001-a.metadata.json", "00002-b.gz.metadata.json"], "00002-b.gz.metadata.json"),
+        (["v3.metadata.json", "00001-a.metadata.json"], "v3.metadata.json"),
+        (
+            ["v1.metadata.json", ".v2.metadata.json.crc", "v2.metadata.json.tmp", "snap-5.avro"],
+            "v1.metadata.json",
+        ),
+        (
+            ["00001-a.metadata.json", "00009.metadata.json", "x-9.metadata.json", "9-.metadata.json"],
+            "00001-a.metadata.json",
+        ),
+        (["v1.metadata.json", "v\u0662.metadata.json"], "v1.metadata.json"),
+    ],
+)
+def test_the_newest_metadata_file_has_the_highest_number(root: Path, files: list[str], newest: str) -> None:
+    touch(root, *(f"t/metadata/{file}" for file in files))
+    assert tables(root) == {"t": newest}
+
+
+def test_of_two_with_one_number_the_one_written_last_is_the_newest() -> None:
+    files = {"00001-b.metadata.json": 1.0, "00001-a.metadata.json": 2.0}
+    assert versions(Directory([], files, []))[-1].file == "00001-a.metadata.json"
+
+
+def test_junk_is_left_alone(root: Path) -> None:
+    touch(
+        root,
+        "readme.txt",
+        "a/metadata/notes.txt",
+        "a/metadata/x/v1.metadata.json",
+        "b/data/part.parquet",
+        "metadata/x",
+    )
+    (root / "empty").mkdir()
+    (root / "c").mkdir()
+    (root / "c" / "metadata").write_text("a file, no folder")
+    os.mkfifo(root / "pipe")
+    assert tables(root) == {}
+
+
+def test_nothing_is_looked_for_inside_of_a_table(root: Path) -> None:
+    touch(root, "t/metadata/v1.metadata.json", "t/data/inner/metadata/v1.metadata.json")
+    assert tables(root) == {"t": "v1.metadata.json"}
+
+
+def test_links_are_told_and_not_followed(root: Path) -> None:
+    touch(root, "a/t/metadata/v1.metadata.json")
+    (root / "a" / "loop").symlink_to(root)
+    (root / "a" / "nowhere").symlink_to(root / "missing")
+    found = tables(root)
+    assert found == {"a.t": "v1.metadata.json", "a.loop": "a symbolic link, which is not followed"}
+
+
+def test_a_root_that_is_a_link_is_followed(root: Path, tmp_path: Path) -> None:
+    touch(root, "a/t/metadata/v1.metadata.json")
+    (tmp_path / "link").symlink_to(root)
+    assert tables(tmp_path / "link") == {"a.t": "v1.metadata.json"}
+
+
+def test_a_root_that_is_a_table_is_that_table(root: Path) -> None:
+    touch(root, "metadata/v1.metadata.json")
+    assert tables(root) == {root.name: "v1.metadata.json"}
+
+
+def test_a_tree_deeper_than_pythons_stack_is_walked(root: Path) -> None:
+    at = root
+    for _ in range(400):
+        at = at / "d"
+    touch(at, "t/metadata/v1.metadata.json")
+    assert list(tables(root).values()) == ["v1.metadata.json"]
+
+
+def test_a_directory_that_cannot_be_listed_is_told(root: Path) -> None:
+    touch(root, "a/t/metadata/v1.metadata.json", "b/x")
+    tree = DirectoryTree(str(root), {})
+    listed = tree._list
+
+    def refusing(location: str) -> Directory:
+        """Root may list every directory, so permissions would not do."""
+        if location.endswith("/b"):
+            raise PermissionError(f"not {location}")
+        return listed(location)
+
+    tree._list = refusing
+    table, refused = [entry for entry in tree.entries() if isinstance(entry, Listed)]
+    assert (table.name, table.problem) == ("t", "")
+    assert "cannot be listed: not" in refused.problem
+
+
+class TestHadoop:
+    def test_directories_are_namespaces_and_tables_come_by_their_hint(self, root: Path) -> None:
+        touch(root, *(f"db/t/metadata/v{n}.metadata.json" for n in (1, 2, 4)), ".hidden/x")
+        (root / "db/t/metadata/version-hint.text").write_text("1")
+        (root / "empty").mkdir()
+        entries = list(DirectoryTree(str(root), {}, hadoop=True).entries())
+        assert [one.name for one in entries if isinstance(one, ListedNamespace)] == [("db",), ("empty",)]
+        (found,) = [one for one in entries if isinstance(one, Listed)]
+        # Version 2 was committed and its hint not written; what follows a gap was never committed.
+        assert (found.kind, found.metadata_location.rsplit("/", 1)[-1]) == (TABLE, "v2.metadata.json")
+
+    @pytest.mark.parametrize("hint", [None, "", "junk", "\udc80"])
+    def test_without_a_hint_that_can_be_read_the_highest_version_counts(
+        self, root: Path, hint: str | None
+    ) -> None:
+        touch(root, "t/metadata/v1.metadata.json", "t/metadata/v3.metadata.json")
+        if hint is not None:
+            (root / "t/metadata/version-hint.text").write_bytes(hint.encode(errors="surrogateescape"))
+        assert tables(root, hadoop=True) == {"t": "v3.metadata.json"}
+
+    def test_a_hint_at_a_missing_version_is_told(self, root: Path) -> None:
+        touch(root, "t/metadata/v1.metadata.json")
+        (root / "t/metadata/version-hint.text").write_text("7")
+        assert "names version 7" in tables(root, hadoop=True)["t"]
+
+    def test_metadata_of_other_catalogs_is_none_of_its_own(self, root: Path) -> None:
+        touch(root, "t/metadata/00001-a.metadata.json")
+        assert tables(root, hadoop=True) == {}
