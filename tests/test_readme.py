@@ -130,6 +130,12 @@ def test_the_program_without_a_jvm_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.startswith("200 {'namespaces': [['shop']]")
 
 
+def test_the_program_with_pyiceberg_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (snippet,) = [text for text in blocks("python") if "load_catalog(" in text]
+    exec(compile(snippet, "README.md", "exec"), {})
+    assert capsys.readouterr().out == "[{'id': 2, 'item': 'coffee'}]\n"
+
+
 def test_files_that_it_links_to_exist() -> None:
     links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
     assert links
