@@ -10,11 +10,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from polaris_spark.testing.bench import bridge, commits, jdbc, listing, loading
+from polaris_spark.testing.bench import adapter, bridge, commits, jdbc, listing, loading
 from polaris_spark.testing.bench.catalogs import Ours, PyIceberg
 from polaris_spark.testing.bench.measuring import Figure, machine
 
-PARTS = ("commits", "loading", "listing", "bridge", "jdbc")
+PARTS = ("commits", "loading", "listing", "bridge", "jdbc", "pyiceberg")
 
 
 def main() -> None:
@@ -48,6 +48,8 @@ def _measure(folder: Path, asked: argparse.Namespace) -> list[Figure]:
         figures += bridge.measure(folder, rounds=asked.rounds, calls=asked.calls)
     if "jdbc" in parts:
         figures += jdbc.measure(folder, rounds=asked.rounds)
+    if "pyiceberg" in parts:
+        figures += adapter.measure(folder, rounds=asked.rounds, calls=asked.calls)
     return figures
 
 

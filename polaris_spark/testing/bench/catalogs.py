@@ -85,14 +85,16 @@ class PyIceberg:
     DURABILITY = "SQLite, rollback journal, synchronous=FULL (its defaults)"
 
     def __init__(self, folder: Path) -> None:
-        from pyiceberg.catalog.sql import SqlCatalog
-
         (folder / "peer").mkdir(parents=True, exist_ok=True)
-        self.catalog = SqlCatalog(
-            "peer", uri=f"sqlite:///{folder}/peer/catalog.db", warehouse=f"file://{folder}/peer"
-        )
+        self.catalog = self.open(folder / "peer")
         self.catalog.create_namespace(NAMESPACE)
         self._tables = threading.local()
+
+    def open(self, folder: Path) -> Any:
+        """The catalog, in an empty folder."""
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        return SqlCatalog("peer", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
 
     def create(self, table: str) -> Any:
         from pyiceberg.schema import Schema
