@@ -38,6 +38,7 @@ from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
     NamespaceNotEmptyError,
+    NoSuchIdentifierError,
     NoSuchNamespaceError,
     NoSuchTableError,
     NoSuchViewError,
@@ -92,7 +93,15 @@ class PolarisCatalog(RestCatalog):
         """There are no tokens in process."""
 
     def url(self, endpoint: str, prefixed: bool = True, **kwargs: Any) -> str:  # noqa: FBT001, FBT002  # as inherited
-        """The path of an endpoint; the one place where names are escaped."""
+        """The path of an endpoint; the one place where names are escaped.
+
+        Raises:
+            NoSuchNamespaceError, NoSuchIdentifierError: a name is empty, which would give another endpoint's path.
+        """
+        for kind, name in kwargs.items():
+            if not name:
+                missing = NoSuchNamespaceError if kind == "namespace" else NoSuchIdentifierError
+                raise missing(f"the name of the {kind} is empty")
         return "v1/" + endpoint.format(**{key: quote(value, safe="") for key, value in kwargs.items()})
 
     def _encode_namespace_path(self, namespace: Identifier) -> str:

@@ -81,6 +81,22 @@ def test_a_missing_table_is_told(catalog: PolarisCatalog) -> None:
         catalog.load_table("t")
 
 
+def test_an_empty_name_is_told(catalog: PolarisCatalog) -> None:
+    for ask in (
+        catalog.load_table,
+        catalog.table_exists,
+        catalog.drop_table,
+        catalog.load_view,
+        catalog.drop_view,
+    ):
+        with pytest.raises(NoSuchIdentifierError, match="empty"):
+            ask("db.")
+        with pytest.raises(NoSuchNamespaceError, match="empty"):
+            ask(".t")
+    with pytest.raises(NoSuchNamespaceError, match="empty"):
+        catalog.namespace_exists("")
+
+
 def test_a_table_is_renamed_across_namespaces(catalog: PolarisCatalog) -> None:
     catalog.create_namespace("other")
     table = catalog.create_table("db.t", SCHEMA)
