@@ -175,9 +175,8 @@ def rebase(
             raise NotRebasedError("its manifest list lies outside of the table's locations")
         mine = read(append.manifest_list)
         new = _new_manifests(draft, append, mine, read)
-        old = () if head is None else read(_list_of(head)).manifests
-        paths = {manifest[avro.PATH] for manifest in old}
-        if any(manifest[avro.PATH] in paths for manifest in new):
+        old = None if head is None else read(_list_of(head))
+        if old is not None and any(manifest[avro.PATH] in old for manifest in new):
             raise NotRebasedError("a manifest that it adds is in the branch already")
         return _combine(draft, append, updates, mine, new, head, old, unique)
     except BadRequestError as error:
@@ -254,26 +253,36 @@ def _list_of(snapshot: Json) -> str:
     return location
 
 
-def _new_manifests(draft: TableDraft, append: Append, mine: ManifestList, read: ReadList) -> list[Manifest]:
+def _new_manifests(
+    draft: TableDraft, append: Append, mine: ManifestList, read: ReadList
+) -> Sequence[Manifest]:
     """The manifests that the append adds, in its order."""
     said = mine.metadata.get("format-version", str(mine.format_version))
     if mine.format_version != draft.format_version or said != str(draft.format_version):
         raise NotRebasedError(f"its manifest list is of format version {said}, not {draft.format_version}")
-    before: dict[str, Manifest] = {}
-    if append.parent is not None:
-        parent = _snapshot(draft, append.parent)
-        before = {manifest[avro.PATH]: manifest for manifest in read(_list_of(parent)).manifests}
+    if append.parent is None:
+        new: Sequence[Manifest] = mine.manifests
+    else:
+        parent = read(_list_of(_snapshot(draft, append.parent)))
+        found = avro.first_records(mine, parent)
+        new = _without(mine, parent) if found is None else found
+    if len({manifest[avro.PATH] for manifest in new}) < len(new):
+        raise NotRebasedError("its manifest list has a manifest twice")
+    for manifest in new:
+        _check_new(draft, append, manifest)
+    return new
+
+
+def _without(mine: ManifestList, parent: ManifestList) -> list[Manifest]:
+    """The manifests of a list that its parent's does not have; all of the parent's must be there, unchanged."""
+    before = {manifest[avro.PATH]: manifest for manifest in parent.manifests}
     new = [manifest for manifest in mine.manifests if manifest[avro.PATH] not in before]
     kept = {manifest[avro.PATH]: manifest for manifest in mine.manifests if manifest[avro.PATH] in before}
     for path, manifest in before.items():
         if kept.get(path) != manifest:
             raise NotRebasedError(f"manifest {path} of its parent is missing in it, or changed")
-    if len(kept) + len(new) != len(mine.manifests) or len({manifest[avro.PATH] for manifest in new}) < len(
-        new
-    ):
+    if len(kept) + len(new) != mine.count:
         raise NotRebasedError("its manifest list has a manifest twice")
-    for manifest in new:
-        _check_new(draft, append, manifest)
     return new
 
 
@@ -307,12 +316,12 @@ def _combine(
     append: Append,
     updates: Sequence[Json],
     mine: ManifestList,
-    new: list[Manifest],
+    new: Sequence[Manifest],
     head: Json | None,
-    old: Sequence[Manifest],
+    old: ManifestList | None,
     unique: str,
 ) -> Rebased:
-    snapshot = _renumbered(draft, append, head, kept=len(old))
+    snapshot = _renumbered(draft, append, head, kept=old.count if old else 0)
     metadata = dict(mine.metadata)
     moved = {"parent-snapshot-id": str(snapshot.get("parent-snapshot-id", "null"))}
     if draft.format_version > 1:
@@ -324,17 +333,15 @@ def _combine(
         new = _with_row_ids(snapshot, new)
         moved["first-row-id"] = str(snapshot["first-row-id"])
     metadata |= {name: value for name, value in moved.items() if name in metadata}
-    manifests = (*new, *old)
     name = uuid.uuid5(uuid.UUID(unique), f"{head and _list_of(head)} {moved}")
-    content = avro.encode(mine, manifests, metadata, name.bytes)
-    id = snapshot["snapshot-id"]
-    location = f"{metadata_directory(draft)}/snap-{id}-{draft.last_sequence_number + 1}-{name}.avro"
-    snapshot["manifest-list"] = location
+    manifests, content = avro.prepend(mine, new, old, metadata, name.bytes)
+    number = draft.last_sequence_number + 1
+    snapshot["manifest-list"] = location = (
+        f"{metadata_directory(draft)}/snap-{snapshot['snapshot-id']}-{number}-{name}.avro"
+    )
     ours = {"add-snapshot": {"action": "add-snapshot", "snapshot": snapshot}}
     changed = [ours.get(update["action"], update) for update in updates]
-    return Rebased(
-        changed, location, content, ManifestList(manifests, mine.schema, metadata, mine.codec, 8 * len(old))
-    )
+    return Rebased(changed, location, content, manifests)
 
 
 def _renumbered(draft: TableDraft, append: Append, head: Json | None, *, kept: int) -> Json:
@@ -372,7 +379,7 @@ def _summary(sent: dict[str, str], before: dict[str, str], kept: int) -> dict[st
     return summary
 
 
-def _with_row_ids(snapshot: Json, new: list[Manifest]) -> list[Manifest]:
+def _with_row_ids(snapshot: Json, new: Sequence[Manifest]) -> list[Manifest]:
     numbered, next_row_id = [], snapshot["first-row-id"]
     for manifest in new:
         numbered.append({**manifest, avro.FIRST_ROW_ID: next_row_id})

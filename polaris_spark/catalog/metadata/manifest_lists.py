@@ -7,8 +7,10 @@ name some of them differently. Nothing of a record is lost when it moves to anot
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, cast
+import zlib
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, cast
 
 import fastavro
 
@@ -33,33 +35,88 @@ DATA_CONTENT = 0
 Manifest = dict[int | str, Any]
 """One record: values by Iceberg field id, or by name where a field has none. Absent fields are null ones."""
 
-_DICT_BYTES = 6
-"""How much larger parsed records are than their file, about."""
+_BLOCK_BYTES = 64_000
+"""How large a block grows before another one is begun, in bytes before compression, as with Avro's Java library."""
+
+_WEIGHT = 8
+"""How much more memory a list may take than its blocks: records are parsed where they must be."""
 
 
-class ManifestList(NamedTuple):
-    """A manifest list that was read, or is to be written."""
+class Block:
+    """Consecutive records as Avro writes them, and once they were written, compressed."""
 
-    manifests: tuple[Manifest, ...]
-    schema: Json
-    """The Avro schema of its records."""
-    metadata: dict[str, str]
-    """The file's metadata without Avro's own."""
-    codec: str
-    """Avro's name of the compression."""
-    weight: int
-    """About how many bytes of memory are held by it alone."""
+    __slots__ = ("_packed", "count", "data")
 
-    @property
+    def __init__(self, count: int, data: bytes) -> None:
+        self.count = count
+        self.data = data
+        self._packed: bytes | None = None
+
+    def packed(self, codec: str) -> bytes:
+        """The records compressed; a block is only ever written with one codec."""
+        if codec == "null":
+            return self.data
+        if self._packed is None:
+            compressor = zlib.compressobj(wbits=-15)
+            self._packed = compressor.compress(self.data) + compressor.flush()
+        return self._packed
+
+
+class ManifestList:
+    """A manifest list that was read, or is to be written. Immutable; records are parsed when they are asked for."""
+
+    def __init__(
+        self, schema: Json, metadata: dict[str, str], codec: str, blocks: Sequence[Block], weight: int
+    ) -> None:
+        self.schema = schema
+        """The Avro schema of its records."""
+        self.metadata = metadata
+        """The file's metadata without Avro's own."""
+        self.codec = codec
+        """Avro's name of the compression."""
+        self.blocks = tuple(blocks)
+        self.count = sum(block.count for block in blocks)
+        """How many manifests it lists."""
+        self.weight = weight
+        """About how many bytes of memory are held by it alone."""
+
+    @cached_property
+    def manifests(self) -> tuple[Manifest, ...]:
+        """Its records.
+
+        Raises:
+            BadRequestError: they cannot be read.
+        """
+        found = [_decode(self, block.data, block.count) for block in self.blocks]
+        return tuple(manifest for manifests in found for manifest in manifests)
+
+    @cached_property
     def fields(self) -> dict[int | str, str]:
         """The names of the records' fields by their Iceberg field ids."""
         return {field.get("field-id", field["name"]): field["name"] for field in self.schema["fields"]}
 
+    @cached_property
+    def parsed(self) -> Any:
+        """The schema as fastavro wants it."""
+        return fastavro.parse_schema(self.schema)
+
     @property
     def format_version(self) -> int:
         """The table format version that the records are written for."""
-        fields = self.fields
-        return 3 if FIRST_ROW_ID in fields else 2 if SEQUENCE_NUMBER in fields else 1
+        return 3 if FIRST_ROW_ID in self.fields else 2 if SEQUENCE_NUMBER in self.fields else 1
+
+    @property
+    def body(self) -> bytes:
+        """All records as Avro writes them."""
+        return b"".join(block.data for block in self.blocks)
+
+    def __contains__(self, path: str) -> bool:
+        """Whether it lists a manifest."""
+        text = path.encode()
+        # Bytes first: whether they are there at all is known without parsing.
+        return any(text in block.data for block in self.blocks) and any(
+            manifest[PATH] == path for manifest in self.manifests
+        )
 
 
 def parse(data: bytes) -> ManifestList:
@@ -69,43 +126,104 @@ def parse(data: bytes) -> ManifestList:
         BadRequestError: it is not such a file, or is encrypted.
     """
     try:
-        reader = fastavro.reader(io.BytesIO(data))
-        schema = reader.writer_schema
-        if not isinstance(schema, dict) or schema.get("type") != "record":
-            raise ValueError("its records are no Avro records")
-        names = [(field["name"], field.get("field-id", field["name"])) for field in schema["fields"]]
-        records = tuple(
-            {key: value for name, key in names if (value := record[name]) is not None}
-            for record in cast("Iterator[Json]", reader)
-        )
+        reader = fastavro.block_reader(io.BytesIO(data))
+        schema: Any = reader.writer_schema
+        if PATH not in {field.get("field-id") for field in schema["fields"]}:
+            raise ValueError("its records have no manifest_path")
+        found = cast("Iterable[Any]", reader)  # the types of fastavro leave `bytes_` out
+        blocks = [Block(block.num_records, block.bytes_.getvalue()) for block in found]
         metadata = {key: value for key, value in reader.metadata.items() if not key.startswith("avro.")}
     except Exception as error:  # whatever a decoder raises on bytes that are something else
         raise BadRequestError(f"not a manifest list: {error}") from error
-    if not all(PATH in record for record in records):
-        raise BadRequestError("not a manifest list: a record has no manifest_path")
-    return ManifestList(records, schema, metadata, reader.codec, _DICT_BYTES * len(data))
+    weight = _WEIGHT * sum(len(block.data) for block in blocks)
+    return ManifestList(schema, metadata, reader.codec, blocks, weight)
 
 
-def encode(like: ManifestList, manifests: Sequence[Manifest], metadata: dict[str, str], sync: bytes) -> bytes:
-    """The content of a file with these records, in schema and compression of another list.
+def first_records(whole: ManifestList, rest: ManifestList) -> tuple[Manifest, ...] | None:
+    """The records that one list has before those of another, which follow byte by byte; None if they do not."""
+    if whole.schema != rest.schema:
+        return None
+    body, tail = whole.body, rest.body
+    if not body.endswith(tail):
+        return None
+    try:
+        return _decode(whole, body[: len(body) - len(tail)], whole.count - rest.count)
+    except BadRequestError:  # the bytes were the same by chance
+        return None
+
+
+def prepend(
+    like: ManifestList,
+    new: Sequence[Manifest],
+    rest: ManifestList | None,
+    metadata: dict[str, str],
+    sync: bytes,
+) -> tuple[ManifestList, bytes]:
+    """A list of new records and those of another list, and its file; in the schema of `like`.
+
+    What the other list has is copied as it is where schemas are the same, so that the effort hardly grows with it.
 
     Args:
         sync: 16 bytes that separate the blocks of the file.
     Raises:
         BadRequestError: a record has a field that the schema has not, or lacks one that it must have.
     """
+    codec = like.codec if like.codec in ("null", "deflate") else "deflate"
+    blocks = [_encode(like, new)] if new else []
+    if rest is not None and rest.schema == like.schema:
+        blocks += rest.blocks
+    elif rest is not None and rest.count:
+        blocks.append(_encode(like, rest.manifests))
+    if len(blocks) > 1 and len(blocks[0].data) + len(blocks[1].data) <= _BLOCK_BYTES:
+        first, second = blocks[:2]
+        blocks[:2] = [Block(first.count + second.count, first.data + second.data)]
+    out = io.BytesIO()
+    fastavro.writer(out, like.schema, [], codec=codec, metadata=metadata, sync_marker=sync)
+    for block in blocks:
+        packed = block.packed(codec)
+        out.write(_long(block.count) + _long(len(packed)) + packed + sync)
+    weight = _WEIGHT * len(blocks[0].data) if blocks else 0
+    return ManifestList(like.schema, metadata, codec, blocks, weight), out.getvalue()
+
+
+def _decode(like: ManifestList, data: bytes, count: int) -> tuple[Manifest, ...]:
+    stream = io.BytesIO(data)
+    names = [(name, key) for key, name in like.fields.items()]
+    found = []
+    try:
+        for _ in range(count):
+            record: Any = fastavro.schemaless_reader(stream, like.parsed, None)
+            found.append({key: value for name, key in names if (value := record[name]) is not None})
+    except Exception as error:  # whatever a decoder raises on bytes that are something else
+        raise BadRequestError(f"not a manifest list: {error}") from error
+    if stream.tell() != len(data) or not all(PATH in manifest for manifest in found):
+        raise BadRequestError("not a manifest list: its records are something else")
+    return tuple(found)
+
+
+def _encode(like: ManifestList, manifests: Sequence[Manifest]) -> Block:
     fields = like.fields
-    records = []
+    out = io.BytesIO()
     for manifest in manifests:
         unknown = manifest.keys() - fields.keys()
         if unknown:
             raise BadRequestError(f"the list has no fields {sorted(map(str, unknown))} of {manifest[PATH]}")
-        records.append({name: manifest.get(key) for key, name in fields.items()})
-    out = io.BytesIO()
-    try:
-        fastavro.writer(
-            out, like.schema, records, codec=like.codec, metadata=metadata, sync_marker=sync, strict=True
-        )
-    except Exception as error:  # a null or type that the schema does not allow: TypeError, ValueError, ...
-        raise BadRequestError(f"the manifests do not fit the list's schema: {error}") from error
-    return out.getvalue()
+        record = {name: manifest.get(key) for key, name in fields.items()}
+        try:
+            fastavro.schemaless_writer(out, like.parsed, record, strict=True)
+        except (
+            Exception
+        ) as error:  # a null or type that the schema does not allow: TypeError, ValueError, ...
+            raise BadRequestError(f"{manifest[PATH]} does not fit the list's schema: {error}") from error
+    return Block(len(manifests), out.getvalue())
+
+
+def _long(number: int) -> bytes:
+    """A number that is not negative as Avro writes it: zigzag, seven bits a byte, lowest first."""
+    number <<= 1
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
