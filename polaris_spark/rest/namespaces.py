@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entities import SEPARATOR, NamespaceName, find, namespace_key, require_namespace
 from polaris_spark.catalog.listing import list_names
 from polaris_spark.catalog.namespaces import CreateNamespace, DropNamespace, UpdateNamespace
 from polaris_spark.catalog.rows import NAMESPACE, Namespace
+from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError, NoSuchNamespaceError
 from polaris_spark.rest import messages
 from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
@@ -40,13 +42,21 @@ def list_namespaces(catalog: Catalog, request: Request) -> Response:
     """GET namespaces"""
     token, size = page(request)
     parent = request.query.get("parent")
-    above = namespace_of(parent) if parent else ()
     view = catalog.view()
+    above = _parent(view, parent) if parent else ()
     if token is None:
         require_namespace(view, above)
     listed = list_names(view.base, catalog.reference, above, NAMESPACE, token=token, size=size)
     names = [[*above, name] for name in listed.names]
     return json_response(messages.encode(messages.ListNamespacesResponse(names, listed.next)))
+
+
+def _parent(view: State, text: str) -> NamespaceName:
+    """The parent that a query names. pyiceberg escapes it twice; so what does not exist as it stands is unescaped."""
+    name = namespace_of(text)
+    if "%" in text and find(view, namespace_key(name)) is None:
+        name = namespace_of(unquote(text))
+    return name
 
 
 def create_namespace(catalog: Catalog, request: Request) -> Response:

@@ -1,4 +1,5 @@
-"""Iceberg's own suites of catalogs, run by Maven against ours over the bridge, with and without metadata files."""
+"""Iceberg's own suites of catalogs, run by Maven against ours over the bridge and over HTTP (by Iceberg's own client),
+with and without metadata files."""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ SHIM = Path(__file__).parents[2] / "jvm-shim"
 pytestmark = pytest.mark.suites
 
 SUITES = {
-    "CatalogEveryCommitSuite": 106,
-    "CatalogNeverSuite": 106,
-    "ViewEveryCommitSuite": 51,
-    "ViewNeverSuite": 51,
+    f"{kind}{metadata_files}{transport}Suite": tests
+    for kind, tests in (("Catalog", 106), ("View", 51))
+    for metadata_files in ("EveryCommit", "Never")
+    for transport in ("", "Http")
 }
 """How many tests each suite has, so that none can get lost."""
 
@@ -46,7 +47,7 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """What Surefire reports of each suite."""
     if "suites" not in request.config.option.markexpr:
         pytest.skip(
-            "Iceberg's suites take a minute and have Maven load what they need: `pytest -m suites` runs them"
+            "Iceberg's suites take two minutes and have Maven load what they need: `pytest -m suites` runs them"
         )
     copy = tmp_path_factory.mktemp("suites") / "jvm-shim"
     shutil.copytree(SHIM, copy, ignore=shutil.ignore_patterns("target"))

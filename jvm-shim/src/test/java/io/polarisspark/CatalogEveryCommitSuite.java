@@ -2,6 +2,6 @@ package io.polarisspark;
 
 class CatalogEveryCommitSuite extends CatalogSuite {
   CatalogEveryCommitSuite() {
-    super("every-commit");
+    super(SuiteCatalogs.overBridge("every-commit"));
   }
 }

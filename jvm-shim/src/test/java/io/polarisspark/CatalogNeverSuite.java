@@ -2,6 +2,6 @@ package io.polarisspark;
 
 class CatalogNeverSuite extends CatalogSuite {
   CatalogNeverSuite() {
-    super("never");
+    super(SuiteCatalogs.overBridge("never"));
   }
 }

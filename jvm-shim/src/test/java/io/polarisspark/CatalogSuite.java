@@ -8,13 +8,14 @@ import java.util.Map;
 import org.apache.iceberg.BaseTable;
 import org.apache.iceberg.catalog.CatalogTests;
 import org.apache.iceberg.catalog.TableIdentifier;
+import org.apache.iceberg.rest.RESTCatalog;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** Iceberg's suite of catalogs of tables, for one value of {@code metadata-files}. */
-abstract class CatalogSuite extends CatalogTests<PolarisRESTCatalog> {
+/** Iceberg's suite of catalogs of tables, for one transport and value of {@code metadata-files}. */
+abstract class CatalogSuite extends CatalogTests<RESTCatalog> {
   /** What the suite expects of a REST catalog's configuration, as Iceberg's own test of its REST catalog gives it. */
   private static final Map<String, String> DEFAULTS =
       Map.of(
@@ -26,16 +27,16 @@ abstract class CatalogSuite extends CatalogTests<PolarisRESTCatalog> {
 
   @TempDir Path directory;
 
-  private final String metadataFiles;
-  private PolarisRESTCatalog catalog;
+  private final SuiteCatalogs catalogs;
+  private RESTCatalog catalog;
 
-  CatalogSuite(String metadataFiles) {
-    this.metadataFiles = metadataFiles;
+  CatalogSuite(SuiteCatalogs catalogs) {
+    this.catalogs = catalogs;
   }
 
   @BeforeEach
   void openCatalog() {
-    catalog = initCatalog("prod", Map.of());
+    catalog = catalogs.openEmpty("prod", directory, DEFAULTS);
   }
 
   @AfterEach
@@ -44,15 +45,15 @@ abstract class CatalogSuite extends CatalogTests<PolarisRESTCatalog> {
   }
 
   @Override
-  protected PolarisRESTCatalog catalog() {
+  protected RESTCatalog catalog() {
     return catalog;
   }
 
   @Override
-  protected PolarisRESTCatalog initCatalog(String name, Map<String, String> additional) {
+  protected RESTCatalog initCatalog(String name, Map<String, String> additional) {
     Map<String, String> properties = new HashMap<>(DEFAULTS);
     properties.putAll(additional);
-    return SuiteCatalogs.open(name, directory, metadataFiles, properties);
+    return catalogs.open(name, directory, properties);
   }
 
   /** Files are written to real directories, so they go where they are removed after the test. */

@@ -3,21 +3,68 @@ package io.polarisspark;
 import java.nio.file.Path;
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.iceberg.catalog.Namespace;
+import org.apache.iceberg.rest.RESTCatalog;
 
-/** The catalogs that Iceberg's suites are run against: each with a store of its own. */
-final class SuiteCatalogs {
-  private SuiteCatalogs() {}
+/** The catalogs that Iceberg's suites are run against, by transport. */
+interface SuiteCatalogs {
+  /** Opens the catalog of a directory, creating it there if it does not exist yet. */
+  RESTCatalog open(String name, Path directory, Map<String, String> more);
 
-  /** Opens a catalog whose store and warehouse are in a directory, creating them if they are not there yet. */
-  static PolarisRESTCatalog open(
-      String name, Path directory, String metadataFiles, Map<String, String> more) {
-    Map<String, String> properties = new HashMap<>(more);
-    properties.put("store", "sqlite://" + directory.resolve("catalog.db"));
-    properties.put("warehouse", directory.resolve("warehouse").toUri().toString());
-    properties.put("metadata-files", metadataFiles);
-    properties.put(Interpreter.PROPERTY, System.getProperty("polaris.python", "python3"));
-    PolarisRESTCatalog catalog = new PolarisRESTCatalog();
+  /** Opens a catalog that has nothing in it. */
+  RESTCatalog openEmpty(String name, Path directory, Map<String, String> more);
+
+  /** Ours, over the bridge: each directory has a store of its own. */
+  static SuiteCatalogs overBridge(String metadataFiles) {
+    return new SuiteCatalogs() {
+      @Override
+      public RESTCatalog open(String name, Path directory, Map<String, String> more) {
+        Map<String, String> properties = new HashMap<>(more);
+        properties.put("store", "sqlite://" + directory.resolve("catalog.db"));
+        properties.put("warehouse", directory.resolve("warehouse").toUri().toString());
+        properties.put("metadata-files", metadataFiles);
+        properties.put(Interpreter.PROPERTY, System.getProperty("polaris.python", "python3"));
+        return initialized(new PolarisRESTCatalog(), name, properties);
+      }
+
+      @Override
+      public RESTCatalog openEmpty(String name, Path directory, Map<String, String> more) {
+        return open(name, directory, more);
+      }
+    };
+  }
+
+  /** Iceberg's own client of a server that all tests share; what the test before left is taken away. */
+  static SuiteCatalogs overHttp(String metadataFiles) {
+    return new SuiteCatalogs() {
+      @Override
+      public RESTCatalog open(String name, Path directory, Map<String, String> more) {
+        HttpServer server = HttpServer.of(metadataFiles);
+        Map<String, String> properties = new HashMap<>(more);
+        properties.put("uri", server.uri());
+        properties.put("token", server.token());
+        return initialized(new RESTCatalog(), name, properties);
+      }
+
+      @Override
+      public RESTCatalog openEmpty(String name, Path directory, Map<String, String> more) {
+        RESTCatalog catalog = open(name, directory, more);
+        catalog.listNamespaces().forEach(namespace -> drop(catalog, namespace));
+        return catalog;
+      }
+    };
+  }
+
+  private static RESTCatalog initialized(
+      RESTCatalog catalog, String name, Map<String, String> properties) {
     catalog.initialize(name, properties);
     return catalog;
+  }
+
+  private static void drop(RESTCatalog catalog, Namespace namespace) {
+    catalog.listNamespaces(namespace).forEach(below -> drop(catalog, below));
+    catalog.listTables(namespace).forEach(table -> catalog.dropTable(table, false));
+    catalog.listViews(namespace).forEach(catalog::dropView);
+    catalog.dropNamespace(namespace);
   }
 }

@@ -2,6 +2,6 @@ package io.polarisspark;
 
 class ViewEveryCommitSuite extends ViewSuite {
   ViewEveryCommitSuite() {
-    super("every-commit");
+    super(SuiteCatalogs.overBridge("every-commit"));
   }
 }

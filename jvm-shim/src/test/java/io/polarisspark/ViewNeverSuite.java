@@ -2,6 +2,6 @@ package io.polarisspark;
 
 class ViewNeverSuite extends ViewSuite {
   ViewNeverSuite() {
-    super("never");
+    super(SuiteCatalogs.overBridge("never"));
   }
 }

@@ -3,13 +3,14 @@ package io.polarisspark;
 import java.nio.file.Path;
 import java.util.Map;
 import org.apache.iceberg.catalog.Catalog;
+import org.apache.iceberg.rest.RESTCatalog;
 import org.apache.iceberg.view.ViewCatalogTests;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.io.TempDir;
 
-/** Iceberg's suite of catalogs of views, for one value of {@code metadata-files}. */
-abstract class ViewSuite extends ViewCatalogTests<PolarisRESTCatalog> {
+/** Iceberg's suite of catalogs of views, for one transport and value of {@code metadata-files}. */
+abstract class ViewSuite extends ViewCatalogTests<RESTCatalog> {
   /** What the suite expects of a REST catalog's configuration, as Iceberg's own test of its REST catalog gives it. */
   private static final Map<String, String> DEFAULTS =
       Map.of(
@@ -21,16 +22,16 @@ abstract class ViewSuite extends ViewCatalogTests<PolarisRESTCatalog> {
 
   @TempDir Path directory;
 
-  private final String metadataFiles;
-  private PolarisRESTCatalog catalog;
+  private final SuiteCatalogs catalogs;
+  private RESTCatalog catalog;
 
-  ViewSuite(String metadataFiles) {
-    this.metadataFiles = metadataFiles;
+  ViewSuite(SuiteCatalogs catalogs) {
+    this.catalogs = catalogs;
   }
 
   @BeforeEach
   void openCatalog() {
-    catalog = SuiteCatalogs.open("prod", directory, metadataFiles, DEFAULTS);
+    catalog = catalogs.openEmpty("prod", directory, DEFAULTS);
   }
 
   @AfterEach
@@ -39,7 +40,7 @@ abstract class ViewSuite extends ViewCatalogTests<PolarisRESTCatalog> {
   }
 
   @Override
-  protected PolarisRESTCatalog catalog() {
+  protected RESTCatalog catalog() {
     return catalog;
   }
 

@@ -1,0 +1,7 @@
+package io.polarisspark;
+
+class CatalogNeverHttpSuite extends CatalogSuite {
+  CatalogNeverHttpSuite() {
+    super(SuiteCatalogs.overHttp("never"));
+  }
+}

@@ -1,0 +1,69 @@
+package io.polarisspark;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.ConcurrentHashMap;
+
+/** A process of {@code polaris-spark serve} with a store of its own; it ends with this JVM. */
+record HttpServer(String uri, String token) {
+  private static final Map<String, HttpServer> RUNNING = new ConcurrentHashMap<>();
+
+  /** The server for one value of {@code metadata-files}, started when it is first asked for. */
+  static HttpServer of(String metadataFiles) {
+    return RUNNING.computeIfAbsent(metadataFiles, HttpServer::start);
+  }
+
+  private static HttpServer start(String metadataFiles) {
+    String token = UUID.randomUUID().toString();
+    try {
+      Path directory = Files.createTempDirectory("polaris-http");
+      ProcessBuilder builder =
+          new ProcessBuilder(
+              System.getProperty("polaris.python", "python3"),
+              "-c",
+              "from polaris_spark.cli import main; main()",
+              "serve",
+              "sqlite://" + directory.resolve("catalog.db"),
+              "--warehouse",
+              directory.resolve("warehouse").toUri().toString(),
+              // The suites put tables into the temporary directories of their tests.
+              "--allow-location",
+              Path.of(System.getProperty("java.io.tmpdir")).toUri().toString(),
+              "--metadata-files",
+              metadataFiles,
+              "--port",
+              "0",
+              "--token",
+              "env:SUITES_TOKEN");
+      builder.environment().put("SUITES_TOKEN", token);
+      Process process = builder.redirectError(ProcessBuilder.Redirect.INHERIT).start();
+      Runtime.getRuntime().addShutdownHook(new Thread(() -> end(process, directory)));
+      BufferedReader reader = process.inputReader(StandardCharsets.UTF_8);
+      String line = reader.readLine();
+      if (line == null) {
+        throw new IllegalStateException("the server did not start");
+      }
+      return new HttpServer(line.substring(line.lastIndexOf(' ') + 1), token);
+    } catch (IOException e) {
+      throw new UncheckedIOException(e);
+    }
+  }
+
+  private static void end(Process process, Path directory) {
+    process.destroy();
+    try {
+      process.waitFor();
+      try (var files = Files.walk(directory)) {
+        files.sorted(java.util.Comparator.reverseOrder()).forEach(file -> file.toFile().delete());
+      }
+    } catch (InterruptedException | IOException e) {
+      process.destroyForcibly();
+    }
+  }
+}

@@ -1,0 +1,7 @@
+package io.polarisspark;
+
+class ViewNeverHttpSuite extends ViewSuite {
+  ViewNeverHttpSuite() {
+    super(SuiteCatalogs.overHttp("never"));
+  }
+}

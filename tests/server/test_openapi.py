@@ -1,0 +1,74 @@
+"""Random requests that fit the description of the protocol, and some that do not: no answer is a 5xx.
+
+The description is our own, made from routes and messages. `POLARIS_SPARK_OPENAPI` names a file with another one, such
+as Iceberg's `open-api/rest-catalog-open-api.yaml`; `POLARIS_SPARK_FUZZ_EXAMPLES` the number of requests per operation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.generation.case import Case
+
+from polaris_spark.rest import openapi
+from polaris_spark.rest.config import ROUTES
+from tests.rest.client import Client, path, table_request, tables, view_request
+from tests.server.conftest import TOKENS
+from tests.server.servers import PATIENCE, Remote, Server
+
+EXAMPLES = int(os.environ.get("POLARIS_SPARK_FUZZ_EXAMPLES", "10"))
+PUBLISHED = os.environ.get("POLARIS_SPARK_OPENAPI")
+
+SCHEMA = (
+    schemathesis.openapi.from_path(PUBLISHED)
+    if PUBLISHED
+    else schemathesis.openapi.from_dict(openapi.description())
+)
+THERE = {"namespace": "fuzz", "table": "t", "view": "v", "prefix": "polaris"}
+
+
+def put_in_place(client: Client) -> None:
+    """What half of the requests are about; earlier ones may have dropped it."""
+    client.send("POST", "v1/namespaces", {"namespace": ["fuzz"]})
+    client.send("POST", tables("fuzz"), table_request("t"))
+    client.send("POST", f"{path('fuzz')}/views", view_request("v"))
+
+
+@pytest.mark.filterwarnings("ignore")  # of the generator, about formats that it does not know
+@SCHEMA.parametrize()
+@settings(
+    max_examples=EXAMPLES,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+def test_no_request_is_answered_by_a_5xx(case: Case, server: Server, ann: Client) -> None:
+    chosen = random.Random(repr((case.path_parameters, case.query, case.body)))
+    if chosen.random() < 0.7:
+        put_in_place(ann)
+        case.path_parameters = {
+            name: THERE.get(name, value) for name, value in (case.path_parameters or {}).items()
+        }
+    headers = {"Authorization": f"Bearer {TOKENS['ann']}"}
+    response = case.call(base_url=server.uri, headers=headers, timeout=PATIENCE)
+    assert response.status_code < 500, (case.as_curl_command(), response.text)
+    if response.status_code >= 400 and case.method != "HEAD":
+        assert set(json.loads(response.content)["error"]) >= {"message", "type", "code"}
+
+
+def test_the_description_is_served_and_names_every_route(server: Server) -> None:
+    status, _, text = Remote(server.uri, TOKENS["ann"]).request("GET", "openapi.json")
+    described = json.loads(text)
+    assert status == 200
+    for route in ROUTES:
+        operation = described["paths"][f"/v1/{route.path}"][route.method.lower()]
+        assert operation["responses"]
+        if route.method == "POST" and not route.path.endswith("/metrics"):
+            schema = operation["requestBody"]["content"]["application/json"]["schema"]
+            assert schema["$ref"].rsplit("/", 1)[1] in described["components"]["schemas"]

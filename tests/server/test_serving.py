@@ -1,0 +1,221 @@
+"""Serving as an operator sees it: TLS, connections, many clients, metrics, and the end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import sqlite3
+import ssl
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.rest.client import Client, at_once, connect, new_key, set_properties, table
+from tests.server.conftest import TOKENS
+from tests.server.servers import Remote, Server, client, options, refused, token_file
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for loopback that signs itself, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run([*command, *names, "-out", certificate, "-keyout", key], check=True, capture_output=True)
+    return certificate, key
+
+
+def test_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    tls = ["--tls-cert", str(certificate[0]), "--tls-key", str(certificate[1])]
+    tokens = ["--token-file", str(token_file(tmp_path, TOKENS))]
+    with Server(f"sqlite://{tmp_path / 's.db'}", "--warehouse", str(tmp_path / "w"), *tokens, *tls) as server:
+        assert server.uri.startswith("https://127.0.0.1:")
+        trusting = ssl.create_default_context(cafile=str(certificate[0]))
+        client(server, TOKENS["ann"], context=trusting).namespace("db")
+        with pytest.raises(ssl.SSLCertVerificationError):
+            client(server, TOKENS["ann"], context=ssl.create_default_context()).send("GET", "v1/config")
+        with pytest.raises((http.client.HTTPException, OSError)):
+            client(server.uri.replace("https", "http"), TOKENS["ann"]).send("GET", "v1/config")
+        old = ssl.create_default_context(cafile=str(certificate[0]))
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        assert client(server, TOKENS["ann"], context=old).send("GET", "v1/config").status == 200
+
+
+def test_files_of_tls_that_are_none_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "junk").write_text("junk")
+    base = [f"sqlite://{tmp_path / 's.db'}", *options(tmp_path / "w"), "--port", "0"]
+    for name in ("junk", "none"):
+        assert refused(*base, "--tls-cert", str(tmp_path / name), "--tls-key", str(tmp_path / name))
+
+
+def test_other_addresses_need_a_token_for_metrics_and_are_warned_of(tmp_path: Path) -> None:
+    arguments = ["--warehouse", str(tmp_path / "w"), "--host", "0.0.0.0", "--token", "env:TOKEN"]
+    with Server(f"sqlite://{tmp_path / 's.db'}", *arguments, env={"TOKEN": "t" * 20}) as server:
+        remote = Remote(server.uri.replace("0.0.0.0", "127.0.0.1"))
+        assert remote.raw("GET", "/healthz")[0] == 200
+        assert remote.raw("GET", "/metrics")[0] == 401
+        assert remote.raw("GET", "/metrics", None, {"Authorization": f"Bearer {'t' * 20}"})[0] == 200
+        assert server.stop() == 0
+        assert "without TLS" in server.errors
+
+
+def test_a_port_that_is_taken_is_told(server: Server, tmp_path: Path) -> None:
+    port = server.uri.rsplit(":", 1)[1]
+    told = refused(f"sqlite://{tmp_path / 's.db'}", *options(tmp_path / "w"), "--port", port)
+    assert f"cannot listen on 127.0.0.1 port {port}" in told
+
+
+def test_a_connection_carries_many_requests(ann: Client, namespace: str) -> None:
+    remote: Remote = ann.session  # type: ignore[assignment]  # a Remote
+    ann.send("GET", "v1/config")
+    socket = remote.connection().sock
+    for status, method, target in (
+        (200, "GET", "v1/config"),
+        (404, "GET", "v1/none"),
+        (404, "HEAD", "v1/namespaces/none"),
+        (204, "HEAD", f"v1/namespaces/{namespace}"),
+        (400, "POST", "v1/namespaces"),
+        (406, "PUT", "v1/namespaces"),
+    ):
+        assert ann.send(method, target).status == status
+        assert remote.connection().sock is socket
+
+
+def test_every_acknowledged_commit_of_many_clients_is_there_once(
+    ann: Client, server: Server, namespace: str
+) -> None:
+    ann.create("t", (namespace,))
+    before = len(ann.load("t", (namespace,))["metadata"]["metadata-log"])
+    clients, commits = 16, 10
+
+    def work(number: int) -> list[int]:
+        one = client(server, TOKENS[("ann", "bob")[number % 2]])
+        answers = []
+        for i in range(commits):
+            body = {"requirements": [], "updates": [set_properties(**{f"p{number}.{i}": "1"})]}
+            key = new_key()
+            answers += [one.send("POST", table("t", (namespace,)), body, key=key).status for _ in range(2)]
+        return answers
+
+    answers = at_once([lambda n=n: work(n) for n in range(clients)])  # type: ignore[misc]  # n is bound
+    assert {status for one in answers for status in one} == {200}
+    metadata = ann.load("t", (namespace,))["metadata"]
+    assert {f"p{n}.{i}" for n in range(clients) for i in range(commits)} <= set(metadata["properties"])
+    assert before + clients * commits >= len(metadata["metadata-log"])
+
+
+def test_a_table_that_is_dropped_under_writers_is_dropped_once(
+    ann: Client, server: Server, namespace: str
+) -> None:
+    ann.create("t", (namespace,))
+
+    def drop() -> int:
+        return client(server, TOKENS["bob"]).send("DELETE", table("t", (namespace,))).status
+
+    def write() -> int:
+        body = {"requirements": [], "updates": [set_properties(a="1")]}
+        return client(server, TOKENS["ann"]).send("POST", table("t", (namespace,)), body).status
+
+    statuses = at_once([drop, write] * 6)
+    assert sorted(statuses[::2]) == [204] + [404] * 5
+    assert set(statuses[1::2]) <= {200, 404}
+
+
+def test_metrics_count_requests_by_route_and_changes_by_outcome(tmp_path: Path) -> None:
+    with Server(f"sqlite://{tmp_path / 's.db'}", *options(tmp_path / "w")) as server:
+        one = client(server)
+        one.namespace("db")
+        one.create("a" * 50)
+        one.send("POST", "v1/namespaces", {"namespace": ["db"]})
+        for i in range(5):
+            one.send("GET", f"v1/none/{i}")
+            one.send(f"M{'X' * i}", "v1/config")
+        text = one.session.raw("GET", "/metrics")[2]  # type: ignore[attr-defined]  # a Remote
+    samples = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    name, created = "polaris_spark_http_requests_total", ("route", "namespaces/{namespace}/tables")
+    assert samples[name, ("method", "POST"), created, ("status", "200")] == 1
+    assert samples[name, ("method", "other"), ("route", "unmatched"), ("status", "404")] == 5
+    assert samples["polaris_spark_changes_total", ("outcome", "committed")] == 2
+    assert samples["polaris_spark_changes_total", ("outcome", "conflict")] == 1
+    assert samples[("polaris_spark_http_requests_in_flight",)] == 0
+    assert any(key[0] == "polaris_spark_http_request_seconds_bucket" for key in samples)
+    assert "aaaaa" not in text
+
+
+def test_health_tells_that_the_store_cannot_be_read(tmp_path: Path) -> None:
+    with Server(f"sqlite://{tmp_path / 's.db'}", *options(tmp_path / "w")) as server:
+        assert client(server).session.raw("GET", "/healthz")[0] == 200  # type: ignore[attr-defined]  # a Remote
+        with sqlite3.connect(tmp_path / "s.db") as database:
+            database.execute("DROP TABLE 'references'")
+        for _ in range(10_000):
+            status, _, text = client(server).session.raw("GET", "/healthz")  # type: ignore[attr-defined]  # a Remote
+            if status == 503:
+                break
+        assert (status, text) == (503, '{"status":"unavailable"}')
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_end_loses_nothing_that_was_acknowledged(tmp_path: Path, number: int) -> None:
+    store, warehouse = f"sqlite://{tmp_path / 'store.db'}", tmp_path / "warehouse"
+    acknowledged: list[str] = []
+    enough = threading.Event()
+
+    def write(server: Server, writer: int) -> None:
+        one = client(server)
+        for i in range(100_000):
+            name = f"w{writer}.{i}"
+            try:
+                answer = one.commit("t", set_properties(**{name: "1"}))
+            except (OSError, http.client.HTTPException):
+                return
+            assert answer.status in (200, 503), answer
+            if answer.status == 200:
+                acknowledged.append(name)
+            if len(acknowledged) > 50:
+                enough.set()
+
+    with Server(store, *options(warehouse)) as server:
+        one = client(server)
+        one.namespace("db")
+        one.create()
+        one.session.connection().close()  # type: ignore[attr-defined]  # a Remote
+        writers = [threading.Thread(target=write, args=(server, n)) for n in range(8)]
+        for writer in writers:
+            writer.start()
+        assert enough.wait(120)
+        assert server.stop(number) == 0
+        for writer in writers:
+            writer.join(120)
+        assert server.errors == ""
+    assert set(leases(store)) == {True}
+    direct = connect(store, None)
+    assert set(acknowledged) <= set(direct.load("t")["metadata"]["properties"])
+    direct.session.close()
+
+
+def leases(store: str) -> list[bool]:
+    """Whether each of the leases was given back that `polaris-spark info` tells of."""
+    command = [sys.executable, "-c", "from polaris_spark.cli import main; main()", "info", store, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [lease["released"] for lease in json.loads(done.stdout)["node-leases"]]
