@@ -132,6 +132,8 @@ class CommitTable(TableChange):
             raise AlreadyExistsError(f"Requirement failed: table already exists: {self.name}")
         before = state.get_for_rewrite(found.content, Table) if found else None
         draft = TableDraft.of(before, state, now_ms=prepared.now)
+        if before is None:
+            draft.uuid = prepared.uuid  # unless the updates assign one
         try:
             check_all(draft, self.requirements)
             apply_all(draft, self.updates)

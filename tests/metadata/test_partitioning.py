@@ -8,7 +8,7 @@ import pytest
 
 from polaris_spark.catalog.metadata.transforms import can_transform, normal_transform
 from polaris_spark.errors import BadRequestError
-from tests.metadata.tables import NOW, ORDER, SPEC, Catalog, Json, field, schema
+from tests.metadata.tables import NOW, ORDER, SCHEMA, SPEC, Catalog, Json, field, schema
 
 UNSORTED = {"order-id": 0, "fields": []}
 
@@ -213,3 +213,38 @@ def test_a_replace_transaction_keeps_the_history_and_starts_a_new_schema_spec_an
     assert (found["current-schema-id"], found["default-spec-id"], found["default-sort-order-id"]) == (1, 1, 0)
     assert SPEC in found["partition-specs"]
     assert ORDER in found["sort-orders"]
+
+
+def test_minus_1_is_a_spec_or_order_of_this_request_only() -> None:
+    catalog = Catalog().create(**{"partition-spec": None, "write-order": None})
+    spec = {"action": "add-spec", "spec": {**SPEC, "spec-id": 1}}
+    none = {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}}
+    last = {"action": "set-default-spec", "spec-id": -1}
+    catalog.commit(spec, none, last)
+    with pytest.raises(BadRequestError, match="no spec has been added"):
+        catalog.commit({"action": "add-spec", "spec": {**SPEC, "spec-id": 1}}, last)
+    order = {"action": "add-sort-order", "sort-order": ORDER}
+    unsorted = {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}}
+    with pytest.raises(BadRequestError, match="no sort order has been added"):
+        catalog.commit(order, unsorted, unsorted, {"action": "set-default-sort-order", "sort-order-id": -1})
+
+
+def test_a_column_of_an_old_spec_cannot_become_of_a_type_that_its_transform_cannot_take() -> None:
+    catalog = Catalog().create()
+    catalog.commit(
+        {"action": "add-spec", "spec": {"spec-id": 1, "fields": []}},
+        {"action": "set-default-spec", "spec-id": -1},
+    )
+    fields = [field(2, "at", "double") if column["id"] == 2 else column for column in SCHEMA["fields"]]
+    changed = {"action": "add-schema", "schema": {**SCHEMA, "fields": fields}}
+    with pytest.raises(
+        BadRequestError, match="Invalid source type double for transform day of partition spec 0"
+    ):
+        catalog.commit(changed, {"action": "set-current-schema", "schema-id": -1})
+
+
+def test_a_transform_without_its_width_is_an_unknown_one_and_takes_any_type() -> None:
+    catalog = Catalog().create(**{"partition-spec": None})
+    spec = {"spec-id": 1, "fields": [{"name": "b", "transform": "bucket", "source-id": 2, "field-id": 1000}]}
+    catalog.commit({"action": "add-spec", "spec": spec})
+    assert catalog.json()["partition-specs"][1]["fields"][0]["transform"] == "bucket"

@@ -108,7 +108,7 @@ def test_a_column_cannot_take_the_name_of_another_columns_partition() -> None:
 
 
 @pytest.mark.parametrize(
-    "type", ["timestamp_ns", "timestamptz_ns", "variant", "unknown", "geometry", "geography(x)"]
+    "type", ["timestamp_ns", "timestamptz_ns", "variant", "unknown", "geometry(x)", "geography(x, karney)"]
 )
 def test_types_of_version_3_are_refused_before_it(type: str) -> None:
     value = {**SCHEMA, "fields": [*SCHEMA["fields"], field(5, "new", type)]}

@@ -303,3 +303,26 @@ def test_snapshots_of_refs_are_all_that_a_lean_load_shows() -> None:
     lean, full = catalog.json("refs"), catalog.json("all")
     assert [s["snapshot-id"] for s in lean["snapshots"]] == [11, 13]
     assert {**lean, "snapshots": full["snapshots"]} == full
+
+
+def test_the_last_sequence_number_cannot_fall_behind_a_snapshot_of_the_same_request() -> None:
+    with pytest.raises(BadRequestError, match="greater than last sequence number"):
+        Catalog().create().commit(add(snapshot(11, 2)), add(snapshot(12, 1)))
+
+
+def test_a_snapshot_is_written_with_an_operation_or_without_a_summary() -> None:
+    catalog = Catalog().create()
+    catalog.commit(add(snapshot(11, 1, summary={"added-records": "1"})), add(snapshot(12, 2, summary={})))
+    first, second = catalog.json()["snapshots"]
+    assert first["summary"] == {"operation": "overwrite", "added-records": "1"}
+    assert "summary" not in second
+
+
+def test_embedded_manifests_leave_no_room_for_row_ids() -> None:
+    value = snapshot(11, 1, manifests=["a.avro"], **{"first-row-id": 0, "added-rows": 5, "key-id": "k"})
+    del value["manifest-list"]
+    catalog = Catalog().create(version=2)
+    catalog.commit(add(value))
+    assert not {"first-row-id", "added-rows", "key-id"} & catalog.json()["snapshots"][0].keys()
+    with pytest.raises(BadRequestError, match="first-row-id is null"):
+        Catalog().create(version=3).commit(add(value))

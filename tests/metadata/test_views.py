@@ -215,9 +215,13 @@ def test_plain_fields_are_changed() -> None:
         ({"action": "upgrade-format-version", "format-version": 0}, "Cannot downgrade v1 view to v0"),
         ({"action": "upgrade-format-version", "format-version": 2}, "Unsupported format version: 2"),
         ({"action": "set-default-spec", "spec-id": 0}, "Cannot apply update set-default-spec to a view"),
-        ({}, "Cannot apply update None to a view"),
+        ({}, "Missing field: action"),
         (use(7), "Cannot set current version to unknown version: 7"),
         (use(), "Cannot set last version id: no current version id has been set"),
+        (
+            add(version("x", id=2, schema_id=0, representations=[{"type": "drawing"}])),
+            "Cannot serialize unsupported view representation: drawing",
+        ),
         (add(version("x", id=2)), "Cannot set last added schema: no schema has been added"),
         (add(version("x", id=2, schema_id=7)), "Cannot add version with unknown schema: 7"),
         (

@@ -122,9 +122,8 @@ def _add_spec(draft: TableDraft, asked: Json | None, old: SchemaIndex, new_ids: 
 
 
 def _add_order(draft: TableDraft, asked: Json | None, old: SchemaIndex, new_ids: dict[str, int]) -> None:
-    order = read_sort_order(
-        {**(asked or {"fields": []}), "order-id": 1 if (asked or {}).get("fields") else 0}
-    )
+    asked = asked or {"fields": []}
+    order = read_sort_order({"order-id": 1 if asked.get("fields") else 0, **asked})
     check_sort_order(order, old)
     fields = [{**field, "source-id": _moved(field["source-id"], old, new_ids)} for field in order["fields"]]
     pieces.add_sort_order(draft, {"sort-order": {**order, "fields": fields}})

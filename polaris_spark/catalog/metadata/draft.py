@@ -73,6 +73,7 @@ class TableDraft:
         "encryption_keys",
         "extra",
         "format_version",
+        "highest_sequence_number",
         "imported_log",
         "last_added_schema_id",
         "last_added_sort_order_id",
@@ -107,7 +108,7 @@ class TableDraft:
         self.location = start.location
         self.last_updated_ms = max(now_ms, start.last_updated_ms)
         """Never behind the base's, so that what was written stays valid whatever the clock says."""
-        self.last_sequence_number = start.last_sequence_number
+        self.last_sequence_number = self.highest_sequence_number = start.last_sequence_number
         self.last_column_id = start.last_column_id
         self.current_schema_id = start.current_schema_id
         self.default_spec_id = start.default_spec_id

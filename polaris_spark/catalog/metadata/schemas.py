@@ -10,9 +10,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from polaris_spark.catalog.metadata.defaults import default_value
 from polaris_spark.catalog.metadata.texts import (
     Json,
     find_int,
+    find_text,
     get_int,
     get_longs,
     get_objects,
@@ -42,10 +44,11 @@ _SIMPLE = frozenset(
         "binary",
         "unknown",
         "variant",
-        "geometry",
-        "geography",
     }
 )
+DEFAULTS = ("initial-default", "write-default")
+"""Fields of a column that hold default values."""
+
 _PARAMETRIC = {
     "fixed": re.compile(r"fixed\[\s*(\d+)\s*\]", re.IGNORECASE),
     "decimal": re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", re.IGNORECASE),
@@ -56,6 +59,9 @@ _SINCE_VERSION_3 = frozenset(
     {"timestamp_ns", "timestamptz_ns", "variant", "unknown", "geometry", "geography"}
 )
 _MAX_DECIMAL_PRECISION = 38
+_DEFAULT_CRS = "OGC:CRS84"
+_EDGE_ALGORITHMS = ("spherical", "vincenty", "thomas", "andoyer", "karney")
+"""How edges between points are drawn; the first one is the default."""
 
 
 class Column(NamedTuple):
@@ -121,13 +127,14 @@ class SchemaIndex:
         parent: int | None,
         names: dict[str, int],
     ) -> None:
-        for label, id, required, inner, has_default, in_short in _children(type):
+        for label, id, required, inner, defaults, in_short in _children(type):
             kind, text = type_of(inner)
             here, shortened = (*path, label), ((*short, label) if in_short else short)
             if kind == "unknown" and required:
                 raise invalid(f"Cannot create required field with unknown type: {label}")
-            if has_default and kind in NESTED:
-                raise invalid(f"Invalid default value for {kind}: {label} (must be null)")
+            for value in defaults.values():
+                default_value(kind, text, value)
+            has_default = "initial-default" in defaults
             self._add(Column(id, ".".join(here), label, required, kind, text, parent, has_default))
             names.setdefault(".".join((*short, label)), id)
             self._walk(inner, here, shortened, id, names)
@@ -183,7 +190,10 @@ def type_of(type: Any) -> tuple[str, str]:
     for kind, pattern in _PARAMETRIC.items():
         match = pattern.fullmatch(type)
         if match:
-            return kind, _parametric_text(kind, [part for part in match.groups() if part])
+            parts = [part for part in match.groups() if part is not None]
+            if "" in parts:
+                raise invalid(f"Cannot parse type string with an empty parameter: {type}")
+            return kind, _parametric_text(kind, parts)
     raise invalid(f"Cannot parse type string to primitive: {type}")
 
 
@@ -235,14 +245,42 @@ def fresh_ids(
     return fresh, old
 
 
-def _children(type: Any) -> Iterator[tuple[str, int, bool, Any, bool, bool]]:
-    """(label, id, required, type, has a default, short names below keep the label) of nested columns."""
+def normal_schema(schema: Json) -> Json:
+    """A schema that `SchemaIndex` accepted, as metadata writes it: types and defaults in their normal form."""
+    return _normal_type(schema)  # type: ignore[no-any-return]  # an object stays one
+
+
+def _normal_type(type: Any) -> Any:
+    if not isinstance(type, dict):
+        return type_of(type)[1]
+    made = {name: value for name, value in type.items() if value is not None}
+    if type["type"] == "struct":
+        made["fields"] = [_normal_field(field) for field in type["fields"]]
+    for name in ("element", "key", "value"):
+        if name in made:
+            made[name] = _normal_type(made[name])
+    return made
+
+
+def _normal_field(field: Json) -> Json:
+    made = {name: value for name, value in field.items() if value is not None}
+    made["type"] = _normal_type(field["type"])
+    for name in DEFAULTS:
+        if name in made:
+            made[name] = default_value(*type_of(field["type"]), made[name])
+    return made
+
+
+def _children(type: Any) -> Iterator[tuple[str, int, bool, Any, Json, bool]]:
+    """(label, id, required, type, defaults, short names below keep the label) of nested columns."""
     if not isinstance(type, dict):
         return
     if type["type"] == "struct":
         for field in get_objects(type, "fields"):
             label, id, required = get_text(field, "name"), get_int(field, "id"), _flag(field, "required")
-            yield label, id, required, _inner(field, "type"), field.get("initial-default") is not None, True
+            find_text(field, "doc")
+            defaults = {key: field[key] for key in DEFAULTS if field.get(key) is not None}
+            yield label, id, required, _inner(field, "type"), defaults, True
     elif type["type"] == "list":
         element = _inner(type, "element")
         yield (
@@ -250,13 +288,13 @@ def _children(type: Any) -> Iterator[tuple[str, int, bool, Any, bool, bool]]:
             get_int(type, "element-id"),
             _flag(type, "element-required"),
             element,
-            False,
+            {},
             _plain(element),
         )
     else:
         key, value = _inner(type, "key"), _inner(type, "value")
-        yield "key", get_int(type, "key-id"), True, key, False, True
-        yield "value", get_int(type, "value-id"), _flag(type, "value-required"), value, False, _plain(value)
+        yield "key", get_int(type, "key-id"), True, key, {}, True
+        yield "value", get_int(type, "value-id"), _flag(type, "value-required"), value, {}, _plain(value)
 
 
 def _plain(type: Any) -> bool:
@@ -283,27 +321,32 @@ def _parametric_text(kind: str, parts: list[str]) -> str:
         if int(parts[0]) > _MAX_DECIMAL_PRECISION:
             raise invalid(f"Decimals with precision larger than 38 are not supported: {parts[0]}")
         return f"decimal({int(parts[0])}, {int(parts[1])})"
-    return f"{kind}({', '.join(parts)})" if parts else kind
+    crs, *algorithm = parts or [_DEFAULT_CRS]
+    if kind == "geometry":
+        return f"geometry({crs})"
+    named = algorithm[0].lower() if algorithm else _EDGE_ALGORITHMS[0]
+    if named not in _EDGE_ALGORITHMS:
+        raise invalid(f"Invalid edge interpolation algorithm: {algorithm[0]}")
+    return f"geography({crs}, {named})"
 
 
 def _comparable(schema: Json) -> Json:
     identifiers = frozenset(schema.get("identifier-field-ids") or ())
-    return {**_comparable_type(schema), "schema-id": None, "identifier-field-ids": identifiers}
+    made = _without_case(normal_schema(schema))
+    return {**made, "schema-id": None, "identifier-field-ids": identifiers}
 
 
-def _comparable_type(type: Any) -> Any:
-    if not isinstance(type, dict):
-        return type_of(type)[1]
-    known = {key: value for key, value in type.items() if value is not None}
-    if known["type"] == "struct":
-        known["fields"] = [
-            {key: _comparable_type(value) if key == "type" else value for key, value in field.items()}
-            for field in ({k: v for k, v in field.items() if v is not None} for field in known["fields"])
-        ]
-    for name in ("element", "key", "value"):
-        if name in known:
-            known[name] = _comparable_type(known[name])
-    return known
+def _without_case(type: Any) -> Any:
+    """A normal type in which coordinate reference systems that differ in case only are the same."""
+    if isinstance(type, str):
+        return type.lower()
+    made = dict(type)
+    for name in ("type", "element", "key", "value"):
+        if isinstance(made.get(name), (dict, str)):
+            made[name] = _without_case(made[name])
+    if "fields" in made:
+        made["fields"] = [{**field, "type": _without_case(field["type"])} for field in made["fields"]]
+    return made
 
 
 def renumbered(type: Any, number: Callable[[int], int]) -> Any:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from polaris_spark.catalog.metadata.texts import invalid, refused
-from polaris_spark.catalog.metadata.transforms import check_sort_order, check_spec
+from polaris_spark.catalog.metadata.transforms import check_readable, check_sort_order, check_spec
 from polaris_spark.catalog.metadata.versions import OPTIONAL_LOCATION_VERSION, SUPPORTED_FORMAT_VERSION
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def check_final(draft: TableDraft) -> None:
     _check_plain(draft)
     if draft.base is None or any(action in _CURRENT for action, _ in draft.changes):
         _check_pieces(draft)
-    if draft.base is not None and draft.last_sequence_number < draft.base.last_sequence_number:
+    if draft.last_sequence_number < draft.highest_sequence_number:
         _check_sequence_numbers(draft)
 
 
@@ -55,6 +55,8 @@ def _check_pieces(draft: TableDraft) -> None:
         raise invalid(f"Cannot set default sort order to unknown sort order: {draft.default_sort_order_id}")
     check_spec(spec, schema)
     check_sort_order(order, schema)
+    for _, other in draft.specs.all():
+        check_readable(other, schema)
 
 
 def _check_sequence_numbers(draft: TableDraft) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polaris_spark.catalog.metadata.draft import TableDraft
-from polaris_spark.catalog.metadata.schemas import SchemaIndex, check_format, same_schema
+from polaris_spark.catalog.metadata.schemas import SchemaIndex, check_format, normal_schema, same_schema
 from polaris_spark.catalog.metadata.texts import Json, get_int, get_longs, get_object, invalid, refused
 from polaris_spark.catalog.metadata.transforms import (
     FIRST_PARTITION_ID,
@@ -38,7 +38,7 @@ def add_schema(draft: TableDraft, update: Json) -> None:
     draft.last_column_id = last_column_id
     if id is None:
         id = max([draft.current_schema_id, *(other + 1 for other, _ in known)])
-        draft.schemas.add(id, {**schema, "schema-id": id})
+        draft.schemas.add(id, {**normal_schema(schema), "schema-id": id})
     draft.last_added_schema_id = id
     draft.changes.append(("add-schema", id))
 
@@ -82,8 +82,9 @@ def add_spec(draft: TableDraft, update: Json) -> None:
     check_spec(spec, schema)
     id = next((id for id, other in known if same_spec(other, spec)), None)
     if id is not None:
-        if draft.last_added_spec_id is not None:
-            draft.last_added_spec_id = id
+        if ("add-spec", draft.last_added_spec_id) not in draft.changes:
+            id = None
+        draft.last_added_spec_id = id
         return
     if draft.format_version == 1 and not has_sequential_ids(spec):
         raise refused(f"Spec does not use sequential IDs that are required in v1: {spec['fields']}")
@@ -124,8 +125,9 @@ def add_sort_order(draft: TableDraft, update: Json) -> None:
     known = draft.sort_orders.all()
     id = next((id for id, other in known if same_sort_order(other, order)), None)
     if id is not None:
-        if draft.last_added_sort_order_id is not None:
-            draft.last_added_sort_order_id = id
+        if ("add-sort-order", draft.last_added_sort_order_id) not in draft.changes:
+            id = None
+        draft.last_added_sort_order_id = id
         return
     id = max([1, *(other + 1 for other, _ in known)]) if order["fields"] else 0
     draft.sort_orders.add(id, {**order, "order-id": id})

@@ -35,6 +35,9 @@ _REF_FIELDS = {
 }
 
 
+_WITH_MANIFEST_LISTS = ("first-row-id", "added-rows", "key-id")
+
+
 def add_snapshot(draft: TableDraft, update: Json) -> None:
     """Apply `add-snapshot`."""
     snapshot = get_object(update, "snapshot")
@@ -56,13 +59,31 @@ def add_snapshot(draft: TableDraft, update: Json) -> None:
             f"Cannot add snapshot with sequence number {number} older than last sequence number "
             f"{draft.last_sequence_number}"
         )
+    snapshot = _normal_snapshot(snapshot)
     if draft.format_version >= ROW_LINEAGE_VERSION:
         _assign_rows(draft, snapshot)
     draft.last_sequence_number = number
+    draft.highest_sequence_number = max(draft.highest_sequence_number, number)
     draft.snapshots.add(id, encode(snapshot), draft.take_order())
     draft.added_snapshots[id] = snapshot["timestamp-ms"]
     draft.changes.append(("add-snapshot", id))
     _summarize(draft, snapshot)
+
+
+def _normal_snapshot(snapshot: Json) -> Json:
+    """A snapshot as metadata writes it: no sequence number of 0, a summary with an operation or none, and what came
+    with manifest lists only beside one."""
+    made = {name: value for name, value in snapshot.items() if value is not None}
+    if not made.get("sequence-number"):
+        made.pop("sequence-number", None)
+    if not made.get("summary"):
+        made.pop("summary", None)
+    elif "operation" not in made["summary"]:
+        made["summary"] = {"operation": "overwrite", **made["summary"]}
+    if "manifest-list" not in made:
+        for name in _WITH_MANIFEST_LISTS:
+            made.pop(name, None)
+    return made
 
 
 def check_snapshot(snapshot: Json) -> None:
@@ -229,7 +250,7 @@ def _summarize(draft: TableDraft, snapshot: Json) -> None:
     counts = {
         name: value for name, value in summary.items() if name.startswith(("added-", "deleted-", "removed-"))
     }
-    operation = summary.get("operation", "overwrite" if summary else "")
+    operation = summary.get("operation", "")
     draft.summary_of_snapshot = {
         "snapshot-id": str(snapshot["snapshot-id"]),
         "operation": operation,

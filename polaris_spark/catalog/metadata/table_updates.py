@@ -1,6 +1,7 @@
 """Metadata updates of tables, as the REST specification names them, applied to a draft.
 
-The rules are those of Iceberg's `TableMetadata.Builder`; the tests are modules of `tests/metadata/`.
+The rules are those of Iceberg's `TableMetadata.Builder`; the tests are modules of `tests/metadata/`. Whole sequences
+are compared with Iceberg's Java classes in `tests/differential/`, whose exemptions say where the two differ.
 
 | update | rule | test |
 | --- | --- | --- |
@@ -8,8 +9,10 @@ The rules are those of Iceberg's `TableMetadata.Builder`; the tests are modules 
 | upgrade-format-version | never down; up to version 4; the same one changes nothing | test_table_updates |
 | add-schema | an equal one keeps its id, else the highest id + 1 | test_schemas |
 | | last-column-id only grows; types and defaults must exist in the format version | test_schemas |
+| | a default fits its column's type; types and defaults are kept in normal form | test_defaults |
 | set-current-schema | -1 is the last added; must exist | test_schemas |
 | | partition names must not be those of other columns; default spec and order must fit it | test_schemas |
+| | no spec, old ones included, has a source of a type that its transform cannot take | test_partitioning |
 | remove-schemas | not the current one | test_schemas |
 | add-spec | fits the current schema; an equal one keeps its id, else the highest + 1 | test_partitioning |
 | | version 1 needs sequential field ids; missing field ids are assigned | test_partitioning |
@@ -18,6 +21,8 @@ The rules are those of Iceberg's `TableMetadata.Builder`; the tests are modules 
 | add-sort-order | must fit the current schema; an equal one keeps its id, unsorted is 0 | test_partitioning |
 | set-default-sort-order | -1 is the last added; must exist in the end | test_partitioning |
 | add-snapshot | its id is new; its sequence number too, unless it has no parent | test_snapshots |
+| | no snapshot's sequence number is above the last one's in the end | test_snapshots |
+| | a summary has an operation (default overwrite) or is left out; embedded manifests have no row ids | test_snapshots |
 | | version 3: first-row-id is not behind next-row-id, which grows by added-rows | test_snapshots |
 | set-snapshot-ref | the snapshot exists; main is a branch; an equal ref changes nothing | test_snapshots |
 | | main sets and logs the current snapshot, at its own time if it is new, else now | test_snapshots |

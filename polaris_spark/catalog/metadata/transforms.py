@@ -117,6 +117,22 @@ def check_spec(spec: Json, schema: SchemaIndex) -> None:
                 raise refused(f"Invalid partition field parent: {around.type}")
 
 
+def check_readable(spec: Json, schema: SchemaIndex) -> None:
+    """Refuse what no Java client could load: a spec, maybe an old one, whose source has become of a type that its
+    transform cannot take. A source that is gone does no harm.
+
+    Raises:
+        BadRequestError: naming the type.
+    """
+    for field in spec["fields"]:
+        column = schema.by_id.get(field["source-id"])
+        if column is not None and not can_transform(field["transform"], column.kind):
+            raise invalid(
+                f"Invalid source type {column.type} for transform {field['transform']} of partition spec "
+                f"{spec.get('spec-id')}"
+            )
+
+
 def check_sort_order(order: Json, schema: SchemaIndex) -> None:
     """Refuse a sort order whose sources are missing or of a type its transform cannot take.
 
@@ -137,7 +153,8 @@ def can_transform(transform: str, kind: str) -> bool:
     """Whether a transform takes values of a type; unknown transforms take any."""
     if transform == "identity":
         return kind not in _NOT_IDENTITY
-    sources = _SOURCES.get(transform.split("[")[0])
+    match = _WIDTH.fullmatch(transform)
+    sources = _SOURCES.get(match[1] if match else transform if transform in _NAMED else "")
     return sources is None or kind in sources
 
 

@@ -2,16 +2,16 @@
 
 The rules are those of Iceberg's `ViewMetadata.Builder`; the tests are in `tests/metadata/test_views.py`.
 
-| update | rule |
-| --- | --- |
-| assign-uuid | only once |
-| upgrade-format-version | never down; 1 is the only version |
-| add-schema | an equal one keeps its id, else the highest id + 1 |
-| add-view-version | an equal one keeps its id, else its own or the highest id + 1 |
-| | schema -1 is the last added; one query for each dialect |
-| set-current-view-version | -1 is the last added; must exist |
-| | is logged, at the version's own time if it is new, else now |
-| set-location, set-properties, remove-properties | as for tables; no property is reserved |
+| update | rule | test |
+| --- | --- | --- |
+| assign-uuid | only once | test_views |
+| upgrade-format-version | never down; 1 is the only version | test_views |
+| add-schema | an equal one keeps its id, else the highest id + 1 | test_views |
+| add-view-version | an equal one keeps its id, else its own or the highest id + 1 | test_views |
+| | schema -1 is the last added; queries are SQL, one for each dialect | test_views |
+| set-current-view-version | -1 is the last added; must exist | test_views |
+| | is logged, at the version's own time if it is new, else now | test_views |
+| set-location, set-properties, remove-properties | as for tables; no property is reserved | test_views |
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from polaris_spark.catalog.metadata.requirements import failed, same_uuid
 from polaris_spark.catalog.metadata.rows import NO_OBJECTS
-from polaris_spark.catalog.metadata.schemas import SchemaIndex, same_schema
+from polaris_spark.catalog.metadata.schemas import SchemaIndex, normal_schema, same_schema
 from polaris_spark.catalog.metadata.table_updates import newer_name, strip_trailing_slash
 from polaris_spark.catalog.metadata.texts import (
     Json,
@@ -70,6 +70,8 @@ def apply_view(draft: ViewDraft, update: Json) -> None:
     """
     action = as_object(update, "metadata update").get("action")
     apply_one = _UPDATES.get(action.lower()) if isinstance(action, str) else None
+    if action is None:
+        raise invalid("Cannot parse metadata update. Missing field: action")
     if apply_one is None:
         raise BadRequestError(f"Cannot apply update {action} to a view", type="UnsupportedOperationException")
     apply_one(draft, update)
@@ -141,7 +143,7 @@ def _add_schema(draft: ViewDraft, update: Json) -> None:
     if any(same_schema(other, schema) for _, other in known):
         return
     id = max([0, *(other + 1 for other, _ in known)])
-    draft.schemas.add(id, {**schema, "schema-id": id})
+    draft.schemas.add(id, {**normal_schema(schema), "schema-id": id})
     draft.last_added_schema_id = id
     draft.changes.append(("add-schema", id))
 
@@ -163,11 +165,15 @@ def _add_version(draft: ViewDraft, update: Json) -> None:
         raise invalid(f"Cannot add version with unknown schema: {schema_id}")
     seen: set[str] = set()
     for representation in version["representations"]:
-        dialect = representation["dialect"].lower() if representation["type"].lower() == "sql" else None
+        if representation["type"].lower() != "sql":
+            raise BadRequestError(
+                f"Cannot serialize unsupported view representation: {representation['type']}",
+                type="UnsupportedOperationException",
+            )
+        dialect = representation["dialect"].lower()
         if dialect in seen:
             raise invalid(f"Invalid view version: Cannot add multiple queries for dialect {dialect}")
-        if dialect is not None:
-            seen.add(dialect)
+        seen.add(dialect)
     draft.versions.add(id, {**version, "version-id": id, "schema-id": schema_id})
     draft.added_versions.add(id)
     draft.last_added_version_id = id
