@@ -22,6 +22,7 @@ def recorded(
         "path": path,
         "query": query,
         "sent": len(body or ""),
+        "status": answered[0],
         "snapshots": answered[2].count('"manifest-list":'),
     }
     with open(os.environ["RECORDED_TO"], "a", encoding="utf-8") as file:

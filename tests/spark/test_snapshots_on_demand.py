@@ -198,6 +198,28 @@ def test_commits_that_leave_the_snapshots_alone_ask_for_none(java: Java, space: 
     assert not [request for request in java.requests() if request["path"].endswith("/snapshots")]
 
 
+def test_a_version_that_the_jvm_has_is_not_sent_again(java: Java, other: Client, space: str) -> None:
+    made = java.load(space)
+    made.updateProperties().set("k", "0").commit()
+    java.requests()
+    made.refresh()
+    made.updateProperties().set("k", "1").commit()
+    assert java.load(space).properties()["k"] == "1"
+    assert java.load(space).properties()["k"] == "1"
+    assert [(request["method"], request["status"]) for request in java.requests()] == [
+        ("GET", 304),
+        ("GET", 304),
+        ("POST", 200),
+        ("GET", 304),
+        ("GET", 304),
+    ]
+    commit(other, space, {"action": "set-properties", "updates": {"k": "2"}})
+    made.refresh()
+    assert made.properties()["k"] == "2"
+    assert java.load(space).properties()["k"] == "2"
+    assert [request["status"] for request in java.requests()] == [200, 304]
+
+
 def test_snapshots_are_the_same_however_they_came(java: Java, other: Client, space: str) -> None:
     parse = java.iceberg.SnapshotParser
     made = java.load(space)

@@ -84,14 +84,38 @@ final class BridgeClient extends BaseHTTPClient {
       Consumer<ErrorResponse> errorHandler,
       Consumer<Map<String, String>> responseHeaders,
       ParserContext parserContext) {
-    boolean table = responseType == LoadTableResponse.class;
-    Reply reply = answer(table ? withoutHistory(request) : request, errorHandler, responseHeaders);
-    boolean empty = reply.status() == 204 || reply.status() == 304;
-    if (empty || responseType == null) {
-      return null;
+    if (responseType == LoadTableResponse.class) {
+      return responseType.cast(table(request, errorHandler, responseHeaders));
     }
-    T message = Json.readMessage(reply.body(), responseType, parserContext);
-    return table ? responseType.cast(onDemand((LoadTableResponse) message, reply)) : message;
+    Reply reply = answer(request, errorHandler, responseHeaders);
+    return isEmpty(reply) || responseType == null
+        ? null
+        : Json.readMessage(reply.body(), responseType, parserContext);
+  }
+
+  /** Answers a request for a table, or a change of it. */
+  private LoadTableResponse table(
+      HTTPRequest request,
+      Consumer<ErrorResponse> errorHandler,
+      Consumer<Map<String, String>> responseHeaders) {
+    SoftCache.Key key = new SoftCache.Key(configuration, request.path());
+    KnownTable known = request.method() == HTTPMethod.GET ? python.tables().get(key) : null;
+    HTTPRequest sent = withoutHistory(known == null ? request : known.namedIn(request));
+    Reply reply = answer(sent, errorHandler, responseHeaders);
+    if (isEmpty(reply)) {
+      return known != null && known.answers(request, reply) ? known.answer() : null;
+    }
+    LoadTableResponse answered =
+        onDemand(Json.readMessage(reply.body(), LoadTableResponse.class, null), reply);
+    KnownTable now = KnownTable.of(reply.headers(), answered);
+    if (now != null) {
+      python.tables().put(key, now);
+    }
+    return answered;
+  }
+
+  private static boolean isEmpty(Reply reply) {
+    return reply.status() == 204 || reply.status() == 304;
   }
 
   /**
@@ -130,7 +154,7 @@ final class BridgeClient extends BaseHTTPClient {
     if (pin == null) {
       return answered;
     }
-    SnapshotCache.Key key = new SnapshotCache.Key(configuration, pin.table());
+    SoftCache.Key key = new SoftCache.Key(configuration, pin.table());
     return new TableResponse(
         answered, new SnapshotsOnDemand(this, python.snapshots(), key, pin));
   }

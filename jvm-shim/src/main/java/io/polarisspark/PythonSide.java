@@ -16,7 +16,8 @@ final class PythonSide {
   private static final Map<String, PythonSide> BY_INTERPRETER = new ConcurrentHashMap<>();
 
   private final String interpreter;
-  private final SnapshotCache snapshots = new SnapshotCache();
+  private final SoftCache<SnapshotsOnDemand.Known> snapshots = new SoftCache<>();
+  private final SoftCache<KnownTable> tables = new SoftCache<>();
   private PythonChild child;
 
   /** What is asked of a child about a catalog that it has opened. */
@@ -71,9 +72,14 @@ final class PythonSide {
     }
   }
 
-  /** What is known of the snapshots of tables that were reached through here. */
-  SnapshotCache snapshots() {
+  /** What is known of the snapshots of tables that were reached through here, by the tables' stable ids. */
+  SoftCache<SnapshotsOnDemand.Known> snapshots() {
     return snapshots;
+  }
+
+  /** What is known of tables that were reached through here, by their paths. */
+  SoftCache<KnownTable> tables() {
+    return tables;
   }
 
   private Reply askOnce(Map<String, String> configuration, Question question)

@@ -9,13 +9,17 @@ import org.apache.iceberg.util.SerializableSupplier;
  * that this JVM knows is fetched, and nothing if the commits in between left the snapshots alone.
  */
 final class SnapshotsOnDemand implements SerializableSupplier<List<Snapshot>> {
+
+  /** All snapshots of a version, the newest one that somebody asked for. */
+  record Known(SnapshotPin pin, List<Snapshot> snapshots) {}
+
   private final BridgeClient client;
-  private final SnapshotCache cache;
-  private final SnapshotCache.Key key;
+  private final SoftCache<Known> cache;
+  private final SoftCache.Key key;
   private final SnapshotPin pin;
 
   SnapshotsOnDemand(
-      BridgeClient client, SnapshotCache cache, SnapshotCache.Key key, SnapshotPin pin) {
+      BridgeClient client, SoftCache<Known> cache, SoftCache.Key key, SnapshotPin pin) {
     this.client = client;
     this.cache = cache;
     this.key = key;
@@ -24,7 +28,7 @@ final class SnapshotsOnDemand implements SerializableSupplier<List<Snapshot>> {
 
   @Override
   public List<Snapshot> get() {
-    SnapshotCache.Known known = cache.get(key);
+    Known known = cache.get(key);
     List<Snapshot> snapshots;
     if (known == null) {
       snapshots = client.snapshots(pin, null).appliedTo(List.of());
@@ -33,7 +37,9 @@ final class SnapshotsOnDemand implements SerializableSupplier<List<Snapshot>> {
     } else {
       snapshots = client.snapshots(pin, known.pin()).appliedTo(known.snapshots());
     }
-    cache.put(key, new SnapshotCache.Known(pin, snapshots));
+    if (known == null || pin.isNewerThan(known.pin())) {
+      cache.put(key, new Known(pin, snapshots));
+    }
     return snapshots;
   }
 }
