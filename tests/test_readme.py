@@ -15,6 +15,7 @@ from polaris_spark.cli import app
 from polaris_spark.config import Properties
 from polaris_spark.errors import StoreURIError
 from polaris_spark.spark.options import DESCRIPTIONS
+from polaris_spark.spark.procedures.registry import BUILT_IN
 from polaris_spark.spark.views import VIEWS
 
 ROOT = Path(__file__).parents[1]
@@ -73,6 +74,14 @@ def test_commands_that_it_shows_exist(line: list[str]) -> None:
     command, options = line[1], {word for word in line[2:] if word.startswith("--")}
     assert command in COMMANDS
     assert options <= options_of(command)
+
+
+def test_every_procedure_is_listed_with_its_parameters() -> None:
+    listed = {
+        row[0]: re.findall(r"[a-z_]+", row[1])
+        for row in table(section("Procedures"), "procedure | parameters")
+    }
+    assert listed == {one.name: [p.name for p in one.parameters] or ["none"] for one in BUILT_IN}
 
 
 def test_every_command_is_listed_with_its_options() -> None:

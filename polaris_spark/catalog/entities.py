@@ -225,10 +225,11 @@ def default_location(state: State, context: Context, name: TableName, uuid: str)
     found = require_namespace(state, name.namespace)
     base = state.get(found.content, Namespace).properties.get("location") if found else None
     if base is None:
-        base = "/".join((context.warehouse, *(_slug(part) for part in name.namespace)))
-    return f"{base.rstrip('/')}/{_slug(name.name)}-{uuid}"
+        base = "/".join((context.warehouse, *(slug(part) for part in name.namespace)))
+    return f"{base.rstrip('/')}/{slug(name.name)}-{uuid}"
 
 
-def _slug(part: str) -> str:
+def slug(part: str) -> str:
+    """A name as a folder of a location: harmless characters only, so several names may share one."""
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in part)
     return safe[:64]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -85,6 +86,41 @@ class Files:
             return
         with self.io(location).new_output(location).create(overwrite=True) as stream:
             stream.write(content)
+
+    def read_if_there(self, location: str) -> bytes | None:
+        """The content of a file, or None where there is none.
+
+        Raises:
+            BadRequestError: it is there and cannot be read, or nobody can say whether it is.
+        """
+        path = local_path(location)
+        try:
+            there = path.exists() if path is not None else self.io(location).new_input(location).exists()
+        except (OSError, ValueError) as error:
+            raise BadRequestError(f"cannot look for {location!r}: {error}") from error
+        return self.read(location) if there else None
+
+    def put(self, location: str, content: bytes) -> None:
+        """Write a file that others may be reading: they see what was there before, or all of the new content.
+
+        Raises:
+            BadRequestError, ForbiddenError: the file cannot be written there.
+            TryAgainError: the file cannot be written there now.
+        """
+        path = local_path(location)
+        if path is None:
+            self.write_all([(location, content)])
+            return
+        aside = path.with_name(f".{uuid.uuid4()}.tmp")
+        try:
+            _write_local(aside, content)
+            # Hadoop's file system would find that the content does not fit the checksum of what was there.
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+            aside.replace(path)
+        except (OSError, ValueError) as error:
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+            raise _unwritable(location, error) from error
 
     def delete_all(self, locations: Iterable[str]) -> list[str]:
         """Delete files; those already gone count as deleted. What could not be deleted is returned.

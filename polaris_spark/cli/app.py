@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from polaris_spark import __version__
 from polaris_spark.cli.cat import cat
 from polaris_spark.cli.demo.command import demo
+from polaris_spark.cli.export import export
 from polaris_spark.cli.info import info
 from polaris_spark.cli.log import log
 from polaris_spark.cli.output import errors, plain
@@ -61,7 +62,7 @@ def top(
         raise typer.Exit
 
 
-for command in (demo, info, log, tables, cat, serve):
+for command in (demo, info, log, tables, cat, serve, export):
     app.command()(command)
 
 

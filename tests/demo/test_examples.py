@@ -35,6 +35,8 @@ def run(directory: Path, *command: str) -> str:
         command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-6_000:]
+    # Not even when the processes end.
+    assert "Traceback" not in done.stderr, done.stderr[-6_000:]
     return done.stdout
 
 
@@ -46,5 +48,18 @@ def test_the_program_and_the_inspection_of_what_it_left(tmp_path: Path) -> None:
 
 
 def test_spark_sql_by_configuration_alone(tmp_path: Path) -> None:
-    statements = "CREATE NAMESPACE shop; CREATE TABLE shop.t AS SELECT 7 AS n; SELECT n * 6 FROM shop.t"
-    assert "42" in run(tmp_path, str(ROOT / "examples" / "spark_sql.sh"), "-e", statements).splitlines()
+    statements = """
+        CREATE NAMESPACE shop;
+        CREATE TABLE shop.t AS SELECT 7 AS n;
+        SELECT n * 6 FROM shop.t;
+        CALL polaris.system.export_metadata(table => 'shop.t');
+        CALL system.storage_summary()
+    """
+    lines = run(tmp_path, str(ROOT / "examples" / "spark_sql.sh"), "-e", statements).splitlines()
+    assert "42" in lines
+    assert [line.split("\t")[1::2] for line in lines if line.startswith("shop.t\t")] == [
+        ["table", "unchanged"]
+    ]
+    assert [line.split("\t")[1:4] for line in lines if line.startswith("table\t")] == [
+        ["0", "under 1 hour", "1"]
+    ]

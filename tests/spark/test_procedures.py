@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Row, SparkSession
 
+import polaris_spark
+from polaris_spark.spark.procedures.export_metadata import FEW
 from tests.spark.catalogs import add_catalog
 from tests.spark.probes import install
 from tests.spark.processes import bridge_processes, eventually
@@ -80,6 +83,71 @@ def test_storage_summary_counts_what_there_is(spark: SparkSession, namespace: st
     assert rows["table"].objects >= 1
     assert rows["table"].bytes > 100
     assert rows["commit"].age == "under 1 hour"
+
+
+def without_files(spark: SparkSession, place: CatalogPlace, directory: Path) -> str:
+    """A catalog that writes no metadata files, with a namespace `d.b`."""
+    name = add_catalog(spark, store=place.store, warehouse=str(directory), metadata_files="never")
+    spark.sql(f"CREATE NAMESPACE {name}.`d.b`")
+    return name
+
+
+def test_exported_files_can_be_read_without_the_catalog(
+    spark: SparkSession, place: CatalogPlace, tmp_path: Path
+) -> None:
+    name = without_files(spark, place, tmp_path)
+    spark.sql(f"CREATE TABLE {name}.`d.b`.t AS SELECT 1 AS n")
+    spark.sql(f"CREATE VIEW {name}.`d.b`.v AS SELECT n FROM {name}.`d.b`.t")
+    [row] = call(spark, f"{name}.system.export_metadata(table => '`d.b`.t')")
+    assert row.asDict() == {
+        "table": "`d.b`.t",
+        "kind": "table",
+        "metadata_location": row.metadata_location,
+        "outcome": "written",
+    }
+    assert spark.read.format("iceberg").load(row.metadata_location).collect() == [Row(n=1)]
+    rest = call(spark, f"{name}.system.export_metadata(namespace => '`d.b`')")
+    assert {(one.table, one.kind, one.outcome) for one in rest} == {
+        ("`d.b`.t", "table", "unchanged"),
+        ("`d.b`.v", "view", "written"),
+    }
+    said = refusal(spark, f"{name}.system.export_metadata(table => '`d.b`.nosuch')")
+    assert "there is no table or view d.b.nosuch" in said
+
+
+def test_many_tables_are_exported_by_a_job(spark: SparkSession, place: CatalogPlace, tmp_path: Path) -> None:
+    name = without_files(spark, place, tmp_path / "warehouse")
+    with polaris_spark.connect(store=place.store, catalog=name, metadata_files="never") as session:
+        for n in range(FEW + 2):
+            body = json.dumps({"name": f"t{n}", "schema": {"type": "struct", "fields": []}})
+            assert session.request("POST", "v1/namespaces/d.b/tables", body=body)[0] == 200
+        jobs = JobCount(spark)
+        exported = f"{name}.system.export_metadata(location => '{tmp_path / 'files'}')"
+        rows = call(spark, exported)
+        assert jobs.since() > 0
+        assert {row.outcome for row in rows} == {"written"}
+        for row in rows:
+            path = f"v1/namespaces/d.b/tables/{row.table.rpartition('.')[2]}"
+            served = json.loads(session.request("GET", path)[2])["metadata"]
+            assert json.loads(Path(row.metadata_location.removeprefix("file://")).read_text()) == served
+        assert {row.outcome for row in call(spark, exported)} == {"unchanged"}
+        Path(rows[7].metadata_location.removeprefix("file://")).write_text("[]")
+        assert f"1 of {FEW + 2} metadata files were not written, such as {rows[7].table}" in refusal(
+            spark, exported
+        )
+
+
+class JobCount:
+    """Counts the jobs that a session's JVM begins."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        scala: Any = spark.sparkContext._jsc.sc()
+        self._next = scala.dagScheduler().nextJobId
+        self._begun = self._next()
+
+    def since(self) -> int:
+        """How many there were since."""
+        return int(self._next() - self._begun)
 
 
 def test_values_of_every_type_come_back_as_they_were_given(spark: SparkSession, probes: str) -> None:

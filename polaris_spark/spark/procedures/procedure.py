@@ -42,6 +42,11 @@ class Call:
         self._spark = spark
         self._cancelled = threading.Event()
 
+    @property
+    def has_spark(self) -> bool:
+        """Whether `spark` gives a session."""
+        return self._spark is not None
+
     def spark(self) -> SparkSession:
         """The Spark session that the call came from; only for procedures with `uses_spark`.
 

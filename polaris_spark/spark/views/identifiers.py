@@ -15,6 +15,12 @@ def dotted(levels: Sequence[str]) -> str:
 
 def parse_dotted(text: str) -> tuple[str, ...] | None:
     """The levels that `dotted` was given; None if it gives no such text."""
+    levels = levels_of(text)
+    return levels if levels is not None and dotted(levels) == text else None
+
+
+def levels_of(text: str) -> tuple[str, ...] | None:
+    """The levels of an identifier as SQL writes it, any of them in backquotes; None if it is none."""
     levels: list[str] = []
     position = 0
     while position < len(text):
@@ -27,7 +33,7 @@ def parse_dotted(text: str) -> tuple[str, ...] | None:
             if text[position] != "." or position + 1 == len(text):
                 return None
             position += 1
-    return tuple(levels) if dotted(levels) == text else None
+    return tuple(levels)
 
 
 def _quoted(level: str) -> str:

@@ -1,0 +1,166 @@
+"""Export: the metadata files of tables and views, written from their rows on demand."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import count
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from polaris_spark.catalog.contents import document, metadata_file
+from polaris_spark.catalog.entities import NamespaceName, TableName, namespace_key, slug, table_key
+from polaris_spark.catalog.files import Files, absolute
+from polaris_spark.catalog.metadata import ObjectReader, is_compressed, parse_table, parse_view
+from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.errors import AlreadyExistsError, BadRequestError, InputError, PolarisError
+from polaris_spark.index.keys import decode_key, subtree
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+WRITTEN, UNCHANGED, REPLACED = "written", "unchanged", "replaced"
+
+
+class Wanted(NamedTuple):
+    """A table or view to export: its name, and the id of its content."""
+
+    name: TableName
+    kind: bytes
+    content: int
+
+
+class Exported(NamedTuple):
+    """What came of an export."""
+
+    name: TableName
+    kind: bytes
+    location: str
+    """Of the metadata file."""
+    outcome: str
+    """`written`, `unchanged` where the file was there already, `replaced`, or nothing where it failed."""
+    error: str = ""
+    """Why it failed."""
+
+
+def wanted(
+    snapshot: Snapshot, *, table: tuple[str, ...] | None = None, namespace: NamespaceName | None = None
+) -> list[Wanted]:
+    """What is to be exported of one commit: a table or view, a namespace with all below it, or everything.
+
+    Args:
+        table: levels of the namespace, and the name.
+        namespace: levels of the namespace; () is the whole catalog, as is None.
+    Raises:
+        InputError: both are given.
+        BadRequestError: there is no such table, view or namespace.
+    """
+    if table is not None and namespace is not None:
+        raise InputError("a table or a namespace can be exported, not both at once")
+    names = snapshot.index(NAMES)
+    if table is not None:
+        name = TableName(table[:-1], table[-1])
+        for kind in (TABLE, VIEW):
+            entry = names.get(table_key(name, kind))
+            if entry is not None:
+                return [Wanted(name, kind, entry.pointer)]
+        raise BadRequestError(f"there is no table or view {name}")
+    if namespace and names.get(namespace_key(namespace)) is None:
+        raise BadRequestError(f"there is no namespace {'.'.join(namespace)}")
+    found = []
+    for key, entry in names.range(*subtree(namespace or ())):
+        decoded = decode_key(key)
+        if decoded.kind in (TABLE, VIEW):
+            found.append(Wanted(TableName(decoded.path, decoded.name), decoded.kind, entry.pointer))
+    return found
+
+
+class Exporter:
+    """Writes metadata files: each to its own location, or all below a directory. Thread-safe."""
+
+    def __init__(
+        self, reader: ObjectReader, files: Files, *, directory: str | None = None, overwrite: bool = False
+    ) -> None:
+        """
+        Args:
+            directory: a location; below it, a file lies in a folder per namespace level and one per table.
+            overwrite: whether a file of other content is replaced, rather than refused.
+        """
+        self._reader = reader
+        self._files = files
+        self._directory = absolute(directory) if directory else None
+        self._overwrite = overwrite
+
+    def all(self, items: Iterable[Wanted]) -> Iterator[Exported]:
+        """Export one after the other; what fails is told in its row and stops nothing."""
+        for item in items:
+            location = ""
+            try:
+                value = self._read(item)
+                location = self._location(item.name, value)
+                yield Exported(item.name, item.kind, location, self._export(location, value))
+            except PolarisError as error:
+                yield Exported(item.name, item.kind, location, "", str(error))
+
+    def _read(self, item: Wanted) -> Table | View:
+        if item.kind == TABLE:
+            return self._reader.get(item.content, Table)
+        return self._reader.get(item.content, View)
+
+    def _location(self, name: TableName, value: Table | View) -> str:
+        if self._directory is None:
+            return value.metadata_location
+        folders = [*(slug(level) for level in name.namespace), f"{slug(name.name)}-{value.uuid}"]
+        return "/".join((self._directory, *folders, value.metadata_location.rpartition("/")[2]))
+
+    def _export(self, location: str, value: Table | View) -> str:
+        there = self._files.read_if_there(location)
+        if there is not None and self._is_same(there, location, value):
+            return UNCHANGED
+        if there is not None and not self._overwrite:
+            raise AlreadyExistsError(
+                f"{location!r} exists and is not the metadata of this version; it was left as it is"
+            )
+        self._files.put(location, metadata_file(value, self._reader)[1])
+        return WRITTEN if there is None else REPLACED
+
+    def _is_same(self, there: bytes, location: str, value: Table | View) -> bool:
+        """Whether a file says what we would write, in its own words perhaps, as one does that was registered."""
+        mine = document(value, self._reader)
+        try:
+            text = gzip.decompress(there) if is_compressed(location) else there
+            if text == mine:
+                return True
+            ours = msgspec.json.decode(mine)
+            return bool(
+                msgspec.json.decode(text) == ours or msgspec.json.decode(_as_ours(text, value)) == ours
+            )
+        # It is no metadata at all.
+        except (OSError, EOFError, zlib.error, ValueError, RecursionError, PolarisError):
+            return False
+
+
+def _as_ours(text: bytes, value: Table | View) -> bytes:
+    """The metadata that a text describes, as this catalog writes it."""
+    draft = (parse_table if isinstance(value, Table) else parse_view)(text, now_ms=0)
+    parsed, objects = draft.freeze(count(1).__next__, metadata_location=value.metadata_location)
+    return document(parsed, _Scratch(dict(objects)))
+
+
+class _Scratch:
+    """Reads objects that were never stored."""
+
+    def __init__(self, objects: Mapping[int, msgspec.Struct]) -> None:
+        self._objects = objects
+
+    def get(self, id: int, cls: type[S]) -> S:
+        return self._objects[id]  # type: ignore[return-value]  # whoever froze it knows
+
+    def get_many(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
+        return {id: self.get(id, cls) for id in ids}
+
+    def read_shards(self, ids: Collection[int]) -> Mapping[int, Any]:
+        return {id: self._objects[id] for id in ids}

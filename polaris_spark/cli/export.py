@@ -1,0 +1,57 @@
+"""`polaris-spark export`: the metadata files of tables and views, written from their rows."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table as Grid
+from rich.text import Text
+
+from polaris_spark.catalog.catalogs import MAIN
+from polaris_spark.catalog.exporting import Exporter
+from polaris_spark.catalog.files import Files
+from polaris_spark.cli.opening import open_store
+from polaris_spark.cli.options import AsJSON, Password, Realm, Store
+from polaris_spark.cli.output import plain, print_json, screen
+from polaris_spark.commits.state import StoredObjects
+from polaris_spark.spark.procedures.export_metadata import rows, select
+
+_COLUMNS = ("table", "kind", "metadata_location", "outcome")
+
+
+def export(
+    store: Store,
+    table: Annotated[str | None, typer.Option(help="A table or view, such as db.t.")] = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="A namespace, with all below it; without both, the whole catalog.")
+    ] = None,
+    location: Annotated[
+        str | None, typer.Option(help="Directory for the files, instead of their own metadata locations.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file of other content, rather than refuse.")
+    ] = False,
+    realm: Realm = "default",
+    catalog: Annotated[
+        str | None, typer.Option(help="Catalog to export; may be left out if there is only one.")
+    ] = None,
+    branch: Annotated[str, typer.Option(help="Branch of the catalog.")] = MAIN,
+    password: Password = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Write the metadata.json of tables and views, as it is in the newest commit."""
+    with open_store(store, password) as opened:
+        place = opened.realm(realm)
+        row = place.catalog(catalog)
+        head = place.catalog_head(row, branch)
+        items = select(head, row.name, table=table, namespace=namespace)
+        exporter = Exporter(StoredObjects(head.store), Files({}), directory=location, overwrite=overwrite)
+        done = rows(list(exporter.all(items)))
+    if as_json:
+        print_json([dict(zip(_COLUMNS, one, strict=True)) for one in done])
+        return
+    grid = Grid(*(name.replace("_", " ") for name in _COLUMNS))
+    for one in done:
+        grid.add_row(*(Text(plain(cell)) for cell in one))
+    screen().print(grid)

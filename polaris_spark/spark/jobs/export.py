@@ -1,0 +1,106 @@
+"""Export of many tables' metadata files: executors read the rows, and write the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from polaris_spark.catalog.entities import TableName
+from polaris_spark.catalog.exporting import Exported, Exporter, Wanted
+from polaris_spark.catalog.files import Files
+from polaris_spark.commits.state import StoredObjects
+from polaris_spark.spark.options import StoreLocation
+from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_SCHEMA = "number bigint, location string, outcome string, error string"
+
+
+def export(
+    spark: SparkSession,
+    items: Sequence[Wanted],
+    *,
+    store: StoreLocation,
+    realm: str,
+    files: Mapping[str, str],
+    directory: str | None,
+    overwrite: bool,
+) -> list[Exported]:
+    """Export tables and views in parallel.
+
+    Args:
+        spark: whose executors do it.
+        items: what to export, of one commit.
+        store: the store, its secrets resolved.
+        realm: instance id of the realm.
+        files: properties of the files' FileIO.
+        directory: where the files go, if not to their own locations.
+        overwrite: whether files of other content are replaced.
+    Returns:
+        what came of each, in the order of `items`.
+    """
+    import pyarrow as pa
+
+    job = _Job(store, realm, dict(files), directory, machine(), overwrite=overwrite)
+    numbered = pa.table(
+        {
+            "number": pa.array(range(len(items)), pa.int64()),
+            "kind": pa.array([item.kind for item in items], pa.binary()),
+            "content": pa.array([item.content for item in items], pa.int64()),
+            "namespace": pa.array([list(item.name.namespace) for item in items], pa.list_(pa.string())),
+            "name": pa.array([item.name.name for item in items], pa.string()),
+        }
+    )
+    # Several tasks a processor: one that got the tables with the longest histories must not hold up the rest.
+    tasks = min(len(items), 4 * spark.sparkContext.defaultParallelism)
+    rows = spark.createDataFrame(numbered).repartition(tasks).mapInArrow(job, _SCHEMA).collect()
+    return [
+        Exported(items[row.number].name, items[row.number].kind, row.location, row.outcome, row.error)
+        for row in sorted(rows, key=lambda row: int(row.number))
+    ]
+
+
+class _Job:
+    """What executors run: tables in, what came of them out."""
+
+    def __init__(
+        self,
+        store: StoreLocation,
+        realm: str,
+        files: dict[str, str],
+        directory: str | None,
+        planned_on: str,
+        *,
+        overwrite: bool,
+    ) -> None:
+        self._store = store
+        self._realm = realm
+        self._files = files
+        self._directory = directory
+        self._planned_on = planned_on
+        self._overwrite = overwrite
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        refuse_other_machine(self._store, self._planned_on)
+        reader = StoredObjects(open_for_reading(self._store).objects(self._realm))
+        exporter = Exporter(reader, Files(self._files), directory=self._directory, overwrite=self._overwrite)
+        for batch in batches:
+            rows = batch.to_pylist()
+            items = [
+                Wanted(TableName(tuple(row["namespace"]), row["name"]), row["kind"], row["content"])
+                for row in rows
+            ]
+            done = list(exporter.all(items))
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "number": pa.array([row["number"] for row in rows], pa.int64()),
+                    "location": pa.array([one.location for one in done], pa.string()),
+                    "outcome": pa.array([one.outcome for one in done], pa.string()),
+                    "error": pa.array([one.error for one in done], pa.string()),
+                }
+            )

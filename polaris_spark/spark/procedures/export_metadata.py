@@ -1,0 +1,120 @@
+"""`export_metadata`: writes the metadata files of tables and views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from polaris_spark.catalog.entities import namespace_key
+from polaris_spark.catalog.exporting import Exported, Exporter, Wanted, wanted
+from polaris_spark.catalog.files import absolute
+from polaris_spark.catalog.rows import NAMES, TABLE
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.errors import BadRequestError, InputError
+from polaris_spark.spark.jobs.export import export
+from polaris_spark.spark.options import location_of
+from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.spark.views.identifiers import dotted, levels_of
+
+FEW = 48
+"""So many tables are exported faster than a Spark job starts."""
+
+_FAILURES_TOLD = 3
+
+
+def select(snapshot: Snapshot, catalog: str, *, table: str | None, namespace: str | None) -> list[Wanted]:
+    """What identifiers as SQL writes them ask for; the catalog's own name may stand in front.
+
+    Raises:
+        InputError: an identifier is none, or both are given.
+        BadRequestError: there is no such table, view or namespace.
+    """
+    return wanted(
+        snapshot,
+        table=None if table is None else _levels(snapshot, catalog, "table", table),
+        namespace=None if namespace is None else _levels(snapshot, catalog, "namespace", namespace),
+    )
+
+
+def rows(done: Sequence[Exported]) -> list[tuple[str, str, str, str]]:
+    """The result of an export: name, kind, location and outcome.
+
+    Raises:
+        BadRequestError: some files were not written; the others were, and a repeated export leaves them as they are.
+    """
+    failed = [one for one in done if one.error]
+    if failed:
+        told = "; ".join(f"{_text(one)}: {one.error}" for one in failed[:_FAILURES_TOLD])
+        raise BadRequestError(f"{len(failed)} of {len(done)} metadata files were not written, such as {told}")
+    return [(_text(one), "table" if one.kind == TABLE else "view", one.location, one.outcome) for one in done]
+
+
+def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    catalog = call.session.catalog
+    table, namespace = arguments.get("table"), arguments.get("namespace")
+    items = select(catalog.head(), catalog.name, table=table, namespace=namespace)
+    overwrite = arguments.get("overwrite", False)
+    return rows(list(_export(call, items, arguments.get("location"), overwrite=overwrite)))
+
+
+def _export(
+    call: Call, items: Sequence[Wanted], directory: str | None, *, overwrite: bool
+) -> Iterator[Exported]:
+    session = call.session
+    directory = absolute(directory) if directory else None
+    if len(items) > FEW and call.has_spark and session.properties.store.scheme != "memory":
+        yield from export(
+            call.spark(),
+            items,
+            store=location_of(session.properties).resolved(),
+            realm=session.catalog.references.store.realm,
+            files=session.properties.other,
+            directory=directory,
+            overwrite=overwrite,
+        )
+        return
+    exporter = Exporter(
+        session.catalog.reader, session.catalog.files, directory=directory, overwrite=overwrite
+    )
+    for one in exporter.all(items):
+        call.check()
+        yield one
+
+
+def _levels(snapshot: Snapshot, catalog: str, argument: str, text: str) -> tuple[str, ...]:
+    levels = levels_of(text)
+    least = 2 if argument == "table" else 1
+    if levels is None or len(levels) < least or not all(levels):
+        example = "db.t" if argument == "table" else "db"
+        raise InputError(
+            f"the {argument} to export is {text!r}; write it like {example}, "
+            "with backquotes around a level that has dots in it"
+        )
+    if levels[0] == catalog and len(levels) > least:
+        is_namespace = snapshot.index(NAMES).get(namespace_key(levels[:1])) is not None
+        return levels if is_namespace else levels[1:]
+    return levels
+
+
+def _text(one: Exported) -> str:
+    return dotted((*one.name.namespace, one.name.name))
+
+
+PROCEDURE = Procedure(
+    name="export_metadata",
+    parameters=(
+        Parameter("table", "STRING", "a table or view, such as db.t"),
+        Parameter("namespace", "STRING", "a namespace, with all below it; without both, the whole catalog"),
+        Parameter("location", "STRING", "directory for the files, instead of their own metadata locations"),
+        Parameter("overwrite", "BOOLEAN", "whether a file of other content is replaced, rather than refused"),
+    ),
+    columns=(
+        Column("table", "STRING"),
+        Column("kind", "STRING"),
+        Column("metadata_location", "STRING"),
+        Column("outcome", "STRING"),
+    ),
+    run=_run,
+    comment="Writes the metadata.json of tables and views, as it is in the newest commit.",
+    uses_spark=True,
+)
