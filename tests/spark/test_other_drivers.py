@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.merging import CONFLICTS, Outcome, merge_repeatedly
+from tests.spark.sql import rows, run
 from tests.spark.two_drivers import Driver
 
 if TYPE_CHECKING:
     from conftest import CatalogPlace
+
+MERGES = 4
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +73,63 @@ def test_drivers_that_write_at_the_same_time_lose_nothing(
     other.join()
     got = sorted((row.who, row.n) for row in spark.table(f"{namespace}.race").collect())
     assert got == [(who, n) for who in "ab" for n in range(10)]
+
+
+def at_once(spark: SparkSession, driver: Driver, table: str, overlapping: bool) -> list[Outcome]:
+    """What came of merges here and there: of the same rows, or of rows in other partitions."""
+    outcomes: dict[str, Outcome] = {}
+    here, there = ([1, 2], [2, 3]) if overlapping else ([1, 2], [11, 12])
+    # What a merge looks at is what its condition says of the table alone.
+    within, beyond = ("true", "true") if overlapping else ("t.id < 10", "t.id BETWEEN 10 AND 19")
+
+    def elsewhere() -> None:
+        outcomes["there"] = merge_repeatedly(driver.sql, table, [there] * MERGES, 200, beyond)
+
+    other = threading.Thread(target=elsewhere)
+    other.start()
+    outcomes["here"] = merge_repeatedly(spark.sql, table, [here] * MERGES, 100, within)
+    other.join()
+    return [outcomes["here"], outcomes["there"]]
+
+
+@pytest.mark.parametrize(
+    ("isolation", "mode", "version", "overlapping"),
+    [
+        ("serializable", "copy-on-write", 2, True),
+        ("serializable", "merge-on-read", 2, False),
+        ("snapshot", "merge-on-read", 3, True),
+        ("snapshot", "copy-on-write", 3, False),
+    ],
+)
+def test_every_acknowledged_merge_is_there_and_no_refused_one(
+    spark: SparkSession,
+    namespace: str,
+    driver: Driver,
+    isolation: str,
+    mode: str,
+    version: int,
+    overlapping: bool,
+) -> None:
+    table = f"{namespace}.merged"
+    run(
+        spark,
+        f"CREATE TABLE {table} (id INT, n INT) PARTITIONED BY (truncate(10, id)) TBLPROPERTIES"
+        f" ('write.merge.isolation-level' = '{isolation}', 'write.merge.mode' = '{mode}',"
+        f" 'format-version' = '{version}')",
+        f"INSERT INTO {table} SELECT CAST(id AS INT), 0 FROM range(20)",
+    )
+    outcomes = at_once(spark, driver, table, overlapping)
+    expected = dict.fromkeys(range(20), 0)
+    for outcome in outcomes:
+        for id, times in outcome.added.items():
+            expected[id] += times
+        expected |= dict.fromkeys(outcome.inserted, 0)
+    assert dict(rows(spark, f"SELECT id, n FROM {table}")) == expected
+    assert rows(spark, f"SELECT count(*) FROM {table}") == [(len(expected),)]
+    for refusal in (text for outcome in outcomes for text in outcome.refused):
+        assert any(word in refusal for word in CONFLICTS), refusal
+        assert "CommitStateUnknown" not in refusal
+    made = rows(spark, f"SELECT count(*) FROM {table}.snapshots")
+    assert made == [(1 + sum(len(outcome.inserted) for outcome in outcomes),)]
+    done = [len(outcome.inserted) for outcome in outcomes]
+    assert max(done) >= 1 if overlapping else done == [MERGES, MERGES], outcomes

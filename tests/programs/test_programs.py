@@ -1,0 +1,155 @@
+"""Programs that know the catalog by configuration alone: each does the same work and leaves nothing behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.programs.starting import SLOW_SECONDS, SPARK_HOME, Place, started
+from tests.spark.processes import eventually
+
+pytestmark = pytest.mark.programs
+
+HERE = Path(__file__).parent
+
+WORK = [
+    "CREATE NAMESPACE polaris.shop",
+    "CREATE TABLE polaris.shop.orders (id BIGINT, item STRING)",
+    "INSERT INTO polaris.shop.orders VALUES (1, 'tea'), (2, 'coffee')",
+    "CREATE VIEW polaris.shop.items AS SELECT item FROM polaris.shop.orders",
+    """MERGE INTO polaris.shop.orders t USING (SELECT 2 AS id UNION ALL SELECT 3) s ON t.id = s.id
+    WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id, item) VALUES (s.id, 'milk')""".replace(
+        "\n", " "
+    ),
+]
+QUESTIONS = {
+    "SELECT concat_ws(' ', 'items', sort_array(collect_list(item))) FROM polaris.shop.items": "items milk tea",
+    # A Python data source, which Spark's workers read.
+    "SELECT concat_ws(' ', 'catalog', name, snapshot_count, record_count) FROM polaris.system.tables":
+        "catalog orders 2 2",
+    "SELECT concat_ws(' ', 'changes', count(*)) FROM polaris.system.changes WHERE catalog = 'polaris'": "changes 5",
+}  # fmt: skip  # a question and its answer
+STATEMENTS = [*WORK, *QUESTIONS]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _asked_for(request: pytest.FixtureRequest) -> None:
+    if "programs" not in request.config.option.markexpr:
+        pytest.skip("servers and programs of their own take a while to start: `pytest -m programs` runs them")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Place]:
+    """An empty place; afterwards nobody holds a lease of its store."""
+    made = Place(tmp_path)
+    yield made
+    assert eventually(lambda: not made.unreleased(), SLOW_SECONDS), made.unreleased()
+
+
+def test_spark_sql(shop: Place) -> None:
+    with started(
+        shop, SPARK_HOME / "bin" / "spark-sql", *shop.arguments, "-e", ";".join(STATEMENTS)
+    ) as program:
+        printed = program.finish().splitlines()
+    assert [line for line in printed if line in QUESTIONS.values()] == list(QUESTIONS.values())
+
+
+def server(shop: Place, main: str, *arguments: str) -> list[str | Path]:
+    """The command that starts one of Spark's servers."""
+    return [
+        SPARK_HOME / "bin" / "spark-submit", *shop.arguments, "--class", main, *arguments
+    ]  # fmt: skip  # a command in one line
+
+
+def test_spark_connect(shop: Place) -> None:
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+    settings = (
+        "--conf",
+        "spark.connect.grpc.binding.port=0",
+        "--conf",
+        "spark.connect.grpc.binding.address=127.0.0.1",
+    )
+    main = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    with started(shop, *server(shop, main, *settings, "spark-internal")) as program:
+        port = program.wait_for(r"Spark Connect server started at: \S*:(\d+)")
+        remote = RemoteSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+        answers = [remote.sql(statement).collect() for statement in STATEMENTS]
+        orders = remote.read.table("polaris.shop.orders")
+        orders.filter("id = 1").writeTo("polaris.shop.copy").create()
+        copied = remote.table("polaris.shop.copy").count()
+        remote.stop()
+    assert [rows[0][0] for rows in answers[len(WORK) :]] == list(QUESTIONS.values())
+    assert copied == 1
+
+
+def test_the_thrift_server(shop: Place) -> None:
+    settings = (
+        "--hiveconf",
+        "hive.server2.thrift.port=0",
+        "--hiveconf",
+        "hive.server2.thrift.bind.host=127.0.0.1",
+    )
+    main = "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2"
+    with started(shop, *server(shop, main, "spark-internal", *settings)) as program:
+        port = program.wait_for(r"ThriftBinaryCLIService on port (\d+)")
+        program.wait_for("(HiveThriftServer2 started)")
+        url = f"jdbc:hive2://127.0.0.1:{port}/"
+        options = ("--silent=true", "--outputformat=csv2", "--showHeader=false")
+        beeline = (SPARK_HOME / "bin" / "beeline", "-u", url, *options, "-e", ";".join(STATEMENTS))
+        with started(shop, *beeline) as client:
+            printed = client.finish()
+    # The first row stands behind a prompt.
+    assert re.findall("|".join(QUESTIONS.values()), printed) == list(QUESTIONS.values())
+
+
+def class_path(spark: SparkSession) -> str:
+    """Spark's jars, ours, and Iceberg's runtime as Spark resolved it."""
+    resolved = spark.sparkContext.getConf().get("spark.repl.local.jars")
+    assert resolved is not None
+    return ":".join([f"{SPARK_HOME}/jars/*", *(jar.removeprefix("file://") for jar in resolved.split(","))])
+
+
+def test_a_java_program_with_spark(shop: Place, spark: SparkSession) -> None:
+    jvm = spark._jvm
+    assert jvm is not None
+    opens = str(jvm.org.apache.spark.launcher.JavaModuleOptions.defaultModuleOptions()).split()
+    local = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    settings = [f"{key}={value}" for key, value in {**local, **shop.settings}.items()]
+    command = [
+        "java",
+        *opens,
+        "-cp",
+        class_path(spark),
+        HERE / "SparkProgram.java",
+        *settings,
+        "--",
+        *STATEMENTS,
+    ]
+    with started(shop, *command) as program:
+        printed = program.finish().splitlines()
+    assert [line for line in printed if line.startswith("row: ")] == [
+        f"row: [{it}]" for it in QUESTIONS.values()
+    ]
+
+
+@pytest.mark.parametrize("mode", ["every-commit", "never"])
+def test_a_java_program_without_spark(shop: Place, spark: SparkSession, mode: str) -> None:
+    prefix = "spark.sql.catalog.polaris."
+    properties = {key.removeprefix(prefix): value for key, value in shop.settings.items() if prefix in key}
+    properties |= {"catalog-impl": "io.polarisspark.PolarisRESTCatalog", "metadata-files": mode}
+    pairs = [f"{key}={value}" for key, value in properties.items()]
+    command = ["java", "-cp", class_path(spark), HERE / "CatalogProgram.java", *pairs]
+    with started(shop, *command) as program:
+        printed = program.finish()
+    for line in ("records: 6", "snapshots: 3", "property: java", "tables: [plain.java.t]", "exists: false"):
+        assert line in printed.splitlines()
