@@ -1,14 +1,16 @@
-"""pyiceberg and Spark on the same tables."""
+"""pyiceberg, in process and over HTTP, and Spark on the same tables at the same time."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.types import DoubleType
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -16,13 +18,31 @@ from pyspark.sql import SparkSession
 from conftest import CatalogPlace
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.pyiceberg_adapter.content import SCHEMA, content, rows, view_version
+from tests.server.servers import Server
 
 
-@pytest.fixture
-def catalog(spark: SparkSession, place: CatalogPlace) -> Iterator[PolarisCatalog]:
-    """The session's catalog, opened by pyiceberg in this process."""
-    with PolarisCatalog("polaris", store=place.store, warehouse=place.warehouse) as opened:
-        assert isinstance(opened, PolarisCatalog)
+@pytest.fixture(scope="module")
+def server(spark: SparkSession, place: CatalogPlace) -> Iterator[Server]:
+    """A server of the session's catalog."""
+    with Server(place.store, "--insecure", "--warehouse", place.warehouse) as started:
+        yield started
+
+
+@pytest.fixture(params=["in process", "over HTTP"])
+def catalog(
+    request: pytest.FixtureRequest, spark: SparkSession, place: CatalogPlace, server: Server
+) -> Iterator[Catalog]:
+    """The session's catalog, opened by pyiceberg: its own REST catalog speaks to a server, ours needs none."""
+    properties = (
+        {"type": "rest", "uri": server.uri}
+        if request.param == "over HTTP"
+        else {
+            "py-catalog-impl": "polaris_spark.pyiceberg.PolarisCatalog",
+            "store": place.store,
+            "warehouse": place.warehouse,
+        }
+    )
+    with load_catalog("polaris", **properties) as opened:
         yield opened
 
 
@@ -37,7 +57,7 @@ def selected(spark: SparkSession, sql: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in spark.sql(sql).collect())
 
 
-def test_rows_go_both_ways(spark: SparkSession, catalog: PolarisCatalog, db: str) -> None:
+def test_rows_go_both_ways(spark: SparkSession, catalog: Catalog, db: str) -> None:
     table = catalog.create_table(f"{db}.t", SCHEMA)
     table.append(rows((1, "py")))
     assert selected(spark, f"SELECT * FROM polaris.{db}.t") == [(1, "py")]
@@ -51,7 +71,7 @@ def test_rows_go_both_ways(spark: SparkSession, catalog: PolarisCatalog, db: str
 
 
 def test_a_table_that_spark_made_is_written_by_pyiceberg(
-    spark: SparkSession, catalog: PolarisCatalog, db: str
+    spark: SparkSession, catalog: Catalog, db: str
 ) -> None:
     spark.sql(f"CREATE TABLE polaris.{db}.t (id BIGINT, name STRING) PARTITIONED BY (name)")
     table = catalog.load_table(f"{db}.t")
@@ -64,7 +84,7 @@ def test_a_table_that_spark_made_is_written_by_pyiceberg(
     ]
 
 
-def test_schema_changes_go_both_ways(spark: SparkSession, catalog: PolarisCatalog, db: str) -> None:
+def test_schema_changes_go_both_ways(spark: SparkSession, catalog: Catalog, db: str) -> None:
     table = catalog.create_table(f"{db}.t", SCHEMA)
     with table.update_schema() as update:
         update.add_column("price", DoubleType())
@@ -77,7 +97,7 @@ def test_schema_changes_go_both_ways(spark: SparkSession, catalog: PolarisCatalo
     assert selected(spark, f"SELECT * FROM polaris.{db}.t WHERE id = 2") == [(2, "b", 3.5, 7)]
 
 
-def test_names_go_both_ways(spark: SparkSession, catalog: PolarisCatalog, db: str) -> None:
+def test_names_go_both_ways(spark: SparkSession, catalog: Catalog, db: str) -> None:
     catalog.create_table(f"{db}.t", SCHEMA).append(rows((1, "a")))
     spark.sql(f"SELECT * FROM polaris.{db}.t").collect()
     catalog.rename_table(f"{db}.t", f"{db}.u")
@@ -91,7 +111,7 @@ def test_names_go_both_ways(spark: SparkSession, catalog: PolarisCatalog, db: st
         catalog.load_table(f"{db}.w")
 
 
-def test_views_and_branches_go_both_ways(spark: SparkSession, catalog: PolarisCatalog, db: str) -> None:
+def test_views_and_branches_go_both_ways(spark: SparkSession, catalog: Catalog, db: str) -> None:
     table = catalog.create_table(f"{db}.t", SCHEMA)
     table.append(rows((1, "a")))
     catalog.create_view(f"{db}.v", SCHEMA, view_version(f"SELECT id, name FROM polaris.{db}.t"))
@@ -104,7 +124,7 @@ def test_views_and_branches_go_both_ways(spark: SparkSession, catalog: PolarisCa
     assert selected(spark, f"SELECT id FROM polaris.{db}.w") == [(1,)]
 
 
-def test_version_3_tables_of_spark_are_read(spark: SparkSession, catalog: PolarisCatalog, db: str) -> None:
+def test_version_3_tables_of_spark_are_read(spark: SparkSession, catalog: Catalog, db: str) -> None:
     name = f"polaris.{db}.{'t' + uuid.uuid4().hex[:6]}"
     options = "'format-version' = '3', 'write.delete.mode' = 'merge-on-read'"
     spark.sql(f"CREATE TABLE {name} (id BIGINT, name STRING) TBLPROPERTIES ({options})")
@@ -115,9 +135,7 @@ def test_version_3_tables_of_spark_are_read(spark: SparkSession, catalog: Polari
     assert [id for id, _ in content(table)] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
 
 
-def test_a_type_that_pyiceberg_does_not_know_is_named(
-    spark: SparkSession, catalog: PolarisCatalog, db: str
-) -> None:
+def test_a_type_that_pyiceberg_does_not_know_is_named(spark: SparkSession, catalog: Catalog, db: str) -> None:
     spark.sql(f"CREATE TABLE polaris.{db}.t (v VARIANT) TBLPROPERTIES ('format-version' = '3')")
     with pytest.raises(ValueError, match="Unsupported field type: 'variant'"):
         catalog.load_table(f"{db}.t")
@@ -131,3 +149,28 @@ def test_the_log_tells_who_wrote(spark: SparkSession, place: CatalogPlace, db: s
         f"WHERE principal = 'ann' AND namespace = '{db}' ORDER BY number, position"
     ).collect()
     assert [tuple(row) for row in changes] == [("create-table", None), ("update-table", "2")]
+
+
+def test_both_append_at_the_same_time(spark: SparkSession, catalog: Catalog, db: str) -> None:
+    table = catalog.create_table(f"{db}.t", SCHEMA)
+
+    def append(n: int) -> None:
+        for _ in range(20):  # pyiceberg leaves it to its caller to try again
+            try:
+                return table.refresh().append(rows((n, "py")))
+            except CommitFailedException:
+                continue
+        raise AssertionError("others always came first")
+
+    def insert(n: int) -> None:
+        spark.sql(f"INSERT INTO polaris.{db}.t VALUES ({n}, 'spark')")
+
+    def run(work: Callable[[int], None], numbers: range) -> None:
+        for n in numbers:
+            work(n)
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(run, append, range(8)), threads.submit(run, insert, range(8, 16))]:
+            done.result()
+    assert [id for id, _ in selected(spark, f"SELECT * FROM polaris.{db}.t")] == list(range(16))
+    assert [id for id, _ in content(table.refresh())] == list(range(16))
