@@ -9,7 +9,7 @@ import msgspec
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.locations import segments
 from polaris_spark.errors import BadRequestError, NotFoundError
-from polaris_spark.rest import metrics, namespaces, snapshots, tables, views
+from polaris_spark.rest import metrics, namespaces, snapshots, tables, unsupported, views
 from polaris_spark.rest.request import Request, Response, json_response
 from polaris_spark.rest.router import Route, Router
 
@@ -56,6 +56,6 @@ def same_place(one: str, other: str) -> bool:
         return False
 
 
-ROUTES = [Route("GET", "config", config), *CONTENT_ROUTES]
+ROUTES = [Route("GET", "config", config), *CONTENT_ROUTES, *unsupported.ROUTES]
 
 _ROOTS = Router(ROUTES).roots

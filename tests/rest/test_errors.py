@@ -302,6 +302,30 @@ def test_unknown_paths_are_not_found(catalog: Client, where: str) -> None:
     assert catalog.send("GET", where).status == 404
 
 
+@pytest.mark.parametrize(
+    ("method", "below"),
+    [
+        ("GET", "tables/t/credentials"),
+        ("POST", "tables/t/sign"),
+        ("POST", "tables/t/plan"),
+        ("GET", "tables/t/plan/p"),
+        ("DELETE", "tables/t/plan/p"),
+        ("POST", "tables/t/tasks"),
+        ("POST", "tables/t/unregister"),
+        ("GET", "functions"),
+        ("GET", "functions/f"),
+    ],
+)
+def test_what_is_not_offered_is_refused_as_unsupported_and_not_advertised(
+    catalog: Client, method: str, below: str
+) -> None:
+    catalog.create()
+    answer = catalog.send(method, f"{path('db')}/{below}", {} if method == "POST" else None)
+    assert answer.kind == (406, "UnsupportedOperationException")
+    last = below.split("/")[2:3] or below.split("/")[:1]
+    assert not [one for one in catalog.ok("GET", "v1/config")["endpoints"] if f"/{last[0]}" in one]
+
+
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "TRACE", "", "get", "GET\r\n"])
 def test_unknown_methods_are_refused(catalog: Client, method: str) -> None:
     for where in ("v1/config", "v1/namespaces", path("db"), tables("db"), table("t")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,12 @@ def test_a_table_is_created_with_its_data_at_once(catalog: Client) -> None:
     answer = catalog.commit("t", *creation(metadata), *updates, requirements=CREATE)
     assert answer.status == 200, answer
     assert catalog.load()["metadata"]["current-snapshot-id"] == 7
+
+
+def test_a_table_created_by_a_commit_gets_a_uuid_if_none_is_assigned(catalog: Client) -> None:
+    updates = [one for one in creation(staged(catalog, "t")) if one["action"] != "assign-uuid"]
+    assert catalog.commit("t", *updates, requirements=CREATE).status == 200
+    assert uuid.UUID(catalog.load()["metadata"]["table-uuid"])
 
 
 def test_a_table_is_replaced_as_javas_client_does(catalog: Client) -> None:

@@ -15,7 +15,7 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.generation.case import Case
 
-from polaris_spark.rest import openapi
+from polaris_spark.rest import openapi, unsupported
 from polaris_spark.rest.config import ROUTES
 from tests.rest.client import Client, path, table_request, tables, view_request
 from tests.server.conftest import TOKENS
@@ -62,11 +62,11 @@ def test_no_request_is_answered_by_a_5xx(case: Case, server: Server, ann: Client
         assert set(json.loads(response.content)["error"]) >= {"message", "type", "code"}
 
 
-def test_the_description_is_served_and_names_every_route(server: Server) -> None:
+def test_the_description_is_served_and_names_every_route_that_is_offered(server: Server) -> None:
     status, _, text = Remote(server.uri, TOKENS["ann"]).request("GET", "openapi.json")
     described = json.loads(text)
     assert status == 200
-    for route in ROUTES:
+    for route in [one for one in ROUTES if one not in unsupported.ROUTES]:
         operation = described["paths"][f"/v1/{route.path}"][route.method.lower()]
         assert operation["responses"]
         if route.method == "POST" and not route.path.endswith("/metrics"):
