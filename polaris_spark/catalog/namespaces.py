@@ -132,7 +132,8 @@ class UpdateNamespace(CatalogChange[PropertiesUpdated]):
         answer = PropertiesUpdated(
             list(self.updates), removed, [name for name in self.removals if name not in before.properties]
         )
-        properties = {k: v for k, v in before.properties.items() if k not in removed} | self.updates
+        gone = set(removed)
+        properties = {k: v for k, v in before.properties.items() if k not in gone} | self.updates
         if properties != before.properties:
             after = state.add(msgspec.structs.replace(before, properties=properties))
             key = namespace_key(self.name)

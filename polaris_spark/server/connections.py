@@ -13,6 +13,8 @@ from polaris_spark.rest.messages import ErrorModel, ErrorResponse, encode
 HEAD_BYTES: Final = 64 * 1024
 """The most bytes of a request line with its headers."""
 
+_BODY: Final = (b"content-length", b"transfer-encoding")
+
 HEAD_SECONDS: Final = 20.0
 """How long a client may take to send them."""
 
@@ -52,11 +54,23 @@ class BoundedConnection(HttpToolsProtocol):
         self._received = 0
         self._expect_head()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header of the head; those behind a body mean nothing here, and would only fill memory."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """The headers of a request are there."""
         self._in_head = False
         self._stop_timer()
+        if self.parser.should_upgrade() and any(
+            name in _BODY and value != b"0" for name, value in self.headers
+        ):
+            # The parser takes what follows for another protocol's, so the body would be lost.
+            raise ValueError("this server does not upgrade connections; send the request without Upgrade")
         super().on_headers_complete()
+        if self.parser.should_upgrade():
+            self.cycle.keep_alive = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""

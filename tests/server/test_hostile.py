@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rest.client import Client
+from tests.rest.client import Client, path
 from tests.server.conftest import TOKENS
 from tests.server.servers import PATIENCE, Remote, Server, client, error_of, options
 
@@ -193,6 +193,27 @@ def test_a_body_does_not_smuggle_a_request(server: Server, ann: Client, namespac
             400 <= status < 500 for status in statuses(exchange(server, (head + body).encode(), end=True))
         )
     assert [namespace] in ann.ok("GET", "v1/namespaces")["namespaces"]
+
+
+def test_headers_behind_a_body_are_not_kept(server: Server) -> None:
+    head = f"POST /v1/none HTTP/1.1\r\nHost: localhost\r\n{HEAD}Connection: close\r\n"
+    body = "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    trailers = "Authorization: Bearer other\r\nX: y\r\n\r\n"
+    assert statuses(exchange(server, (head + body + trailers).encode())) == [404]
+
+
+def test_many_properties_are_removed_in_no_time(ann: Client) -> None:
+    names = [str(i) for i in range(200_000)]  # a list searched for each of them would take minutes
+    ann.namespace("many properties", properties=dict.fromkeys(names, ""))
+    answer = ann.ok("POST", path("many properties") + "/properties", {"removals": names})
+    assert len(answer["removed"]) == len(names)
+
+
+def test_connections_are_not_upgraded(server: Server) -> None:
+    upgrade = f"Host: localhost\r\n{HEAD}Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
+    assert statuses(exchange(server, f"GET /v1/config HTTP/1.1\r\n{upgrade}\r\n".encode())) == [200]
+    with_body = f"POST /v1/namespaces HTTP/1.1\r\n{upgrade}Content-Length: 2\r\n\r\n{{}}"
+    assert statuses(exchange(server, with_body.encode())) == [400]
 
 
 def test_requests_in_a_row_are_answered_in_order(server: Server) -> None:
