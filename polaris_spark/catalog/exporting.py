@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from polaris_spark.catalog.contents import document, metadata_file
+from polaris_spark.catalog.contents import content_of, document, metadata_file
 from polaris_spark.catalog.entities import NamespaceName, TableName, namespace_key, slug, table_key
 from polaris_spark.catalog.files import Files, absolute
 from polaris_spark.catalog.metadata import ObjectReader, is_compressed, parse_table, parse_view
 from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
+from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
 from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import AlreadyExistsError, BadRequestError, InputError, PolarisError
 from polaris_spark.index.keys import decode_key, subtree
@@ -105,26 +105,35 @@ class Exporter:
             except PolarisError as error:
                 yield Exported(item.name, item.kind, location, "", str(error))
 
-    def _read(self, item: Wanted) -> Table | View:
+    def _read(self, item: Wanted) -> Table | View | Unloaded:
         if item.kind == TABLE:
-            return self._reader.get(item.content, Table)
-        return self._reader.get(item.content, View)
+            return content_of(self._reader, item.content, Table)
+        return content_of(self._reader, item.content, View)
 
-    def _location(self, name: TableName, value: Table | View) -> str:
+    def _location(self, name: TableName, value: Table | View | Unloaded) -> str:
         if self._directory is None:
             return value.metadata_location
-        folders = [*(slug(level) for level in name.namespace), f"{slug(name.name)}-{value.uuid}"]
+        unique = f"{value.entity_id:x}" if isinstance(value, Unloaded) else value.uuid
+        folders = [*(slug(level) for level in name.namespace), f"{slug(name.name)}-{unique}"]
         return "/".join((self._directory, *folders, value.metadata_location.rpartition("/")[2]))
 
-    def _export(self, location: str, value: Table | View) -> str:
+    def _export(self, location: str, value: Table | View | Unloaded) -> str:
         there = self._files.read_if_there(location)
-        if there is not None and self._is_same(there, location, value):
+        if isinstance(value, Unloaded):
+            # Nothing has changed since the import: the file that it names is the metadata.
+            imported = self._files.read(value.metadata_location)
+            same, content = there == imported, imported
+        else:
+            same, content = there is not None and self._is_same(there, location, value), b""
+        if same:
             return UNCHANGED
         if there is not None and not self._overwrite:
             raise AlreadyExistsError(
                 f"{location!r} exists and is not the metadata of this version; it was left as it is"
             )
-        self._files.put(location, metadata_file(value, self._reader)[1])
+        if not isinstance(value, Unloaded):
+            content = metadata_file(value, self._reader)[1]
+        self._files.put(location, content)
         return WRITTEN if there is None else REPLACED
 
     def _is_same(self, there: bytes, location: str, value: Table | View) -> bool:

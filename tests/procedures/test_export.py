@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from polaris_spark.catalog.importing.directory import DirectoryTree
 from polaris_spark.errors import BadRequestError, InputError, PolarisError
 from polaris_spark.spark.procedures.registry import call
+from tests.importing.support import run
 from tests.metadata.tables import NOW, snapshot
 from tests.metadata.test_rendering import imported
 from tests.rest.client import Client, connect, set_properties, table_request, tables, view_request
@@ -226,6 +228,20 @@ def test_a_registered_file_in_other_words_counts_as_the_metadata(catalog: Client
     place.write_text(json.dumps(terse))
     with pytest.raises(BadRequestError, match="left as it is"):
         export(catalog, table="db.terse")
+
+
+def test_a_table_that_was_imported_unread_is_exported_as_the_file_that_it_names(
+    catalog: Client, tmp_path: Path
+) -> None:
+    file = export(catalog, table="db.t")["db.t"][1]
+    tree = tmp_path / "tree" / "db" / "copy" / "metadata"
+    tree.mkdir(parents=True)
+    metadata = content(file) | {"location": str(tree.parent)}
+    (tree / "v1.metadata.json").write_text(json.dumps(metadata))
+    run(catalog, DirectoryTree(str(tmp_path / "tree"), {}), lazy=True)
+    assert export(catalog, table="db.copy")["db.copy"][2] == "unchanged"
+    done = export(catalog, table="db.copy", location=str(tmp_path / "out"))["db.copy"]
+    assert (content(done[1]), done[2]) == (metadata, "written")
 
 
 def test_exports_at_the_same_time_do_not_hinder_each_other(catalog: Client) -> None:
