@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import uuid
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.rest import appends
-from tests.rest.appends import Attempt, appendable, attempt, new_append, read_list, send, snapshot_of
+from tests.rest.appends import Append, Attempt, appendable, attempt, new_append, read_list, send, snapshot_of
 from tests.rest.client import Client, Json, at_once, connect, identifier, new_key, set_properties
 from tests.rest.conftest import Open
 from tests.rest.icebergs import ROWS, open_table
@@ -119,6 +121,33 @@ def test_32_writers_append_to_one_table_at_once_and_none_sees_a_conflict(
         ends = [start + size for start, size in ranges]
         assert [start for start, _ in ranges] == [0, *ends[:-1]]
         assert metadata["next-row-id"] == records
+
+
+def write_in_a_process(store: str, warehouse: str, base: Json, first: int) -> None:
+    """Append 4 times in each of 8 threads, all on one base; snapshot ids begin with `first`."""
+    client = connect(store, warehouse)
+
+    def write(thread: int) -> None:
+        for n in range(4):
+            accepted(client, attempt(base, Append(first + thread * 4 + n, (1,))))
+
+    at_once([lambda thread=thread: write(thread) for thread in range(8)])  # type: ignore[misc]  # as above
+    client.session.close()
+
+
+def test_writers_of_several_processes_see_no_conflict(opened: Open, tmp_path: Path, warehouse: Path) -> None:
+    store = f"sqlite://{tmp_path / 'store.db'}"
+    client = opened(store, warehouse)
+    client.namespace("db")
+    base = appendable(client)
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
+        runs = [processes.submit(write_in_a_process, store, str(warehouse), base, n) for n in (10**6, 10**7)]
+        for run in runs:
+            run.result(120)
+    metadata = load(client)
+    manifests = read_list(snapshot_of(metadata, metadata["current-snapshot-id"])["manifest-list"]).manifests
+    numbers = [manifest["sequence_number"] for manifest in manifests]
+    assert numbers == list(range(64, 0, -1))
 
 
 def test_an_append_of_pyiceberg_is_rebased_and_read_back(catalog: Client) -> None:
