@@ -83,6 +83,8 @@ def _normal_snapshot(snapshot: Json) -> Json:
     if "manifest-list" not in made:
         for name in _WITH_MANIFEST_LISTS:
             made.pop(name, None)
+    if "first-row-id" not in made:
+        made.pop("added-rows", None)
     return made
 
 
