@@ -5,16 +5,19 @@ PolarisError
 ├── InputError                what was asked cannot be done as asked: change the request
 │   ├── StoreURIError         a store URI that names no usable store
 │   ├── MissingLibraryError   a driver library is not installed; the message names the extra
-│   └── ObjectTooLargeError   a row, key or object over its documented size limit
+│   ├── ObjectTooLargeError   a row, key or object over its documented size limit
+│   └── SourceError           a catalog or tree to import from cannot be opened or listed
 ├── StateError                the store or the realm is not in a state that allows it
 │   ├── RealmStateError       the realm does not exist, or does not serve
 │   ├── NewerFormatError      written by a newer release; the message names the version needed
 │   ├── ReferenceGoneError    a reference was dropped, or never existed: look again
-│   └── HistoryTrimmedError   the commit lies below the history floor
+│   ├── HistoryTrimmedError   the commit lies below the history floor
+│   └── TaskLostError         the lease of a task ended, and another holder took it over
 ├── CorruptionError           a row is missing or unreadable; the message names its key
 │   └── WrongTypeError        the row is there, but of another type than what points to it says
 ├── ClockError                this machine's clock is too far behind the store's to issue ids
 ├── TryAgainError             nothing was changed; the same request may succeed later
+│   └── TaskRunningError      a task of this kind is being run; the message says by whom, and until when
 └── OutcomeUnknownError       a write may or may not have happened; never guessed
 ```
 Errors of the catalog (no such table, already exists, a failed requirement) carry the REST error model's type and code
@@ -59,6 +62,10 @@ class ObjectTooLargeError(InputError):
     """A key, row or object is over its size limit."""
 
 
+class SourceError(InputError):
+    """A catalog or directory tree to import from cannot be opened, or not be listed any further."""
+
+
 class StateError(PolarisError):
     """The store is not in a state that allows the request."""
 
@@ -77,6 +84,10 @@ class ReferenceGoneError(StateError):
 
 class HistoryTrimmedError(StateError):
     """The commit asked for lies below the history floor of its reference."""
+
+
+class TaskLostError(StateError):
+    """The lease of a coordinated task ended and another holder took it over; its work goes on there."""
 
 
 class CorruptionError(PolarisError):
@@ -98,6 +109,10 @@ class ClockError(PolarisError):
 
 class TryAgainError(PolarisError):
     """Nothing was changed, and the same request may succeed later (contention, a full queue, a deadline)."""
+
+
+class TaskRunningError(TryAgainError):
+    """Another holder runs a coordinated task of this kind; the message says who, and until when its lease lasts."""
 
 
 class OutcomeUnknownError(PolarisError):

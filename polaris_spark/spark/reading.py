@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -53,9 +53,9 @@ class ReadStore:
         """Every realm, by name."""
         return Realms(self.backend, SystemClock()).all()
 
-    def objects(self, instance: str) -> ObjectStore:
-        """The objects of the realm with that instance id."""
-        return ObjectStore(self.backend, instance, process_cache(), store_key=self._key)
+    def objects(self, instance: str, revisions: Mapping[str, int] | None = None) -> ObjectStore:
+        """The objects of the realm with that instance id; whoever writes some gives the `revisions` it allows."""
+        return ObjectStore(self.backend, instance, process_cache(), store_key=self._key, revisions=revisions)
 
 
 class RealmReader:

@@ -21,7 +21,13 @@ import msgspec
 
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import Clock
-from polaris_spark.errors import InputError, OutcomeUnknownError, PolarisError, StateError, TryAgainError
+from polaris_spark.errors import (
+    InputError,
+    OutcomeUnknownError,
+    PolarisError,
+    TaskLostError,
+    TaskRunningError,
+)
 from polaris_spark.store.references import new_version
 from polaris_spark.system.leases import BEHIND_MS
 from polaris_spark.system.stores import system_references
@@ -48,14 +54,6 @@ class TaskRecord(msgspec.Struct, frozen=True):
     released: bool = False
     outcome: str = ""
     """What the run said of its end; empty while it runs, and if it ended without a word."""
-
-
-class TaskRunningError(TryAgainError):
-    """Another holder runs a task of this kind; the message says who, and until when its lease lasts."""
-
-
-class TaskLostError(StateError):
-    """The lease of a task ended and another holder took it over; its work goes on there."""
 
 
 class Tasks:

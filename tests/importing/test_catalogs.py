@@ -13,9 +13,9 @@ from pyiceberg.types import LongType, NestedField
 
 from polaris_spark.catalog.importing import sql
 from polaris_spark.catalog.importing.opening import SOURCES, Scrubber, open_source
-from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, SourceError
+from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
 from polaris_spark.catalog.rows import TABLE, VIEW
-from polaris_spark.errors import InputError
+from polaris_spark.errors import InputError, SourceError
 from tests.importing.support import run, statuses, table_in, view_metadata, write
 from tests.rest.client import Client, path, view
 

@@ -15,8 +15,8 @@ from polaris_spark.catalog.importing.importer import ImportOptions
 from polaris_spark.catalog.importing.jobs import TASK, import_source
 from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
 from polaris_spark.catalog.rows import TABLE, VIEW
-from polaris_spark.errors import InputError, TryAgainError
-from polaris_spark.system.tasks import TaskRunningError, Tasks
+from polaris_spark.errors import InputError, TaskRunningError, TryAgainError
+from polaris_spark.system.tasks import Tasks
 from tests.importing.support import (
     Entries,
     run,

@@ -14,10 +14,10 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import ManualClock, SystemClock
-from polaris_spark.errors import InputError, TryAgainError
+from polaris_spark.errors import InputError, TaskLostError, TaskRunningError, TryAgainError
 from polaris_spark.system.leases import BEHIND_MS
 from polaris_spark.system.stores import open_store
-from polaris_spark.system.tasks import TASK_MS, HeldTask, TaskLostError, TaskRunningError, Tasks
+from polaris_spark.system.tasks import TASK_MS, HeldTask, Tasks
 from polaris_spark.testing.processes import in_threads
 
 _numbers = count()

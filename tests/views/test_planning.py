@@ -224,3 +224,12 @@ def test_dotted_names_are_read_back(levels: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("text", [".", "a.", ".a", "a..b", "`", "`a", "`a`b", "`plain`"])
 def test_texts_that_name_no_namespace_are_known(text: str) -> None:
     assert parse_dotted(text) is None
+
+
+def test_snapshots_are_counted_by_snapshot_whatever_columns_are_asked_for(shop: Catalog) -> None:
+    source = PolarisObjects({"view": "snapshots", "store": shop.store})
+    schema = source.schema()
+    names = type(schema)([schema["namespace"], schema["name"]])
+    expected = [(row["namespace"], row["name"]) for row in rows("snapshots", store=shop.store)]
+    found = [tuple(row.values()) for b in batches(source.reader(names)) for row in b.to_pylist()]
+    assert sorted(found) == sorted(expected)

@@ -9,8 +9,9 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import SNAPSHOT_LOADING_MODE, Endpoints, IdentifierKind, RestCatalog
 
 from polaris_spark.catalog.entities import NamespaceName
-from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, SourceError
+from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
 from polaris_spark.catalog.rows import TABLE, VIEW
+from polaris_spark.errors import SourceError
 
 
 class PyIcebergTables:

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from polaris_spark.catalog.files import Files, absolute
-from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, SourceError
+from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
 from polaris_spark.catalog.importing.trees import Directory, lister
 from polaris_spark.catalog.rows import TABLE
-from polaris_spark.errors import BadRequestError
+from polaris_spark.errors import BadRequestError, SourceError
 
 METADATA = "metadata"
 HINT = "version-hint.text"

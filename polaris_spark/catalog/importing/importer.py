@@ -31,12 +31,12 @@ from polaris_spark.catalog.importing.placing import (
     Properties,
 )
 from polaris_spark.catalog.importing.reading import Portion, Result, Wanted
-from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, Source, SourceError
+from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, Source
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded, id_from
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State
-from polaris_spark.errors import CorruptionError, InputError, PolarisError
+from polaris_spark.errors import CorruptionError, InputError, PolarisError, SourceError
 from polaris_spark.ids import MAX_ID
 
 WAVE = 4_000

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from polaris_spark.catalog.importing.catalogs import PyIcebergTables
 from polaris_spark.catalog.importing.directory import DirectoryTree
-from polaris_spark.catalog.importing.sources import Source, SourceError
+from polaris_spark.catalog.importing.sources import Source
 from polaris_spark.catalog.importing.sql import SqlTables
 from polaris_spark.errors import InputError
 
@@ -112,6 +112,3 @@ def _refuse_password(location: str) -> None:
 def _require(location: str, source: str) -> None:
     if not location:
         raise InputError(f"a {source} source needs a location")
-
-
-__all__ = ["SOURCES", "Scrubber", "SourceError", "open_source", "resolved"]

@@ -37,7 +37,3 @@ class Source(Protocol):
             Exception: whatever its library raises; what was listed before is good.
         """
         ...
-
-
-class SourceError(Exception):
-    """A source that cannot be listed, or not any further."""

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.catalog.entities import NamespaceName
-from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, SourceError
+from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
 from polaris_spark.catalog.rows import TABLE, VIEW
-from polaris_spark.errors import MissingLibraryError
+from polaris_spark.errors import MissingLibraryError, SourceError
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from polaris_spark.catalog.files import local_path
-from polaris_spark.catalog.importing.sources import SourceError
+from polaris_spark.errors import SourceError
 
 
 class Directory(NamedTuple):

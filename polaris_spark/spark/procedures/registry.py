@@ -10,7 +10,7 @@ from typing import Any
 
 from polaris_spark.errors import InputError
 from polaris_spark.rest.session import Session
-from polaris_spark.spark.procedures import export_metadata, storage_summary
+from polaris_spark.spark.procedures import export_metadata, import_catalog, storage_summary
 from polaris_spark.spark.procedures.procedure import Call, Procedure
 
 logger = logging.getLogger(__name__)
@@ -18,7 +18,12 @@ logger = logging.getLogger(__name__)
 GROUP = "polaris_spark.procedures"
 """The entry-point group of procedures: each entry's value is a `Procedure`, its name is of no concern."""
 
-BUILT_IN = (export_metadata.PROCEDURE, storage_summary.PROCEDURE)
+BUILT_IN = (
+    export_metadata.PROCEDURE,
+    import_catalog.IMPORT,
+    import_catalog.LOAD,
+    storage_summary.PROCEDURE,
+)
 """The procedures of this package."""
 
 

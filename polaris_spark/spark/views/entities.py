@@ -314,6 +314,8 @@ class EntityView(View[NamesTask, R], Generic[R]):
     """A view with rows for entities of one kind."""
 
     kind: ClassVar[bytes]
+    one_each: ClassVar[bool] = True
+    """Whether every entity has one row, so that the index alone can say how many there are."""
 
     def plan(self, request: Request) -> list[Weighted[NamesTask]]:
         return plan_names(request, self.kind, self.rows_per_partition)
@@ -324,7 +326,7 @@ class EntityView(View[NamesTask, R], Generic[R]):
     def read(
         self, store: ReadStore, tasks: Sequence[NamesTask], columns: Sequence[Column[R]]
     ) -> Iterator[pa.RecordBatch]:
-        if any(column.needs for column in columns):
+        if not self.one_each or any(column.needs for column in columns):
             return super().read(store, tasks, columns)
         entries = (entry for task in tasks for entry in self._named(store, task))
         return batches(cast("Sequence[Column[Named]]", columns), entries, lambda entry: 128 + len(entry.key))

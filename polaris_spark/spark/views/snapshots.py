@@ -60,6 +60,7 @@ class Snapshots(EntityView[SnapshotRow]):
     name = "snapshots"
     comment = "Snapshots of every table, one row each"
     kind = TABLE
+    one_each = False
     rows_per_partition = 100
     columns = (
         *IDENTITY,

@@ -10,11 +10,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from polaris_spark.testing.bench import adapter, bridge, commits, jdbc, listing, loading
+from polaris_spark.testing.bench import adapter, bridge, commits, imports, jdbc, listing, loading
 from polaris_spark.testing.bench.catalogs import Ours, PyIceberg
 from polaris_spark.testing.bench.measuring import Figure, machine
 
-PARTS = ("commits", "loading", "listing", "bridge", "jdbc", "pyiceberg")
+PARTS = ("commits", "loading", "listing", "bridge", "jdbc", "pyiceberg", "imports")
 
 
 def main() -> None:
@@ -50,6 +50,8 @@ def _measure(folder: Path, asked: argparse.Namespace) -> list[Figure]:
         figures += jdbc.measure(folder, rounds=asked.rounds)
     if "pyiceberg" in parts:
         figures += adapter.measure(folder, rounds=asked.rounds, calls=asked.calls)
+    if "imports" in parts:
+        figures += imports.measure(folder, rounds=asked.rounds, lazily=asked.tables)
     return figures
 
 

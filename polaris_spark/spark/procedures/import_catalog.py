@@ -1,0 +1,119 @@
+"""`import_catalog` and `load_imported`: tables and views of other catalogs, and those that were imported unread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from polaris_spark.catalog.importing.importer import ImportOptions, Row
+from polaris_spark.catalog.importing.jobs import import_source, load_imported
+from polaris_spark.catalog.importing.opening import Scrubber, open_source
+from polaris_spark.errors import InputError, PolarisError
+from polaris_spark.spark.jobs.importing import SparkRun
+from polaris_spark.spark.options import location_of
+from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.spark.views.identifiers import parse_dotted
+
+_COLUMNS = tuple(
+    Column(name, "STRING") for name in ("namespace", "name", "kind", "metadata_location", "status", "message")
+)
+_CHOICE = (
+    Parameter("namespaces", "ARRAY<STRING>", "only these namespaces of the source, and those below them"),
+    Parameter("include", "ARRAY<STRING>", "only tables and views with names such as sales.*"),
+)
+_HOW = (
+    Parameter("dry_run", "BOOLEAN", "say what would be done, and do nothing"),
+    Parameter("parallelism", "INT", "portions that the work is cut into"),
+)
+
+
+def _import(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    options = {k: v for k, v in given.get("options", {}).items() if v is not None}
+    session = call.session
+    files = dict(session.properties.other)
+    scrub = Scrubber(options)
+    try:
+        source = open_source(given["source"].lower(), given.get("location", ""), options, files)
+        lazy = given.get("lazy", False)
+        run = None if lazy else _run(call)
+        wanted = _options(given, run)._replace(
+            into=_namespace(given.get("into", "")), lazy=lazy, overwrite=given.get("overwrite", False)
+        )
+        rows = import_source(
+            session.catalog, source, principal=session.principal, options=wanted, run=run, check=call.check
+        )
+    except PolarisError as error:
+        if scrub(str(error)) == str(error):
+            raise
+        raise InputError(scrub(str(error))) from None
+    return [_scrubbed(row, scrub) for row in rows]
+
+
+def _load(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    session, run = call.session, _run(call)
+    return load_imported(
+        session.catalog, principal=session.principal, options=_options(given, run), run=run, check=call.check
+    )
+
+
+def _options(given: Mapping[str, Any], run: SparkRun | None) -> ImportOptions:
+    default = ImportOptions().parallelism if run is None else run.portions
+    return ImportOptions(
+        namespaces=[one for one in given.get("namespaces", ()) if one],
+        include=[one for one in given.get("include", ()) if one],
+        dry_run=given.get("dry_run", False),
+        parallelism=given.get("parallelism", default),
+    )
+
+
+def _run(call: Call) -> SparkRun | None:
+    """The Spark job; None where threads of this process are to do it: without Spark, or with a store in memory."""
+    session = call.session
+    if session.properties.store.scheme == "memory" or not call.has_spark:
+        return None
+    return SparkRun(
+        call.spark(),
+        location_of(session.properties).resolved(),
+        realm=session.properties.realm,
+        instance=session.catalog.references.store.realm,
+        file_options=session.properties.other,
+    )
+
+
+def _namespace(text: str) -> tuple[str, ...]:
+    path = parse_dotted(text) if text else ()
+    if path is None:
+        raise InputError(f"{text!r} is no namespace")
+    return path
+
+
+def _scrubbed(row: Row, scrub: Callable[[str], str]) -> Row:
+    return row if row.message is None else row._replace(message=scrub(row.message))
+
+
+IMPORT = Procedure(
+    name="import_catalog",
+    parameters=(
+        Parameter("source", "STRING", "directory, hadoop, sql (or jdbc), rest, or pyiceberg", required=True),
+        Parameter("location", "STRING", "root of the tree, or URI of the catalog"),
+        Parameter("options", "MAP<STRING,STRING>", "options of the source; values may be env:NAME"),
+        Parameter("into", "STRING", "namespace below which everything is put"),
+        *_CHOICE,
+        Parameter("lazy", "BOOLEAN", "register locations only; metadata is loaded on first use"),
+        Parameter("overwrite", "BOOLEAN", "replace what has the name but another metadata file"),
+        *_HOW,
+    ),
+    columns=_COLUMNS,
+    run=_import,
+    comment="Imports tables and views by their metadata files from another catalog or a directory tree.",
+    uses_spark=True,
+)
+
+LOAD = Procedure(
+    name="load_imported",
+    parameters=(*_CHOICE, *_HOW),
+    columns=_COLUMNS,
+    run=_load,
+    comment="Loads the metadata of tables and views that a lazy import registered.",
+    uses_spark=True,
+)
