@@ -142,6 +142,8 @@ class Properties:
     metrics_reports: int = 10_000
     append_rebase: bool = False
     """The property `polaris.append-rebase`, named as tables name it."""
+    schema_merge: bool = False
+    """The property `polaris.schema-merge`, named as tables name it."""
     other: Mapping[str, str] = field(default_factory=dict)
     """Properties that are not ours, Iceberg's own among them, as they were given."""
 
@@ -264,6 +266,7 @@ _PARSERS = {
     "cache-bytes": size_bytes,
     "metrics-reports": _count,
     "polaris.append-rebase": _flag,
+    "polaris.schema-merge": _flag,
 }
 
 _ICEBERG = frozenset(

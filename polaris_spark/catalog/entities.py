@@ -58,6 +58,8 @@ class Context(NamedTuple):
     """Reads the manifest lists of appends that are rebased; without it none are."""
     append_rebase: bool = False
     """Whether appends are rebased to tables that do not say themselves."""
+    schema_merge: bool = False
+    """Whether columns added at once are merged in tables that do not say themselves."""
     allowed: tuple[tuple[str, ...], ...] | None = None
     """Segments of the locations below which clients may have files read and written; None allows all."""
 

@@ -5,7 +5,7 @@
 | properties set or removed | nothing of other properties | all; of the same property, the last one counts |
 | location, statistics, snapshots removed | nothing of others | all |
 | a branch or tag made, moved or removed | its own old snapshot | all that leave that branch or tag alone |
-| optional columns added | the current schema, the last column id | columns added with other names: merged here |
+| optional columns added | the current schema, the last column id | others' columns, if `polaris.schema-merge` is true |
 | an append | the branch's head | appends, if `polaris.append-rebase` is true: `rebasing` |
 | everything else | what it depends on | those that leave that alone; else the ordinary conflict (409) |
 
@@ -14,7 +14,8 @@ additions: every column of it as it was and in the same order, anything new opti
 Columns that are new in the same struct differ in name, upper and lower case being the same. The request's new columns
 then get new ids after the last one, in the order of those that they were sent with, exactly as the client's own retry
 would number them. That is safe because nothing can refer to the ids that were sent: the request holds nothing else but
-properties, other than the name mapping.
+properties, other than the name mapping. It is off by default, because Iceberg's clients are promised a conflict: with
+it, the ids that a client chose are not the ones that its columns get.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from polaris_spark.catalog.metadata.table_updates import FORMAT_VERSION
 from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.errors import BadRequestError, CommitFailedError
 
+SCHEMA_MERGE = "polaris.schema-merge"
+"""Property of tables and catalogs: whether columns that two clients add at once are merged."""
+
 NAME_MAPPING = "schema.name-mapping.default"
 """The property that names columns by their ids."""
 
@@ -46,6 +50,12 @@ _NESTED = ("fields", "element", "key", "value")
 
 class _OverlapError(Exception):
     """The additions cannot be merged."""
+
+
+def is_on(properties: dict[str, str], name: str, *, default: bool) -> bool:
+    """Whether a table with these properties has a switch on; `default` is what the catalog says."""
+    value = properties.get(name)
+    return default if value is None else value.strip().lower() == "true"
 
 
 def merged(draft: TableDraft, requirements: Sequence[Json], updates: Sequence[Json]) -> list[Json] | None:

@@ -132,12 +132,6 @@ def _is_of_properties(update: Json) -> bool:
     return update.get("action") in _PROPERTY_ACTIONS and FORMAT_VERSION not in changed
 
 
-def is_allowed(properties: dict[str, str], *, default: bool) -> bool:
-    """Whether appends to a table with these properties are rebased; `default` is what the catalog says."""
-    value = properties.get(APPEND_REBASE)
-    return default if value is None else value.strip().lower() == "true"
-
-
 def needed_lists(draft: TableDraft, append: Append) -> list[str]:
     """The locations of the manifest lists that rebasing reads: the append's, its parent's and the head's."""
     if not _is_in_table(draft, append.manifest_list):

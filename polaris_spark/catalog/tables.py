@@ -17,7 +17,7 @@ from polaris_spark.catalog.entities import (
     table_key,
 )
 from polaris_spark.catalog.manifest_files import ManifestFiles
-from polaris_spark.catalog.merging import merged
+from polaris_spark.catalog.merging import SCHEMA_MERGE, is_on, merged
 from polaris_spark.catalog.metadata import (
     TableDraft,
     apply_all,
@@ -29,10 +29,10 @@ from polaris_spark.catalog.metadata import (
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rebasing import (
+    APPEND_REBASE,
     Append,
     NotRebasedError,
     find_append,
-    is_allowed,
     is_behind,
     needed_lists,
     rebase,
@@ -155,7 +155,9 @@ class CommitTable(TableChange):
             PrepareAgain: that depends on files that were not read.
         """
         draft = TableDraft.of(before, state, now_ms=prepared.now)
-        updates = merged(draft, self.requirements, self.updates)
+        updates = None
+        if is_on(draft.properties, SCHEMA_MERGE, default=self.context.schema_merge):
+            updates = merged(draft, self.requirements, self.updates)
         if updates is None and self.append is not None:
             updates = self._rebased(state, draft, self.append, prepared, conflict)
         if updates is None:
@@ -169,7 +171,7 @@ class CommitTable(TableChange):
         self, state: State, draft: TableDraft, append: Append, prepared: Prepared, conflict: CommitFailedError
     ) -> list[dict[str, Any]] | None:
         files = self.context.manifest_files
-        if files is None or not is_allowed(draft.properties, default=self.context.append_rebase):
+        if files is None or not is_on(draft.properties, APPEND_REBASE, default=self.context.append_rebase):
             return None
         for requirement in self.requirements:
             if requirement is not append.requirement:
@@ -200,7 +202,7 @@ class CommitTable(TableChange):
             return {}
         table = view.get(entry.pointer, Table)
         draft = TableDraft.of(table, view, now_ms=0)
-        if not is_allowed(table.properties, default=self.context.append_rebase) or (
+        if not is_on(table.properties, APPEND_REBASE, default=self.context.append_rebase) or (
             self.preparations == 1 and not is_behind(draft, append)
         ):
             return {}

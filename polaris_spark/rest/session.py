@@ -234,6 +234,7 @@ def _context(properties: Properties, row: CatalogRow, context: Context) -> Conte
         shared_locations=row.properties.get(SHARED_LOCATIONS) == "allow",
         manifest_files=process_manifest_files(dict(properties.other)),
         append_rebase=properties.append_rebase,
+        schema_merge=properties.schema_merge,
     )
 
 

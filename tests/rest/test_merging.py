@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from pyiceberg.types import LongType, StringType
 
 from tests.rest.appends import appendable, attempt, new_append, send
 from tests.rest.client import Client, Json, set_properties
+from tests.rest.conftest import Open
 from tests.rest.icebergs import open_table
 
 SCHEMA: Json = {
@@ -43,6 +46,14 @@ SCHEMA: Json = {
         },
     ],
 }
+
+
+@pytest.fixture
+def catalog(opened: Open, warehouse: Path) -> Client:
+    """A catalog that merges columns, with the empty namespace `db`."""
+    client = opened(f"memory:{uuid4()}", warehouse, **{"polaris.schema-merge": True})
+    client.namespace("db")
+    return client
 
 
 @pytest.fixture
@@ -240,6 +251,18 @@ def test_additions_with_data_written_under_their_ids_are_a_conflict(catalog: Cli
     ]
     made.requirements.append({"type": "assert-current-schema-id", "current-schema-id": 0})
     assert send(catalog, made).status == 409
+
+
+@pytest.mark.parametrize("by", ["catalog", "table"])
+def test_columns_are_merged_only_where_that_is_on(opened: Open, warehouse: Path, by: str) -> None:
+    client = opened(f"memory:{uuid4()}", warehouse, **{"polaris.schema-merge": by == "table"})
+    client.namespace("db")
+    properties = {"polaris.schema-merge": "false"} if by == "table" else {}
+    base = client.create("t", schema=SCHEMA, properties=properties)["metadata"]
+    evolve(client, base, with_columns(base, column("theirs")))
+    assert evolve(client, base, with_columns(base, column("mine"))).kind == (409, "CommitFailedException")
+    client.set("t", **{"polaris.schema-merge": "true"})
+    assert evolve(client, base, with_columns(base, column("mine"))).status == 200
 
 
 # What needs no merging, because it requires nothing of what others change
