@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from polaris_spark.catalog.metadata.rows import NewId, NewRows, Numbered, ObjectReader, Piece
@@ -16,7 +16,7 @@ _KEY_BYTES = 8
 class NumberedPieces:
     """Schemas, specs, sort orders or view versions of a draft, in their order."""
 
-    __slots__ = ("_base", "_changed", "_cls", "_pointers", "_reader", "_texts", "_values")
+    __slots__ = ("_base", "_changed", "_cls", "_forms", "_pointers", "_reader", "_texts", "_values")
 
     def __init__(self, cls: type[Piece], base: tuple[Numbered, ...], reader: ObjectReader) -> None:
         self._cls = cls
@@ -26,6 +26,7 @@ class NumberedPieces:
         self._pointers = {numbered.id: numbered.piece for numbered in base}
         self._values: dict[int, Json] = {}
         self._texts: dict[int, bytes] = {}
+        self._forms: dict[int, object] = {}
 
     def __contains__(self, id: int) -> bool:
         return id in self._pointers
@@ -60,6 +61,20 @@ class NumberedPieces:
                     self._values[id] = decode(found[pointer].text)
         return [(id, self.get(id) or {}) for id in self._pointers]
 
+    def like(self, value: Json, form: Callable[[Json], object]) -> int | None:
+        """The number of the first piece that has the same form as `value`; None if there is none.
+
+        Args:
+            form: what is compared of a piece; always the same function, since what it gave is kept.
+        """
+        wanted = form(value)
+        for id, other in self.all():
+            if id not in self._forms:
+                self._forms[id] = form(other)
+            if self._forms[id] == wanted:
+                return id
+        return None
+
     def add(self, id: int, value: Json, text: bytes | None = None) -> None:
         """Add a piece; `text` is what to keep where it is known.
 
@@ -77,7 +92,7 @@ class NumberedPieces:
         """Remove the pieces with these numbers."""
         self._changed = True
         for id in ids:
-            for held in (self._pointers, self._values, self._texts):
+            for held in (self._pointers, self._values, self._texts, self._forms):
                 held.pop(id, None)
 
     def keep(self, ids: Sequence[int]) -> None:

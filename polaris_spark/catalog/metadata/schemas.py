@@ -219,9 +219,11 @@ def check_format(index: SchemaIndex, format_version: int) -> None:
         )
 
 
-def same_schema(one: Json, other: Json) -> bool:
-    """Whether two schemas differ in nothing but their id. Fields that this release does not know count."""
-    return _comparable(one) == _comparable(other)
+def schema_form(schema: Json) -> object:
+    """What schemas that differ in nothing but their id have in common. Fields that this release does not know count."""
+    identifiers = frozenset(schema.get("identifier-field-ids") or ())
+    made = _without_case(normal_schema(schema))
+    return {**made, "schema-id": None, "identifier-field-ids": identifiers}
 
 
 def fresh_ids(
@@ -328,12 +330,6 @@ def _parametric_text(kind: str, parts: list[str]) -> str:
     if named not in _EDGE_ALGORITHMS:
         raise invalid(f"Invalid edge interpolation algorithm: {algorithm[0]}")
     return f"geography({crs}, {named})"
-
-
-def _comparable(schema: Json) -> Json:
-    identifiers = frozenset(schema.get("identifier-field-ids") or ())
-    made = _without_case(normal_schema(schema))
-    return {**made, "schema-id": None, "identifier-field-ids": identifiers}
 
 
 def _without_case(type: Any) -> Any:

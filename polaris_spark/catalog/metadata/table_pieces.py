@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polaris_spark.catalog.metadata.draft import TableDraft
-from polaris_spark.catalog.metadata.schemas import SchemaIndex, check_format, normal_schema, same_schema
+from polaris_spark.catalog.metadata.schemas import SchemaIndex, check_format, normal_schema, schema_form
 from polaris_spark.catalog.metadata.texts import Json, get_int, get_longs, get_object, invalid, refused
 from polaris_spark.catalog.metadata.transforms import (
     FIRST_PARTITION_ID,
@@ -14,8 +14,8 @@ from polaris_spark.catalog.metadata.transforms import (
     last_field_id,
     read_sort_order,
     read_spec,
-    same_sort_order,
-    same_spec,
+    sort_order_form,
+    spec_form,
     with_field_ids,
 )
 
@@ -30,7 +30,7 @@ def add_schema(draft: TableDraft, update: Json) -> None:
     check_format(index, draft.format_version)
     last_column_id = max(draft.last_column_id, index.highest_id)
     known = draft.schemas.all()
-    id = next((id for id, other in known if same_schema(other, schema)), None)
+    id = draft.schemas.like(schema, schema_form)
     if id is not None and last_column_id == draft.last_column_id:
         if draft.last_added_schema_id is not None:
             draft.last_added_schema_id = id if ("add-schema", id) in draft.changes else None
@@ -80,7 +80,7 @@ def add_spec(draft: TableDraft, update: Json) -> None:
     schema = draft.current_schema()
     check_names(spec, schema)
     check_spec(spec, schema)
-    id = next((id for id, other in known if same_spec(other, spec)), None)
+    id = draft.specs.like(spec, spec_form)
     if id is not None:
         if ("add-spec", draft.last_added_spec_id) not in draft.changes:
             id = None
@@ -123,7 +123,7 @@ def add_sort_order(draft: TableDraft, update: Json) -> None:
     order = read_sort_order(get_object(update, "sort-order"))
     check_sort_order(order, draft.current_schema())
     known = draft.sort_orders.all()
-    id = next((id for id, other in known if same_sort_order(other, order)), None)
+    id = draft.sort_orders.like(order, sort_order_form)
     if id is not None:
         if ("add-sort-order", draft.last_added_sort_order_id) not in draft.changes:
             id = None

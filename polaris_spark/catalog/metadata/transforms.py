@@ -175,14 +175,14 @@ def read_sort_order(order: Json) -> Json:
     return {**order, "fields": fields}
 
 
-def same_spec(one: Json, other: Json) -> bool:
-    """Whether two specs partition alike: sources, transforms and names in the same order."""
-    return _each(one, _partition_key) == _each(other, _partition_key)
+def spec_form(spec: Json) -> object:
+    """What specs that partition alike have in common: sources, transforms and names in the same order."""
+    return _each(spec, _partition_key)
 
 
-def same_sort_order(one: Json, other: Json) -> bool:
-    """Whether two sort orders sort alike."""
-    return _each(one, _sort_key) == _each(other, _sort_key)
+def sort_order_form(order: Json) -> object:
+    """What orders that sort alike have in common."""
+    return _each(order, _sort_key)
 
 
 def has_sequential_ids(spec: Json) -> bool:

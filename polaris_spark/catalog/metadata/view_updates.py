@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 from polaris_spark.catalog.metadata.requirements import failed, same_uuid
 from polaris_spark.catalog.metadata.rows import NO_OBJECTS
-from polaris_spark.catalog.metadata.schemas import SchemaIndex, normal_schema, same_schema
+from polaris_spark.catalog.metadata.schemas import SchemaIndex, normal_schema, schema_form
 from polaris_spark.catalog.metadata.table_updates import newer_name, strip_trailing_slash
 from polaris_spark.catalog.metadata.texts import (
     Json,
@@ -140,7 +140,7 @@ def _add_schema(draft: ViewDraft, update: Json) -> None:
     schema = get_object(update, "schema")
     SchemaIndex(schema)
     known = draft.schemas.all()
-    if any(same_schema(other, schema) for _, other in known):
+    if draft.schemas.like(schema, schema_form) is not None:
         return
     id = max([0, *(other + 1 for other, _ in known)])
     draft.schemas.add(id, {**normal_schema(schema), "schema-id": id})
