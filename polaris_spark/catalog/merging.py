@@ -29,7 +29,7 @@ from polaris_spark.catalog.metadata.requirements import check
 from polaris_spark.catalog.metadata.schemas import SchemaIndex, renumbered
 from polaris_spark.catalog.metadata.table_pieces import LAST_ADDED
 from polaris_spark.catalog.metadata.table_updates import FORMAT_VERSION
-from polaris_spark.catalog.metadata.texts import Json
+from polaris_spark.catalog.metadata.texts import Json, get_int
 from polaris_spark.errors import BadRequestError, CommitFailedError
 
 SCHEMA_MERGE = "polaris.schema-merge"
@@ -78,14 +78,16 @@ def merged(draft: TableDraft, requirements: Sequence[Json], updates: Sequence[Js
         or not all(_is_of_properties(update) for update in others)
     ):
         return None
-    base = draft.schemas.get(based_on[0].get("current-schema-id", -1))
-    if base is None:
-        return None
     try:
+        base = draft.schemas.get(get_int(based_on[0], "current-schema-id"))
+        if base is None:
+            return None
         for requirement in requirements:
             if requirement.get("type") not in _OF_SCHEMAS:
                 check(draft, requirement)
-        schema = _merge(draft, base, added[0].get("schema"))
+        asserted = [r for r in requirements if r.get("type") == "assert-last-assigned-field-id"]
+        after = max((get_int(r, "last-assigned-field-id") for r in asserted), default=0)
+        schema = _merge(draft, base, added[0].get("schema"), after)
     except (_OverlapError, BadRequestError, CommitFailedError):
         return None
     return [
@@ -101,12 +103,18 @@ def _is_of_properties(update: Json) -> bool:
     if update.get("action") == "remove-properties":
         return True
     changed = update.get("updates") or update.get("updated") or {}
-    return update.get("action") == "set-properties" and not {NAME_MAPPING, FORMAT_VERSION} & set(changed)
+    return (
+        update.get("action") == "set-properties"
+        and isinstance(changed, dict)
+        and not {NAME_MAPPING, FORMAT_VERSION} & changed.keys()
+    )
 
 
-def _merge(draft: TableDraft, base: Json, sent: Any) -> Json:
+def _merge(draft: TableDraft, base: Json, sent: Any, after: int) -> Json:
     """The current schema with the columns that the sent one adds to the base.
 
+    Args:
+        after: new columns have ids after it; another is a column that was dropped, to be there again under its id.
     Raises:
         _OverlapError: there is more to it than additions, or they overlap.
         BadRequestError: a schema is malformed.
@@ -118,6 +126,7 @@ def _merge(draft: TableDraft, base: Json, sent: Any) -> Json:
     theirs = SchemaIndex(current)
     if not known.identifiers == mine.identifiers == theirs.identifiers:
         raise _OverlapError
+    _require(all(id > after for id in mine.by_id.keys() - known.by_id.keys()))
     fresh = count(draft.last_column_id + 1)
     ids = {id: id if id in known.by_id else next(fresh) for id in sorted(mine.by_id)}
     plain = [

@@ -100,7 +100,9 @@ def find_append(requirements: Sequence[Json], updates: Sequence[Json]) -> Append
     if len(added) != 1:
         return None
     moved = [update for update in updates if update.get("action") == "set-snapshot-ref"]
-    others = [update for update in updates if update not in added and update not in moved]
+    others = [
+        update for update in updates if update.get("action") not in ("add-snapshot", "set-snapshot-ref")
+    ]
     if len(moved) != 1 or not all(_is_of_properties(update) for update in others):
         return None
     snapshot, reference = added[0].get("snapshot"), moved[0]
@@ -129,7 +131,11 @@ def find_append(requirements: Sequence[Json], updates: Sequence[Json]) -> Append
 
 def _is_of_properties(update: Json) -> bool:
     changed = update.get("updates") or update.get("updated") or {}
-    return update.get("action") in _PROPERTY_ACTIONS and FORMAT_VERSION not in changed
+    return (
+        update.get("action") in _PROPERTY_ACTIONS
+        and isinstance(changed, dict)
+        and FORMAT_VERSION not in changed
+    )
 
 
 def needed_lists(draft: TableDraft, append: Append) -> list[str]:
@@ -170,6 +176,12 @@ def rebase(
         mine = read(append.manifest_list)
         new = _new_manifests(draft, append, mine, read)
         old = None if head is None else read(_list_of(head))
+        if old is not None and old.format_version != draft.format_version:
+            # Its manifests still lack what the table's version adds to them: row ids, which the client gives out.
+            raise NotRebasedError(
+                f"the manifest list of {append.branch} is of format version {old.format_version}, "
+                f"not {draft.format_version}"
+            )
         if old is not None and any(manifest[avro.PATH] in old for manifest in new):
             raise NotRebasedError("a manifest that it adds is in the branch already")
         return _combine(draft, append, updates, mine, new, head, old, unique)
@@ -179,7 +191,10 @@ def rebase(
 
 def _is_in_table(draft: TableDraft, location: str) -> bool:
     """Whether a file lies where the table's files lie; a request is not to make the catalog read others."""
-    parts = locations.segments(location)
+    try:
+        parts = locations.segments(location)
+    except BadRequestError:
+        return False
     return any(parts[: len(place)] == place for place in locations.owned(draft.location, draft.properties))
 
 

@@ -194,6 +194,7 @@ OVERLAPS = {
     "a dropped column": lambda base: {**base["schemas"][0], "fields": base["schemas"][0]["fields"][:1]},
     "moved columns": lambda base: {**base["schemas"][0], "fields": base["schemas"][0]["fields"][::-1]},
     "a full name that is there": lambda base: with_columns(base, column("s.theirs")),
+    "a dropped column that is to be there again": lambda base: with_columns(base, column("back", 4)),
     "a thing unknown": lambda base: {**with_columns(base, column("mine")), "new-thing": 1},
 }
 
@@ -239,6 +240,29 @@ def test_additions_whose_ids_something_else_may_name_are_a_conflict(
 ) -> None:
     evolve(catalog, base, with_columns(base, column("theirs")))
     assert evolve(catalog, base, with_columns(base, column("mine")), MORE[what]).status == 409
+
+
+@pytest.mark.parametrize("updates", [5, "x", [["a"]], [{}]])
+def test_what_is_no_map_of_properties_is_no_server_error(
+    catalog: Client, base: Json, updates: object
+) -> None:
+    evolve(catalog, base, with_columns(base, column("theirs")))
+    more = {"action": "set-properties", "updates": updates}
+    assert evolve(catalog, base, with_columns(base, column("mine")), more).status == 409
+
+
+@pytest.mark.parametrize("id", [{}, [], "0", 1.5, True])
+def test_what_is_no_schema_id_is_no_server_error(catalog: Client, base: Json, id: object) -> None:
+    answer = catalog.commit(
+        "t",
+        {"action": "add-schema", "schema": with_columns(base, column("mine"))},
+        {"action": "set-current-schema", "schema-id": -1},
+        requirements=(
+            {"type": "assert-last-assigned-field-id", "last-assigned-field-id": 99},
+            {"type": "assert-current-schema-id", "current-schema-id": id},
+        ),
+    )
+    assert answer.status == 409
 
 
 def test_additions_with_data_written_under_their_ids_are_a_conflict(catalog: Client) -> None:

@@ -325,6 +325,16 @@ def test_an_append_made_before_a_format_upgrade_is_not_rebased(catalog: Client, 
     assert "is of format version 2, not 3" in refusal(catalog, made)
 
 
+def test_a_branch_whose_manifests_got_no_row_ids_yet_is_not_appended_to(catalog: Client) -> None:
+    older = attempt(appendable(catalog, version=2), new_append(2, branch="dev"))
+    accepted(catalog, older)
+    catalog.commit("t", {"action": "upgrade-format-version", "format-version": 3})
+    made = attempt(load(catalog), new_append(1))
+    to = {"ref-name": "main", "type": "branch", "snapshot-id": older.snapshot["snapshot-id"]}
+    catalog.commit("t", {"action": "set-snapshot-ref", **to})
+    assert "list of main is of format version 2, not 3" in refusal(catalog, made)
+
+
 def test_encrypted_manifest_lists_are_not_rebased(catalog: Client, base: Json) -> None:
     assert "encrypted" in refusal(catalog, attempt(base, new_append(1)).changed(key_id="k"))
     catalog.set("t", **{"encryption.key-id": "k"})
@@ -345,6 +355,16 @@ def test_a_list_outside_of_the_table_is_not_read(catalog: Client, base: Json, tm
     made = attempt(base, new_append(1))
     elsewhere = appends.path_of(made.snapshot["manifest-list"]).rename(tmp_path / "list.avro")
     assert "outside of the table" in refusal(catalog, made.changed(manifest_list=f"file://{elsewhere}"))
+    assert "outside of the table" in refusal(catalog, made.changed(manifest_list="nowhere/../list.avro"))
+
+
+@pytest.mark.parametrize("updates", [5, "x", [["a"]]])
+def test_what_is_no_map_of_properties_is_no_server_error(
+    catalog: Client, base: Json, updates: object
+) -> None:
+    made = attempt(base, new_append(1))
+    made.updates.append({"action": "set-properties", "updates": updates})
+    assert send(catalog, made).status in (400, 409)
 
 
 def test_a_field_of_the_heads_list_that_the_appends_list_lacks_is_not_lost(
