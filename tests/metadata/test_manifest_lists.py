@@ -129,6 +129,23 @@ def test_a_file_that_is_cut_off_is_no_manifest_list(cut: int) -> None:
         print(avro.parse(written(manifest(1))[:cut]).manifests)
 
 
+def test_records_without_end_are_not_read() -> None:
+    empty = {"type": "record", "name": "r", "fields": [{"name": "p", "type": "null", "field-id": 500}]}
+    file = bytearray(written({"p": None}, schema=empty, codec="null"))
+    sync = file[-16:]
+    endless = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"  # 2**62 - 1, and no byte of data
+    start = file.index(sync) + 16
+    file[start:] = endless + b"\x00" + sync
+    with pytest.raises(BadRequestError, match="cannot hold so many records"):
+        avro.parse(bytes(file))
+
+
+def test_a_path_that_is_no_text_is_refused() -> None:
+    numbered = {"type": "record", "name": "r", "fields": [{"name": "p", "type": "long", "field-id": 500}]}
+    with pytest.raises(BadRequestError, match="records are something else"):
+        _ = avro.parse(written({"p": 1}, schema=numbered)).manifests
+
+
 def test_another_avro_file_is_no_manifest_list() -> None:
     other = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}
     with pytest.raises(BadRequestError, match="no manifest_path"):

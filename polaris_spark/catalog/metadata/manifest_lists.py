@@ -132,6 +132,9 @@ def parse(data: bytes) -> ManifestList:
             raise ValueError("its records have no manifest_path")
         found = cast("Iterable[Any]", reader)  # the types of fastavro leave `bytes_` out
         blocks = [Block(block.num_records, block.bytes_.getvalue()) for block in found]
+        # Any record takes more than a byte; one that takes none could be there without end.
+        if not all(0 <= block.count <= len(block.data) for block in blocks):
+            raise ValueError("its blocks cannot hold so many records")
         metadata = {key: value for key, value in reader.metadata.items() if not key.startswith("avro.")}
     except Exception as error:  # whatever a decoder raises on bytes that are something else
         raise BadRequestError(f"not a manifest list: {error}") from error
@@ -196,7 +199,7 @@ def _decode(like: ManifestList, data: bytes, count: int) -> tuple[Manifest, ...]
             found.append({key: value for name, key in names if (value := record[name]) is not None})
     except Exception as error:  # whatever a decoder raises on bytes that are something else
         raise BadRequestError(f"not a manifest list: {error}") from error
-    if stream.tell() != len(data) or not all(PATH in manifest for manifest in found):
+    if stream.tell() != len(data) or not all(isinstance(manifest.get(PATH), str) for manifest in found):
         raise BadRequestError("not a manifest list: its records are something else")
     return tuple(found)
 
