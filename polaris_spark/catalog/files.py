@@ -20,18 +20,12 @@ def local_path(location: str) -> Path | None:
     if location.startswith("/"):
         return Path(location)
     uri = urlsplit(location)
-    if uri.scheme != "file" or uri.netloc not in ("", "localhost"):
+    if uri.scheme != "file" or uri.netloc.lower() not in ("", "localhost"):
         return None
-    return (
-        Path(location.split(":", 1)[1].replace("//localhost", "", 1))
-        if uri.netloc
-        else Path(_strip(location))
-    )
-
-
-def _strip(location: str) -> str:
     path = location.split(":", 1)[1]
-    return "/" + path.lstrip("/")
+    if uri.netloc:
+        path = path[len("//") + len(uri.netloc) :]
+    return Path("/" + path.lstrip("/"))
 
 
 class Files:

@@ -53,6 +53,8 @@ def segments(location: str) -> tuple[str, ...]:
     scheme = uri.scheme.lower()
     path = uri.path + (f"?{uri.query}" if uri.query else "")
     unsound = not location.isprintable() or location != location.strip()
+    # `//host/path` is a path to a file system, and names a host to whoever reads it as a URI.
+    unsound = unsound or (not scheme and bool(uri.netloc))
     rootless = not uri.netloc and (scheme not in _NO_AUTHORITY or not path.strip("/") or path[0] != "/")
     if unsound or rootless:
         raise BadRequestError(f"location {location!r} is not an absolute path or URI")

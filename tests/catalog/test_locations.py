@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.locations import PATHS, segments
 from polaris_spark.errors import BadRequestError, InputError
 from tests.rest.client import (
@@ -86,6 +87,17 @@ def test_a_location_beside_anothers_is_free(catalog: Client, location: str) -> N
 def test_a_local_location_is_the_same_however_it_is_written(catalog: Client, location: str) -> None:
     assert status(catalog, "t", "file:///x/t") == 200
     assert status(catalog, "u", location) == 403
+
+
+@pytest.mark.parametrize("place", ["file://localhost/x/t", "file://LOCALHOST/x//t", "FILE:////x/t", "/x/t"])
+def test_a_local_file_lies_where_its_location_is_taken_to_be(place: str) -> None:
+    assert segments(place) == ("file://", "x", "t")
+    assert local_path(place) == Path("/x/t")
+
+
+def test_a_path_that_a_uri_would_read_as_a_host_is_refused() -> None:
+    with pytest.raises(BadRequestError, match="absolute path or URI"):
+        segments("//localhost/x/t")  # files under it lie in the directory /localhost
 
 
 @pytest.mark.parametrize("name", PATHS)

@@ -50,6 +50,7 @@ def unsound(folder: Path) -> list[str]:
         f"{folder}/warehouse/../x",
         f"file://{folder}/allowed/a/../../../etc",
         f"file://evil.example{folder}/allowed/x",
+        f"//localhost{folder}/warehouse/x",
         f"s3://{folder}/warehouse/x",
         "warehouse/x",
         "file:x",
