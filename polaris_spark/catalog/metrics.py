@@ -36,6 +36,9 @@ MAX_REPORT_BYTES: Final = 64 * 1024
 BATCH: Final = 500
 """Most reports of a batch."""
 
+BATCH_BYTES: Final = 2**20
+"""About how many characters of reports a batch holds, so that long ones do not fill the memory of their readers."""
+
 FLUSH_SECONDS: Final = 1.0
 """How long reports are collected before they are committed."""
 
@@ -100,7 +103,7 @@ def parse_report(text: str) -> Report:
     Raises:
         BadRequestError: it is no scan report or commit report, lacks a field, or is longer than `MAX_REPORT_BYTES`.
     """
-    if len(text) > MAX_REPORT_BYTES or len(text.encode()) > MAX_REPORT_BYTES:
+    if len(text) > MAX_REPORT_BYTES or len(text.encode(errors="surrogatepass")) > MAX_REPORT_BYTES:
         raise BadRequestError(f"a metrics report has at most {MAX_REPORT_BYTES} bytes")
     try:
         report = _decode(text)
@@ -187,21 +190,22 @@ class MetricsReports:
         self.keep = keep
         self._references = references
         self._name = metrics_reference(row)
-        self._guard = threading.Lock()
         self._begin()
 
     def _begin(self) -> None:
         self._process = os.getpid()
+        self._guard = threading.Lock()
         self._waiting: list[KeptReport] = []
+        self._size = 0
         self._timer: threading.Timer | None = None
 
     def add(self, report: KeptReport) -> None:
         """Keep a report soon. Where reports come faster than they are committed, the caller waits."""
+        self._leave_to_parent()
         with self._guard:
-            if self._process != os.getpid():  # forked: those that waited are the parent's to commit
-                self._begin()
             self._waiting.append(report)
-            full = len(self._waiting) >= BATCH
+            self._size += len(report.text)
+            full = len(self._waiting) >= BATCH or self._size >= BATCH_BYTES
             if not full and self._timer is None:
                 self._timer = threading.Timer(FLUSH_SECONDS, self.flush)
                 self._timer.daemon = True
@@ -211,16 +215,22 @@ class MetricsReports:
 
     def flush(self) -> None:
         """Commit what waits; what cannot be committed is told in the log and forgotten."""
+        self._leave_to_parent()
         with self._guard:
             if self._timer is not None:
                 self._timer.cancel()
-            reports, self._waiting, self._timer = self._waiting, [], None
+            reports, self._waiting, self._timer, self._size = self._waiting, [], None, 0
         if not reports:
             return
         try:
             self._commit(tuple(reports))
         except Exception as error:  # whatever a database raises: reports must never harm what they report on
             log.warning("%d metrics reports are lost: %s", len(reports), error, exc_info=error)
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: those that waited are the parent's to commit, and its lock may never be free here."""
+        if self._process != os.getpid():
+            self._begin()
 
     def _commit(self, reports: tuple[KeptReport, ...]) -> None:
         operation = Operation(b"", reports[-1].principal)

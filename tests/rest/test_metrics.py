@@ -191,6 +191,37 @@ def test_a_forked_child_commits_its_own_reports_only(opened: Open, tmp_path: Pat
     assert sorted(report["snapshot-id"] for report in kept(client)) == [1, 2]
 
 
+def test_a_forked_child_that_closes_leaves_the_parents_reports_to_the_parent(
+    opened: Open, tmp_path: Path, warehouse: Path
+) -> None:
+    client = opened(f"sqlite://{tmp_path / 'store.db'}", warehouse)
+    client.namespace("db")
+    client.create("t")
+    send(client, SCAN)
+    metrics = client.session.catalog.metrics
+
+    def child() -> None:
+        metrics.flush()
+        os._exit(0)
+
+    with metrics._guard:  # as another thread of the parent may hold it while this one forks
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+        process.join(60)
+    assert process.exitcode == 0
+    assert kept(client) == [SCAN]
+
+
+def test_long_reports_lie_in_small_batches(db: Client) -> None:
+    long = {**SCAN, "metadata": {"note": "x" * 60_000}}
+    for _ in range(40):
+        assert send(db, long) == 204
+    catalog = db.session.catalog
+    catalog.metrics.flush()
+    assert len(list(catalog.references.read(metrics_reference(catalog.row)).index(REPORTS).range())) >= 3
+    assert kept(db) == [long] * 40
+
+
 def test_trouble_with_the_store_is_told_in_the_log_only(
     db: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
