@@ -283,26 +283,29 @@ class Committer:
         """Write the files of each change that was applied; one whose files cannot be written fails alone.
 
         Args:
-            written: what this batch has written so far, by location.
+            written: what this batch wrote in the attempt before, by location; afterwards, what it has in this one.
+                Contended changes may come with other files in each attempt, which are not to pile up in memory.
         Returns:
             the changes that failed.
         """
         failed = []
+        before = dict(written)
+        written.clear()
         for pending in batch:
             if pending.error is not None or pending.must_prepare or pending.memo is None:
                 continue
-            files = [file for file in pending.memo.effects.files if written.get(file[0]) != file[1]]
-            if not files:
-                continue
-            try:
-                if self._files is None:
-                    raise CorruptionError(f"reference {self.name!r} cannot carry files")
-                self._files.write_all(files)
-            except Exception as error:
-                pending.fail(error)
-                failed.append(pending)
-            else:
-                written.update(files)
+            mine = pending.memo.effects.files
+            files = [file for file in mine if before.get(file[0]) != file[1]]
+            if files:
+                try:
+                    if self._files is None:
+                        raise CorruptionError(f"reference {self.name!r} cannot carry files")
+                    self._files.write_all(files)
+                except Exception as error:
+                    pending.fail(error)
+                    failed.append(pending)
+                    continue
+            written.update(mine)
         return failed
 
     def _build(self, base: Snapshot, applied: _Applied) -> Built:

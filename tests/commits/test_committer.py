@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 import uuid
 from collections.abc import Callable, Sequence
 
@@ -358,6 +359,35 @@ def test_a_reference_that_never_stops_moving_is_given_up_in_time_with_nothing_ch
     with pytest.raises(TryAgainError):
         c.commit(Busy("a"))
     assert number(c, "a") == other.read().head.number
+
+
+def test_files_of_attempts_that_others_overtook_do_not_pile_up_in_memory() -> None:
+    backend = open_backend(f"memory:{uuid.uuid4()}")
+    other, root = committer(backend), committer(backend)
+    written: list[str] = []
+
+    class Folder:
+        def write_all(self, files: Sequence[tuple[str, bytes]]) -> None:
+            written.extend(location for location, _ in files)
+
+    class Overtaken(Add):
+        def apply(self, state: State, prepared: object) -> int:
+            if self.runs < 40:
+                other.commit(Add("a"))
+            state.write_file(f"file:/attempt-{self.runs}", bytes(1_000_000))
+            return super().apply(state, prepared)
+
+    c = Committer(
+        root._store, root.name, ids=root._ids, clock=ManualClock(), settings=root._settings, files=Folder()
+    )
+    tracemalloc.start()
+    try:
+        assert c.commit(Overtaken("a")) == 41
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(written) == 41
+    assert peak < 10_000_000
 
 
 @pytest.mark.parametrize("minutes", [-31, 31], ids=["forgotten since", "ahead of time"])
