@@ -62,6 +62,8 @@ def read_rows(
         value, pieces = draft.freeze(new_id, entity_id=entity_id, metadata_location=location)
     except BadRequestError as error:
         raise BadRequestError(f"metadata file {location!r}: {error}", type=error.type) from error
+    except RecursionError as error:
+        raise BadRequestError(f"metadata file {location!r}: it is nested too deeply") from error
     return Rows(value, pieces)
 
 

@@ -101,9 +101,9 @@ class LoadImported(CatalogChange[None]):
         try:
             shared = self.context.shared_locations
             locations.move(state, found.entity_id, before, places(rows.value), shared=shared)
-        except ForbiddenError as error:
+        except (BadRequestError, ForbiddenError) as error:
             where = self.unloaded.metadata_location
-            raise ForbiddenError(f"metadata file {where!r} cannot be loaded: {error}") from error
+            raise type(error)(f"metadata file {where!r} cannot be loaded: {error}") from error
         state.add_all(rows.pieces)
         content = state.add(rows.value)
         put(state, key, Found(content, found.entity_id))

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from polaris_spark.commits.rows import Commit, Head, LogEntry
+from polaris_spark.errors import WrongTypeError
 from polaris_spark.index import Entry, Index, IndexRoot, Shard
-from polaris_spark.objects import refuse_newer
+from polaris_spark.objects import refuse_newer, type_name
 from polaris_spark.store.objects import ObjectStore
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -137,18 +138,29 @@ class State:
         return found
 
     def get(self, id: int, cls: type[S]) -> S:
-        """An object written by this state or stored before."""
-        mine = self._objects.get(id)
-        if mine is not None and isinstance(mine, cls):
-            return mine
-        return self.base.store.get(id, cls)
+        """An object written by this state or stored before.
+
+        Raises:
+            WrongTypeError: it is of another type.
+            CorruptionError: there is none.
+        """
+        mine = self._mine(id, cls)
+        return self.base.store.get(id, cls) if mine is None else mine
 
     def get_for_rewrite(self, id: int, cls: type[S]) -> S:
         """An object of which a changed copy is to be written; refused if a newer release wrote it."""
+        mine = self._mine(id, cls)
+        return self.base.store.get_for_rewrite(id, cls) if mine is None else mine
+
+    def _mine(self, id: int, cls: type[S]) -> S | None:
+        """An object written by this state; None if it wrote none of this id."""
         mine = self._objects.get(id)
-        if mine is not None and isinstance(mine, cls):
+        if mine is None or isinstance(mine, cls):
             return mine
-        return self.base.store.get_for_rewrite(id, cls)
+        found, wanted = type_name(type(mine)), type_name(cls)
+        raise WrongTypeError(
+            f"new object {id} is of type {found!r} where {wanted!r} belongs", id=id, found=found
+        )
 
     def get_many(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
         """Objects by id, those written by this state among them."""

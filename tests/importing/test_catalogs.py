@@ -105,6 +105,8 @@ def test_which_of_several_catalogs_must_be_said(database: Path) -> None:
     assert list(named.entries()) == [Listed(("a",), "t", VIEW, "s3://b/x")]
     other = open_source("sql", f"sqlite:///{database}", {"catalog": "test"}, {})
     assert list(other.entries()) == [ListedNamespace(("n",), {})]
+    with pytest.raises(SourceError, match="no catalog 'tset', but prod, test"):
+        list(open_source("sql", f"sqlite:///{database}", {"catalog": "tset"}, {}).entries())
 
 
 def test_a_database_without_a_catalog_is_told_and_left_as_it_is(catalog: Client, database: Path) -> None:
@@ -172,5 +174,7 @@ def test_secrets_come_from_the_environment_and_stay_out_of_messages(monkeypatch:
         open_source("rest", "http://127.0.0.1:9", options, {})
     assert "hunter2" not in "".join(traceback.format_exception(refused.value))
     assert Scrubber(options)("sent hunter2 to http://127.0.0.1:9") == "sent *** to http://127.0.0.1:9"
+    monkeypatch.setenv("EMPTY", "")
+    assert Scrubber({"password": "env:EMPTY"})("no route") == "no route"
     with pytest.raises(InputError, match="'NO_SUCH_VARIABLE', which is not set"):
         open_source("rest", "http://x", {"token": "env:NO_SUCH_VARIABLE"}, {})

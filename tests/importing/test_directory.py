@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from polaris_spark.catalog.importing.directory import DirectoryTree, versions
 from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
-from polaris_spark.catalog.importing.trees import Directory
+from polaris_spark.catalog.importing.trees import Directory, RemoteTree
 from polaris_spark.catalog.rows import TABLE
 
 
@@ -178,3 +179,12 @@ class TestHadoop:
     def test_metadata_of_other_catalogs_is_none_of_its_own(self, root: Path) -> None:
         touch(root, "t/metadata/00001-a.metadata.json")
         assert tables(root, hadoop=True) == {}
+
+
+@pytest.mark.parametrize("name", ["#", "?", "a?b", "a#b", "a%20b", "a b"])
+def test_directories_of_object_stores_are_listed_under_their_own_names(root: Path, name: str) -> None:
+    touch(root / "bucket" / name, "t/metadata/v1.metadata.json")
+    listed = RemoteTree(SubTreeFileSystem(str(root), LocalFileSystem()))
+    assert listed("s3://bucket").directories == [name]
+    assert listed(f"s3://bucket/{name}").directories == ["t"]
+    assert list(listed(f"s3://bucket/{name}/t/metadata").files) == ["v1.metadata.json"]

@@ -231,6 +231,23 @@ def test_namespaces_bring_their_properties_where_they_are_new(catalog: Client, r
     assert catalog.ok("GET", path("a"))["properties"] == {}
 
 
+def test_namespaces_that_were_listed_long_before_their_tables_bring_their_properties(
+    catalog: Client, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importer, "WAVE", 2)
+    listed = [
+        ListedNamespace(("new",), {"x": "1"}),
+        ListedNamespace(("new", "inner"), {"y": "1"}),
+        ListedNamespace(("other",), {}),
+    ]
+    where = table_in(root, "new", "inner", "t")
+    rows = run(catalog, Entries(*listed, Listed(("new", "inner"), "t", TABLE, where)), include=["new.*"])
+    assert statuses(rows) == {"new.inner.t": "imported"}
+    assert catalog.ok("GET", path("new"))["properties"] == {"x": "1"}
+    assert catalog.ok("GET", path("new", "inner"))["properties"] == {"y": "1"}
+    assert catalog.send("GET", path("other")).status == 404
+
+
 def test_what_is_wanted_is_chosen_by_namespace_and_pattern(catalog: Client, root: Path) -> None:
     for number, where in enumerate(["a/x1", "a/b/x2", "ab/x3", "a/y"]):
         table_in(root, *where.split("/"), number=number)

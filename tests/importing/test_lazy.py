@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from polaris_spark.catalog.importing.directory import DirectoryTree
 from polaris_spark.catalog.importing.importer import ImportOptions, Row
-from polaris_spark.catalog.importing.jobs import load_imported
+from polaris_spark.catalog.importing.jobs import UnloadedContents, load_imported
 from polaris_spark.catalog.importing.sources import Listed
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
 from polaris_spark.commits.log import entries
@@ -223,6 +224,49 @@ def test_only_what_is_wanted_is_loaded(catalog: Client, root: Path) -> None:
     assert statuses(load_all(catalog, namespaces=["b"], dry_run=True)) == {"b.t": "would be loaded"}
     assert statuses(load_all(catalog, namespaces=["b"])) == {"b.t": "loaded"}
     assert unloaded(catalog) == 1
+
+
+def test_what_is_dropped_or_renamed_while_all_is_loaded_stays_so(
+    catalog: Client, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in enumerate("abc"):
+        table_in(root, "db", name, number=number)
+    lazily(catalog, root)
+    listed = UnloadedContents.entries
+
+    def entries(self: UnloadedContents) -> Iterator[Any]:
+        found = list(listed(self))
+        assert catalog.send("DELETE", table("b")).status == 204
+        assert catalog.send("POST", "v1/tables/rename", rename("c", "new")).status == 204
+        yield from found
+
+    monkeypatch.setattr(UnloadedContents, "entries", entries)
+    rows = load_all(catalog, overwrite=True)
+    assert statuses(rows) == {"db.a": "loaded", "db.b": "conflict", "db.c": "conflict"}
+    assert rows[1].message == "it was renamed or dropped meanwhile"
+    assert catalog.names("db") == ["a", "new"]
+
+
+def test_what_one_commit_names_twice_is_one_table(catalog: Client, root: Path) -> None:
+    entry = Listed(("db",), "t", TABLE, table_in(root, "db", "t"))
+    assert [row.status for row in run(catalog, Entries(entry, entry), lazy=True)] == ["registered", "exists"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"location":' + "[" * 100_000, "nested too deeply"),
+        (json.dumps(table_metadata("a/../b")), "not an absolute path"),
+    ],
+)
+def test_a_hostile_file_is_named(catalog: Client, root: Path, text: str, said: str) -> None:
+    where = table_in(root, "db", "t")
+    lazily(catalog, root)
+    Path(where.removeprefix("file://")).write_text(text)
+    answer = catalog.send("GET", table("t"))
+    assert answer.status == 400
+    assert where in answer.error["message"]
+    assert said in answer.error["message"]
 
 
 def test_the_same_import_without_lazy_loads_what_was_registered(catalog: Client, root: Path) -> None:

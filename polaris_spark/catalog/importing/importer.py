@@ -70,6 +70,8 @@ class ImportOptions(NamedTuple):
     """Portions that each wave is cut into."""
     commit_size: int = 1_000
     """Tables and views that get their names in one commit."""
+    only_present: bool = False
+    """Give no name that the catalog does not have."""
 
 
 class Row(NamedTuple):
@@ -120,6 +122,8 @@ class Importer:
         self._options = options
         self._check = check
         self._ids_each = IDS_EACH
+        self._namespaces_left: dict[NamespaceName, dict[str, str]] = {}
+        """Those that were listed, and of which no table matched a pattern yet."""
         self._scratch: State | None = None
         """What a dry run changes."""
 
@@ -161,8 +165,12 @@ class Importer:
         }
         if not self._options.include:
             return found
+        self._namespaces_left |= found
         mine = {(*self._options.into, *e.namespace) for e in wave if isinstance(e, Listed) and self._wants(e)}
-        return {name: p for name, p in found.items() if any(one[: len(name)] == name for one in mine)}
+        needed = {one[:levels] for one in mine for levels in range(1, len(one) + 1)}
+        return {
+            name: self._namespaces_left.pop(name) for name in sorted(needed & self._namespaces_left.keys())
+        }
 
     # One wave
 
@@ -181,6 +189,10 @@ class Importer:
             items = [item for item in items if outcomes[item.position].status == STALE]
             if not items:
                 break
+        for item in items:
+            outcomes[item.position] = Outcome(
+                FAILED, "sweeps overtook it each time it was written: import it again"
+            )
         for position, entry in enumerate(wave):
             outcome = outcomes[position]
             kind = KINDS.get(kinds[position] or b"")
@@ -200,6 +212,9 @@ class Importer:
         found = self._present(items)
         chosen = []
         for item, present, entity_id in zip(items, found, fresh, strict=True):
+            if present is None and self._options.only_present:
+                outcomes[item.position] = Outcome(CONFLICT, "it was renamed or dropped meanwhile")
+                continue
             if present is None:
                 chosen.append(item._replace(entity_id=entity_id))
                 continue

@@ -115,4 +115,6 @@ def load_imported(
         TaskRunningError: an import into this catalog is running.
     """
     source = UnloadedContents(catalog)
+    # What is renamed, dropped or replaced while this runs stays so.
+    options = options._replace(into=(), lazy=False, overwrite=False, only_present=True)
     return import_source(catalog, source, principal=principal, options=options, run=run, check=check)

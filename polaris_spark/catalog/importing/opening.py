@@ -76,7 +76,7 @@ class Scrubber:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._secrets = sorted(
-            {v for k, v in resolved(options).items() if _is_secret(k, options[k])}, key=len
+            {v for k, v in resolved(options).items() if v and _is_secret(k, options[k])}, key=len
         )
 
     def __call__(self, message: str) -> str:

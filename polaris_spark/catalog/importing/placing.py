@@ -27,7 +27,7 @@ from polaris_spark.catalog.rows import TABLE, Unloaded
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
-from polaris_spark.errors import AlreadyExistsError, BadRequestError, PolarisError
+from polaris_spark.errors import AlreadyExistsError, BadRequestError, InputError, RequestError
 
 Properties = Mapping[NamespaceName, Mapping[str, str]]
 """What a source says of namespaces."""
@@ -87,7 +87,7 @@ class Place(CatalogChange[list[Outcome]]):
                 outcomes.append(self._place(state, prepared, placement))
             except AlreadyExistsError as error:
                 outcomes.append(Outcome(CONFLICT, str(error)))
-            except PolarisError as error:
+            except (RequestError, InputError) as error:
                 outcomes.append(Outcome(FAILED, str(error)))
         return outcomes
 
@@ -168,7 +168,7 @@ class PlaceNamespaces(CatalogChange[list[Outcome]]):
                 check_name(name)
                 ensure_namespace(self, state, prepared, name, self.properties)
                 outcomes.append(Outcome(IMPORTED))
-            except PolarisError as error:
+            except (RequestError, InputError) as error:
                 outcomes.append(Outcome(FAILED, str(error)))
         return outcomes
 

@@ -50,7 +50,7 @@ class SqlTables:
         try:
             with self._engine.connect() as connection:
                 columns = _columns(connection)
-                catalog = self._catalog or _only_catalog(connection)
+                catalog = _chosen(connection, self._catalog)
                 yield from _namespaces(connection, catalog)
                 yield from _tables(connection, catalog, typed="iceberg_type" in columns)
         except SQLAlchemyError as error:
@@ -69,16 +69,19 @@ def _columns(connection: Connection) -> set[str]:
         raise SourceError(f"the database holds no catalog: it has no table {_TABLES}") from error
 
 
-def _only_catalog(connection: Connection) -> str:
+def _chosen(connection: Connection, asked: str) -> str:
+    """The catalog that was asked for, or the only one."""
     names = sorted(
         {row[0] for row in _select(connection, f"SELECT DISTINCT catalog_name FROM {_TABLES}")}
         | {row[0] for row in _select_if_there(connection, f"SELECT DISTINCT catalog_name FROM {_NAMESPACES}")}
     )
-    if len(names) > 1:
+    if asked and names and asked not in names:
+        raise SourceError(f"the database holds no catalog {asked!r}, but {', '.join(names)}")
+    if len(names) > 1 and not asked:
         raise SourceError(
             f"the database holds several catalogs: say which, of {', '.join(names)}, in the option 'catalog'"
         )
-    return names[0] if names else ""
+    return asked or (names[0] if names else "")
 
 
 def _namespaces(connection: Connection, catalog: str) -> Iterator[ListedNamespace]:

@@ -47,7 +47,7 @@ def lister(root: str, properties: Mapping[str, str]) -> List:
         filesystem = PyArrowFileIO(dict(properties)).fs_by_scheme(uri.scheme, uri.netloc)
     except (ValueError, ImportError, OSError) as error:
         raise SourceError(f"nothing here can list {root!r}: {error}") from error
-    return _Remote(filesystem)
+    return RemoteTree(filesystem)
 
 
 def _local(location: str) -> Directory:
@@ -69,15 +69,19 @@ def _scan(path: Path) -> Directory:
     return found
 
 
-class _Remote:
+class RemoteTree:
+    """Directories of a file system of pyarrow."""
+
     def __init__(self, filesystem: object) -> None:
         self._filesystem = filesystem
 
     def __call__(self, location: str) -> Directory:
         from pyarrow.fs import FileSelector, FileType
 
-        uri = urlsplit(location)
-        path = uri.path if uri.scheme in ("hdfs", "viewfs") else f"{uri.netloc}{uri.path}"
+        # Not `urlsplit`, which takes what follows a `?` or `#` in a directory's name away.
+        scheme, _, path = location.partition("://")
+        if scheme in ("hdfs", "viewfs"):
+            path = "/" + path.partition("/")[2]
         found = Directory([], {}, [])
         listed = self._filesystem.get_file_info(FileSelector(path.rstrip("/")))  # type: ignore[attr-defined]  # untyped
         for info in sorted(listed, key=lambda info: info.base_name):
