@@ -113,7 +113,7 @@ class Exporter:
     def _location(self, name: TableName, value: Table | View | Unloaded) -> str:
         if self._directory is None:
             return value.metadata_location
-        unique = f"{value.entity_id:x}" if isinstance(value, Unloaded) else value.uuid
+        unique = f"{value.entity_id:x}" if isinstance(value, Unloaded) else slug(value.uuid)
         folders = [*(slug(level) for level in name.namespace), f"{slug(name.name)}-{unique}"]
         return "/".join((self._directory, *folders, value.metadata_location.rpartition("/")[2]))
 

@@ -162,6 +162,15 @@ def test_a_directory_takes_all_files_below_it_whatever_their_names(catalog: Clie
     assert {outcome for _, _, outcome in export(catalog, location=str(directory)).values()} == {"unchanged"}
 
 
+def test_a_uuid_that_is_a_path_does_not_lead_out_of_the_directory(catalog: Client, tmp_path: Path) -> None:
+    """Clients of a server can set it to any text."""
+    assert catalog.commit("t", {"action": "assign-uuid", "uuid": "x/../../../../outside"}).status == 200
+    place = tmp_path / "a" / "b"
+    _, file, outcome = export(catalog, table="db.t", location=str(place))["db.t"]
+    assert outcome == "written"
+    assert place in file.resolve().parents
+
+
 @pytest.mark.parametrize("there", [b"", b"not JSON", b"{}", b'{"format-version": 2}', b"[" * 100_000])
 def test_a_file_of_other_content_is_left_alone_unless_it_may_be_replaced(
     catalog: Client, there: bytes
