@@ -2,8 +2,9 @@
 
 Such an answer carries the header `Polaris-Snapshots: TABLE-VERSION-SET-UUID` unless branches and tags name every
 snapshot: in hexadecimal digits the table's stable id, the version that was answered, and a fingerprint of its snapshots
-that stays the same while they do; then the table's UUID. The rest is asked for by table and version, so that nothing
-that others do meanwhile changes it, be it commits, renaming or dropping the table:
+that stays the same while they do; then the table's UUID, or a digest where that is some other text. The rest is asked
+for by table and version, so that nothing that others do meanwhile changes it, be it commits, renaming or dropping the
+table:
 
     GET /v1/{prefix}/tables/{TABLE}/versions/{VERSION}/snapshots?uuid={UUID}&since={another version}
 
@@ -16,6 +17,9 @@ not there or does not help, `since` is missing in the answer, and `snapshots` ho
 """
 
 from __future__ import annotations
+
+import hashlib
+import string
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import Stored
@@ -35,6 +39,8 @@ from polaris_spark.rest.router import Route
 HEADER = "Polaris-Snapshots"
 
 _MOST_DIGITS = 16
+_MOST_OF_UUID = 64
+_UUID = frozenset(string.ascii_letters + string.digits + "-")
 
 
 def pin(stored: Stored[Table]) -> dict[str, str]:
@@ -42,7 +48,7 @@ def pin(stored: Stored[Table]) -> dict[str, str]:
     table = stored.value
     if all_named(table):
         return {}
-    return {HEADER: f"{table.entity_id:x}-{stored.content:x}-{fingerprint(table)}-{table.uuid}"}
+    return {HEADER: f"{table.entity_id:x}-{stored.content:x}-{fingerprint(table)}-{_uuid(table)}"}
 
 
 def load_snapshots(catalog: Catalog, request: Request) -> Response:
@@ -52,7 +58,7 @@ def load_snapshots(catalog: Catalog, request: Request) -> Response:
     view = catalog.view()
     lives = view.lookup(IDS, id_bytes(table_id)) is not None
     table = _version(view, table_id, version)
-    if not lives and (table is None or not uuid or uuid != table.uuid):
+    if not lives and (table is None or not uuid or uuid != _uuid(table)):
         raise NoSuchTableError("Table does not exist: it was dropped")
     if table is None:
         raise NotFoundError(
@@ -64,6 +70,13 @@ def load_snapshots(catalog: Catalog, request: Request) -> Response:
     removed, added = changes or all_snapshots(table, view)
     texts = b",".join(added).decode()
     return json_response(f'{{{head}"removed":[{",".join(map(str, removed))}],"snapshots":[{texts}]}}')
+
+
+def _uuid(table: Table) -> str:
+    """A table's UUID as it may stand in a header: clients can set it to any text."""
+    if len(table.uuid) <= _MOST_OF_UUID and _UUID.issuperset(table.uuid):
+        return table.uuid
+    return hashlib.blake2b(table.uuid.encode(), digest_size=16).hexdigest()
 
 
 def _version(view: State, table_id: int, version: int) -> Table | None:

@@ -199,6 +199,19 @@ def test_a_dropped_table_is_shown_to_those_who_knew_it_and_the_next_of_its_name_
     assert ask(long, pinned) == before
 
 
+@pytest.mark.parametrize("uuid", ["a\r\nSet-Cookie: b=c", "\u65e5\u672c", "a/../b", "x" * 100_000])
+def test_a_table_whose_uuid_is_any_text_puts_none_of_it_into_a_header(long: Client, uuid: str) -> None:
+    assert long.commit("t", {"action": "assign-uuid", "uuid": uuid}).status == 200
+    pinned = pin(long)
+    assert len(pinned.uuid) == 32
+    assert pinned.uuid.isascii()
+    assert pinned.uuid.isalnum()
+    before = ask(long, pinned)
+    long.ok("DELETE", table("t"))
+    assert ask(long, pinned) == before
+    assert long.send("GET", pinned.path, query={"uuid": ""}).kind == (404, "NoSuchTableException")
+
+
 def test_versions_of_other_tables_are_neither_shown_nor_compared_with(long: Client) -> None:
     long.create("other")
     for id in (11, 12):
