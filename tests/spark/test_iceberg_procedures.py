@@ -117,6 +117,7 @@ def test_only_files_that_nothing_needs_are_orphans(spark: SparkSession, table: s
 def test_changes_between_snapshots_are_a_view(spark: SparkSession, table: str) -> None:
     answer = call(spark, table, "create_changelog_view", f"changelog_view => 'log_{table.split('.')[1]}'")
     changes = rows(spark, f"SELECT n, _change_type, _change_ordinal FROM {answer['changelog_view']}")
+    spark.sql(f"DROP VIEW {answer['changelog_view']}")  # other tests list views, temporary ones among them
     assert changes == [(1, "DELETE", 2), (1, "INSERT", 0), (2, "INSERT", 1), (3, "INSERT", 2)]
 
 

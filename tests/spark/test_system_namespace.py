@@ -175,7 +175,8 @@ def test_only_the_columns_that_a_query_needs_are_read(spark: SparkSession, tmp_p
 
 
 def test_a_part_of_a_column_can_be_asked_for(spark: SparkSession, two_commits: Row) -> None:
-    query = "SELECT recent.number AS numbers FROM polaris.system.references WHERE branch = 'main'"
+    which = "branch = 'main' AND catalog = 'polaris'"
+    query = f"SELECT recent.number AS numbers FROM polaris.system.references WHERE {which}"
     [branch] = spark.sql(query).collect()
     assert len(branch.numbers) > 1
     assert branch.numbers == sorted(branch.numbers, reverse=True)
