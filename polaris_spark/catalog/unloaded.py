@@ -99,8 +99,11 @@ class LoadImported(CatalogChange[None]):
         now, found, key, rows = prepared
         before = places(self.unloaded)
         try:
-            shared = self.context.shared_locations
-            locations.move(state, found.entity_id, before, places(rows.value), shared=shared)
+            after = places(rows.value)
+            allowed = self.context.allowed
+            if allowed is not None:  # by now a client may have written the file that was imported
+                locations.require_allowed((*allowed, *before), after)
+            locations.move(state, found.entity_id, before, after, shared=self.context.shared_locations)
         except (BadRequestError, ForbiddenError) as error:
             where = self.unloaded.metadata_location
             raise type(error)(f"metadata file {where!r} cannot be loaded: {error}") from error

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.importing.directory import DirectoryTree
 from polaris_spark.rest.handler import handle
+from tests.importing.support import run, table_in
 from tests.rest.client import (
     Client,
     connect,
@@ -183,3 +185,31 @@ def test_a_table_that_lies_outside_already_can_be_used(
     assert commit(a="1") == 200
     assert commit(**{"write.data.path": str(tmp_path / "other" / "data")}) == 200
     assert commit(**{"write.data.path": str(tmp_path / "other2")}) == 403
+
+
+@pytest.mark.parametrize(
+    "change", [{"location": "/etc/x"}, {"properties": {"write.metadata.path": "/etc/x"}}]
+)
+def test_a_table_imported_unread_leads_no_further_than_it_was_imported_from(
+    tmp_path: Path, request: pytest.FixtureRequest, change: dict[str, object]
+) -> None:
+    direct = connect(f"sqlite://{tmp_path}/store.db", tmp_path / "warehouse")
+    request.addfinalizer(direct.session.close)
+    files = {
+        name: Path(table_in(tmp_path, "lake", name).removeprefix("file://")) for name in ("sound", "led")
+    }
+    rows = run(direct, DirectoryTree(f"{tmp_path}/lake", {}), lazy=True, into=("db",))
+    assert [row.status for row in rows] == ["registered", "registered"]
+    metadata = json.loads(files["led"].read_text())
+    files["led"].write_text(json.dumps({**metadata, **change}))
+    catalog: Catalog = direct.session.catalog.restricted([])
+
+    def load(name: str) -> tuple[int, str]:
+        answer = handle(catalog, "GET", table(name), principal="ann")
+        return answer.status, answer.body
+
+    assert load("sound")[0] == 200
+    status, said = load("led")
+    assert status == 403
+    assert "neither below the catalog's warehouse" in said
+    assert direct.load("led")["metadata"]["table-uuid"] == metadata["table-uuid"]
