@@ -45,18 +45,25 @@ class Files:
         except (ValueError, ImportError) as error:
             raise BadRequestError(f"nothing here can read or write {location!r}: {error}") from error
 
-    def read(self, location: str) -> bytes:
+    def read(self, location: str, *, limit: int | None = None) -> bytes:
         """The content of a file.
 
+        Args:
+            limit: the most bytes that it may have.
         Raises:
-            BadRequestError: it cannot be read.
+            BadRequestError: it cannot be read, or is longer.
         """
+        most = () if limit is None else (limit + 1,)
         try:
             path = local_path(location)
             if path is not None:
-                return _read_local(path)
-            with self.io(location).new_input(location).open() as stream:
-                return stream.read()
+                content = _read_local(path, *most)
+            else:
+                with self.io(location).new_input(location).open() as stream:
+                    content = stream.read(*most)
+            if limit is not None and len(content) > limit:
+                raise ValueError(f"it has more than {limit} bytes")
+            return content
         except (OSError, ValueError) as error:
             raise BadRequestError(f"cannot read {location!r}: {error}") from error
 
@@ -172,11 +179,12 @@ def _unwritable(location: str, error: Exception) -> PolarisError:
     return TryAgainError(message)
 
 
-def _read_local(path: Path) -> bytes:
-    """The content of a regular file; devices and pipes could go on for ever."""
+def _read_local(path: Path, most: int = -1) -> bytes:
+    """Up to `most` bytes of a regular file, all if negative; devices and pipes could go on for ever."""
     if path.exists() and not path.is_file():
         raise ValueError("it is not a regular file")
-    return path.read_bytes()
+    with path.open("rb") as file:
+        return file.read(most)
 
 
 def _write_local(path: Path, content: bytes) -> None:

@@ -14,6 +14,10 @@ DEFAULT_BYTES = 64 * 2**20
 """About how much memory lists may take."""
 
 
+MAX_FILE_BYTES = 128 * 2**20
+"""A longer file is not read: clients say where their lists are, and might name a data file."""
+
+
 class ManifestFiles:
     """The manifest lists of a catalog's tables. Thread-safe; a forked child starts with none."""
 
@@ -57,11 +61,11 @@ class ManifestFiles:
         """The list at a location, from its file unless it is held.
 
         Raises:
-            BadRequestError: it cannot be read, or is no manifest list.
+            BadRequestError: it cannot be read, is too long, or is no manifest list.
         """
         found = self.known(location)
         if found is None:
-            found = manifest_lists.parse(self._files.read(location))
+            found = manifest_lists.parse(self._files.read(location, limit=MAX_FILE_BYTES))
             self.keep(location, found)
         return found
 

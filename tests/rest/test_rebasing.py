@@ -351,6 +351,13 @@ def test_a_list_that_cannot_be_read_is_not_rebased(
     assert "the append is not rebased: " in refusal(catalog, made)
 
 
+def test_a_file_that_is_too_long_for_a_list_is_not_read_into_memory(catalog: Client, base: Json) -> None:
+    made = attempt(base, new_append(1))
+    with appends.path_of(made.snapshot["manifest-list"]).open("r+b") as file:
+        file.truncate(2**33)
+    assert "it has more than" in refusal(catalog, made)
+
+
 def test_a_list_outside_of_the_table_is_not_read(catalog: Client, base: Json, tmp_path: Path) -> None:
     made = attempt(base, new_append(1))
     elsewhere = appends.path_of(made.snapshot["manifest-list"]).rename(tmp_path / "list.avro")
