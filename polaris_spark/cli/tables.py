@@ -11,7 +11,7 @@ from rich.tree import Tree
 
 from polaris_spark.catalog.catalogs import MAIN
 from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.rows import NAMES, NAMESPACE, TABLE
+from polaris_spark.catalog.rows import NAMES, NAMESPACE, TABLE, Unloaded
 from polaris_spark.cli.opening import open_store
 from polaris_spark.cli.options import AsJSON, Password, Realm, Store
 from polaris_spark.cli.output import hexadecimal, iso, plain, print_json, screen
@@ -85,6 +85,8 @@ def _entity(head: Snapshot, key: DecodedKey, value: object) -> Json:
             "last-updated": None if updated is None else iso(updated),
             "location": value.location,
         }
+    if isinstance(value, Unloaded):
+        return facts | {"id": hexadecimal(value.entity_id), "imported-from": value.metadata_location}
     return facts
 
 
@@ -120,6 +122,8 @@ def _label(entity: Json, name: str) -> Text:
     elif "versions" in entity:
         count = entity["versions"]
         facts = f"view, {count} version{'' if count == 1 else 's'}"
+    elif "imported-from" in entity:
+        return label.append(f"  {'view, ' if entity['kind'] == 'view' else ''}not loaded yet", style="dim")
     else:
         return label
     when = f", {entity['last-updated'].replace('T', ' ')}" if entity["last-updated"] else ""

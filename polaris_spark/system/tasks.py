@@ -223,7 +223,8 @@ def _may_run(record: TaskRecord, now: int) -> bool:
 def _running(kind: str, scope: str, record: TaskRecord) -> TaskRunningError:
     return TaskRunningError(
         f"task {kind!r} of {scope} is being run by {record.holder} since {_utc(record.started_ms)}; its lease lasts "
-        f"until {_utc(record.until_ms)} and is renewed while it runs: try again after that"
+        f"until {_utc(record.until_ms)} and is renewed while it runs: if its process has died, try again "
+        f"{BEHIND_MS // 1_000} s after that"
     )
 
 

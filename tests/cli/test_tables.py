@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from polaris_spark.catalog.importing.sources import Listed
+from polaris_spark.catalog.rows import TABLE, VIEW
 from tests.cli.catalogs import HOSTILE, run
+from tests.importing.support import Entries
+from tests.importing.support import run as import_entries
+from tests.rest.client import connect
 
 
 def test_everything_in_the_catalog_is_listed(store: str) -> None:
@@ -38,3 +45,17 @@ def test_markup_and_escapes_in_names_are_text(store: str) -> None:
     out = run("tables", store).out
     assert r"[red]\x1b[31mtea" in out
     assert "\x1b" not in out
+
+
+def test_what_was_imported_unread_says_so(tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/store.db"
+    imported = connect(store, tmp_path / "warehouse")
+    listed = [
+        Listed(("db",), name, kind, f"file://{tmp_path}/{name}/metadata/v1.metadata.json")
+        for name, kind in (("t", TABLE), ("v", VIEW))
+    ]
+    import_entries(imported, Entries(*listed), lazy=True)
+    imported.session.close()
+    drawn = run("tables", store).out
+    assert "t  not loaded yet" in drawn
+    assert "v  view, not loaded yet" in drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import traceback
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from polaris_spark.catalog.importing import sql
 from polaris_spark.catalog.importing.opening import SOURCES, Scrubber, open_source
 from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
 from polaris_spark.catalog.rows import TABLE, VIEW
-from polaris_spark.errors import InputError, SourceError
+from polaris_spark.errors import InputError, MissingLibraryError, SourceError
 from tests.importing.support import run, statuses, table_in, view_metadata, write
 from tests.rest.client import Client, path, view
 
@@ -107,6 +108,21 @@ def test_which_of_several_catalogs_must_be_said(database: Path) -> None:
     assert list(other.entries()) == [ListedNamespace(("n",), {})]
     with pytest.raises(SourceError, match="no catalog 'tset', but prod, test"):
         list(open_source("sql", f"sqlite:///{database}", {"catalog": "tset"}, {}).entries())
+
+
+@pytest.mark.parametrize(
+    ("uri", "driver"),
+    [
+        ("postgresql://host/db", "psycopg"),
+        ("jdbc:postgresql://host/db", "psycopg"),
+        ("jdbc:mysql://host/db", "pymysql"),
+        ("jdbc:mariadb://host/db", "pymysql"),
+    ],
+)
+def test_a_uri_without_a_driver_gets_one(monkeypatch: pytest.MonkeyPatch, uri: str, driver: str) -> None:
+    monkeypatch.setitem(sys.modules, driver, None)  # as if it were not installed
+    with pytest.raises(MissingLibraryError, match=driver):
+        open_source("sql", uri, {}, {})
 
 
 def test_a_database_without_a_catalog_is_told_and_left_as_it_is(catalog: Client, database: Path) -> None:

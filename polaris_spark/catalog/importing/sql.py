@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 PAGE = 5_000
 """Rows read at once."""
 
+_DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
+"""Drivers of databases whose URI names none."""
+
 _TABLES, _NAMESPACES = "iceberg_tables", "iceberg_namespace_properties"
 _EXISTS = "exists"
 """The property by which a namespace without properties has a row."""
@@ -146,9 +149,7 @@ def _engine(uri: str, options: Mapping[str, str]) -> Engine:
     try:
         url = make_url(sqlalchemy_uri(uri))
         url = url.set(username=options.get("user"), password=options.get("password"))
-        if url.drivername == "postgresql":
-            url = url.set(drivername="postgresql+psycopg")
-        return create_engine(url)
+        return create_engine(url.set(drivername=_DRIVERS.get(url.drivername, url.drivername)))
     except ImportError as error:
         raise MissingLibraryError(f"the database's driver is not installed: {error}") from error
     except (SQLAlchemyError, ValueError) as error:
