@@ -77,7 +77,11 @@ class PolarisCatalog(RestCatalog):
         self._opened = connect(**{"store": "", "catalog": name, **self._given})
         self._kept: LRUCache[str, _Kept] = LRUCache(KEPT_TEXT_BYTES, getsizeof=lambda kept: kept.bytes)
         self._keeping = threading.Lock()
-        super().__init__(name, **{**self._shown(), URI: ""})
+        try:
+            super().__init__(name, **{**self._shown(), URI: ""})
+        except BaseException:
+            self._opened.close()
+            raise
         del self.properties[URI]  # `RestCatalog` asks for one
 
     def _shown(self) -> dict[str, Any]:

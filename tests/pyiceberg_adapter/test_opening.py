@@ -16,6 +16,7 @@ from pyiceberg.utils.config import Config
 from polaris_spark.commits.log import entries
 from polaris_spark.errors import InputError, StoreURIError
 from polaris_spark.pyiceberg import PolarisCatalog
+from polaris_spark.system import connections
 from tests.pyiceberg_adapter.conftest import Open
 from tests.pyiceberg_adapter.content import SCHEMA, content, rows
 
@@ -125,6 +126,12 @@ def test_a_password_shows_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         catalog.__init__("lake", **given)  # type: ignore[misc]  # memory: has no password, and says so
     assert "hunter2" not in str(raised.value)
     assert "hunter2" not in repr(catalog.__dict__.get("properties", ""))
+
+
+def test_a_property_that_pyiceberg_refuses_leaves_nothing_open(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="separator"):
+        load_catalog("polaris", **properties(tmp_path), **{"namespace-separator": ""})
+    assert not [key for key in connections._open if str(tmp_path) in str(key)]
 
 
 def test_a_closed_catalog_says_so(opened: Open, tmp_path: Path) -> None:
