@@ -19,6 +19,7 @@ from polaris_spark.clock import SystemClock
 from polaris_spark.config import Properties, size_bytes
 from polaris_spark.errors import InputError, MissingLibraryError
 from polaris_spark.rest.session import open_session, principal_of
+from polaris_spark.store.cache import collect_seldom
 
 if TYPE_CHECKING:
     from polaris_spark.server import Tokens
@@ -111,6 +112,7 @@ def serve(
     allowed = allow_location or []
     for place in allowed:
         segments(place)
+    collect_seldom()
     session = open_session(parsed, SystemClock())
     server.serve(server.ServedCatalogs(session, allowed=allowed), endpoint, _announce)
 

@@ -111,19 +111,20 @@ class Protocol:
 
     async def _respond(self, request: Request) -> Response:
         principal = self.principal(request)
+        arguments = Arguments(
+            request.method,
+            requests.path_of(request),
+            requests.query_of(request),
+            await requests.body_of(request, self._max_body),
+            requests.headers_of(request),
+            principal,
+        )
+        gzipped = requests.accepts_gzip(request)
+        # Counted from here on: clients that send slowly take no thread, so they must not keep others away.
         if self._under_way >= self._most:
             raise TryAgainError("too many requests are under way; nothing was changed")
         self._under_way += 1
         try:
-            arguments = Arguments(
-                request.method,
-                requests.path_of(request),
-                requests.query_of(request),
-                await requests.body_of(request, self._max_body),
-                requests.headers_of(request),
-                principal,
-            )
-            gzipped = requests.accepts_gzip(request)
             work = partial(self._answer, arguments, gzipped=gzipped)
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
         finally:

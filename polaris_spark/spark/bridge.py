@@ -153,10 +153,12 @@ def open_catalog(configuration: dict[str, str]) -> Connection:
     """
     import polaris_spark
     from polaris_spark.config import Properties
+    from polaris_spark.store.cache import collect_seldom
 
     Properties.parse(configuration, refuse_uri_password=True)
     properties: dict[str, Any] = {**configuration}
     connection: Connection = polaris_spark.connect(**properties)
+    collect_seldom()
     return connection
 
 

@@ -6,6 +6,7 @@ in Python, takes longer under a lock than the whole read through this one may ta
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import weakref
@@ -119,3 +120,14 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def collect_seldom() -> None:
+    """Have Python look for cycles less often, in a process that does nothing but serve catalogs.
+
+    The cache holds very many small objects that live long and have no cycles; looking through them again and again
+    takes a fifth of a commit's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)

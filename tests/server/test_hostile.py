@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import ssl
@@ -221,6 +222,20 @@ def test_requests_in_a_row_are_answered_in_order(server: Server) -> None:
     two = f"GET /v1/none HTTP/1.1\r\nHost: localhost\r\n{HEAD}\r\n"
     last = f"GET /healthz HTTP/1.1\r\nHost: localhost\r\n{HEAD}Connection: close\r\n\r\n"
     assert statuses(exchange(server, (one + two + one + last).encode())) == [200, 404, 200, 200]
+
+
+def test_clients_that_send_slowly_do_not_keep_others_away(tmp_path: Path) -> None:
+    head = "POST /v1/namespaces HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    begun = f"{head}Content-Length: 100\r\n\r\n{{".encode()
+    with Server(f"sqlite://{tmp_path / 's.db'}", *options(tmp_path / "w", "--threads", "1")) as small:
+        host, port = small.uri.removeprefix("http://").split(":")
+        with contextlib.ExitStack() as slow:
+            for _ in range(40):  # more than wait for one thread
+                connection = socket.create_connection((host, int(port)), timeout=PATIENCE)
+                slow.enter_context(connection)
+                connection.sendall(begun)
+            for _ in range(5):
+                assert client(small).send("GET", "v1/config").status == 200
 
 
 def test_a_name_does_not_become_a_header(server: Server) -> None:

@@ -87,10 +87,15 @@ def _against_peers(found: Mapping[str, Costs]) -> list[Figure]:
             for name, what in (
                 ("create", f"tables created/s from Java ({TABLES:,})"),
                 ("commit", f"property commits/s from Java ({COMMITS:,}, one table)"),
+                ("create_together", "tables created/s from Java, 8 threads"),
+                ("commit_together", "property commits/s from Java, 8 threads, one table"),
             ):
                 mine, theirs = found[ours][name], found[peer][name]
-                ratio = mine / theirs
-                figures.append(_figure(what, ours, f"{mine:,.0f}", peer, f"{theirs:,.0f}", ratio))
+                texts = [f"{rate:,.0f}" for rate in (mine, theirs)]
+                if name == "commit_together":
+                    failed = [found[side]["failed_together"] for side in (ours, peer)]
+                    texts = [f"{text}, {n:.0f} failed" for text, n in zip(texts, failed, strict=True)]
+                figures.append(_figure(what, ours, texts[0], peer, texts[1], mine / theirs))
             for name in ("load_p50", "load_p99"):
                 mine, theirs = found[ours][name], found[peer][name]
                 what = f"loadTable from Java, {name[5:]}, us"

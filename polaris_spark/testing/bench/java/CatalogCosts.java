@@ -3,6 +3,11 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.IntConsumer;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.iceberg.BaseTable;
 import org.apache.iceberg.CatalogUtil;
@@ -21,6 +26,7 @@ import org.apache.iceberg.catalog.Catalog;
 import org.apache.iceberg.catalog.Namespace;
 import org.apache.iceberg.catalog.SupportsNamespaces;
 import org.apache.iceberg.catalog.TableIdentifier;
+import org.apache.iceberg.exceptions.CommitFailedException;
 import org.apache.iceberg.types.Types;
 
 /**
@@ -29,6 +35,7 @@ import org.apache.iceberg.types.Types;
  */
 public class CatalogCosts {
   private static final Namespace NAMESPACE = Namespace.of("bench");
+  private static final int THREADS = 8;
   private static final int WARM_UP_TABLES = 100;
   private static final int WARM_UP_COMMITS = 200;
   private static final int WARM_UP_LOADS = 3_000;
@@ -61,6 +68,7 @@ public class CatalogCosts {
     int tables = Integer.parseInt(arguments[0]);
     print("create", costs.create("t", tables));
     print("commit", costs.commit("t0", Integer.parseInt(arguments[1])));
+    costs.together(tables, Integer.parseInt(arguments[1]));
     if (!arguments[2].equals("0")) {
       costs.load(Math.min(tables, LOADED_TABLES), Integer.parseInt(arguments[2]));
     }
@@ -89,6 +97,47 @@ public class CatalogCosts {
       table.updateProperties().set("round", "v" + n).commit();
     }
     return commits / seconds(begun);
+  }
+
+  /** The same by several threads at once: tables of their own, and commits to one table. */
+  private void together(int tables, int commits) {
+    AtomicInteger failed = new AtomicInteger();
+    double created =
+        inThreads(
+            thread -> {
+              for (int n = thread; n < tables; n += THREADS) {
+                catalog.createTable(TableIdentifier.of(NAMESPACE, "p" + n), SCHEMA);
+              }
+            });
+    print("create together", tables / created);
+    double committed =
+        inThreads(
+            thread -> {
+              Table table = catalog.loadTable(TableIdentifier.of(NAMESPACE, "p0"));
+              for (int n = thread; n < commits; n += THREADS) {
+                try {
+                  table.updateProperties().set("round" + thread, "v" + n).commit();
+                } catch (CommitFailedException e) {
+                  failed.incrementAndGet();
+                }
+              }
+            });
+    print("commit together", (commits - failed.get()) / committed);
+    print("failed together", failed.get());
+  }
+
+  /** How many seconds the threads take together. */
+  private static double inThreads(IntConsumer work) {
+    long begun = System.nanoTime();
+    List<CompletableFuture<Void>> running = new ArrayList<>();
+    ExecutorService threads = Executors.newFixedThreadPool(THREADS);
+    for (int thread = 0; thread < THREADS; thread++) {
+      int number = thread;
+      running.add(CompletableFuture.runAsync(() -> work.accept(number), threads));
+    }
+    running.forEach(CompletableFuture::join);
+    threads.shutdown();
+    return seconds(begun);
   }
 
   private void load(int tables, int loads) {
