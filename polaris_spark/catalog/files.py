@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -184,7 +185,8 @@ def _read_local(path: Path, most: int = -1) -> bytes:
     if path.exists() and not path.is_file():
         raise ValueError("it is not a regular file")
     with path.open("rb") as file:
-        return file.read(most)
+        # `read` with a number takes that much memory first.
+        return file.read() if os.fstat(file.fileno()).st_size < most else file.read(most)
 
 
 def _write_local(path: Path, content: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from typing import NamedTuple
 
@@ -13,6 +14,10 @@ from polaris_spark.catalog.metadata.rows import NewId, NewRows, Table, View
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import BadRequestError
 
+MAX_METADATA_BYTES = 512 * 2**20
+"""The longest metadata file, and the longest text of a compressed one: clients over HTTP name files to be read."""
+
+_CHUNK_BYTES = 2**20
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -32,15 +37,27 @@ def read_text(files: Files, location: str) -> bytes:
     """The JSON of a metadata file; one whose name or first bytes say so is decompressed.
 
     Raises:
-        BadRequestError: it cannot be read.
+        BadRequestError: it cannot be read, or is too long.
     """
-    text = files.read(location)
+    text = files.read(location, limit=MAX_METADATA_BYTES)
     if not is_compressed(location) and not text.startswith(_GZIP_MAGIC):
         return text
     try:
-        return gzip.decompress(text)
+        return _decompressed(text)
     except (OSError, EOFError, zlib.error) as error:
         raise BadRequestError(f"{location!r} is not a gzip file: {error}") from error
+    except ValueError as error:
+        raise BadRequestError(f"cannot read {location!r}: {error}") from error
+
+
+def _decompressed(text: bytes) -> bytes:
+    plain = bytearray()
+    with gzip.GzipFile(fileobj=io.BytesIO(text)) as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            plain += chunk
+            if len(plain) > MAX_METADATA_BYTES:
+                raise ValueError(f"it has more than {MAX_METADATA_BYTES} bytes when decompressed")
+    return bytes(plain)
 
 
 def read_rows(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from typing import Any
 
@@ -93,11 +92,6 @@ def test_order_survives_import_and_export() -> None:
     assert list(Catalog().register(text).json()["refs"]) == ["main", 'v"1']
     assert [s["snapshot-id"] for s in Catalog().register(text).json()["snapshots"]] == [12, 11]
     assert [s["statistics-path"] for s in Catalog().register(text).json()["statistics"]] == ["p", "q", "r"]
-
-
-def test_compressed_files_are_imported() -> None:
-    metadata = imported(2)
-    assert Catalog().register(gzip.compress(json.dumps(metadata).encode())).json() == metadata
 
 
 def test_a_commit_after_an_import_keeps_what_it_does_not_touch() -> None:

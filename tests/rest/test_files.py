@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import StaticTable
 
+from polaris_spark.catalog import reading
 from polaris_spark.commits.change import Operation
 from tests.rest.client import (
     Client,
@@ -77,6 +78,22 @@ def test_a_compressed_metadata_file_is_registered(catalog: Client, tmp_path: Pat
     answer = register(catalog, str(packed))
     assert answer.status == 200, answer
     assert answer.body["metadata"] == json.loads(plain.read_bytes())
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_metadata_file_that_is_too_long_is_refused(
+    catalog: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compressed: bool
+) -> None:
+    made = elsewhere(tmp_path / "other")
+    text = Path(made.metadata_location.removeprefix("file://")).read_bytes()
+    file = tmp_path / "long.metadata.json"
+    file.write_bytes(gzip.compress(text) if compressed else text)
+    monkeypatch.setattr(reading, "MAX_METADATA_BYTES", len(text) - 1)
+    refused = register(catalog, str(file))
+    assert refused.kind == (400, "BadRequestException")
+    assert f"more than {len(text) - 1} bytes" in refused.error["message"]
+    monkeypatch.setattr(reading, "MAX_METADATA_BYTES", len(text))
+    assert register(catalog, str(file)).status == 200
 
 
 def test_only_an_overwriting_registration_takes_the_place_of_a_table(catalog: Client, tmp_path: Path) -> None:

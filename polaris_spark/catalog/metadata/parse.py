@@ -6,7 +6,6 @@ client could load.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -76,8 +75,6 @@ _ARRAYS = (
 )
 _VERSION_1 = ("schema", "partition-spec")
 _KNOWN = frozenset((*_SCALARS, *_ARRAYS, *_VERSION_1))
-_GZIP_MAGIC = b"\x1f\x8b"
-_GZIP_WINDOW = 31
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -88,7 +85,7 @@ def parse_table(text: bytes | str, *, now_ms: int) -> TableDraft:
     """The draft of a table that a metadata file describes. Times and logs stay as they are.
 
     Args:
-        text: the file's content, maybe compressed with gzip.
+        text: the file's content, decompressed.
         now_ms: the time of updates that follow, milliseconds since 1970 UTC.
     Raises:
         BadRequestError: it is not valid table metadata of a supported format version.
@@ -122,10 +119,8 @@ def read_fields(text: bytes | str) -> Raws:
         BadRequestError: it is not a JSON object.
     """
     try:
-        if isinstance(text, bytes) and text.startswith(_GZIP_MAGIC):
-            text = zlib.decompress(text, _GZIP_WINDOW)
         return _decode_fields(text)
-    except (msgspec.MsgspecError, UnicodeDecodeError, zlib.error) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise invalid(f"Cannot parse metadata: {error}") from error
 
 

@@ -30,7 +30,7 @@ def parse_view(text: bytes | str, *, now_ms: int) -> ViewDraft:
     """The draft of a view that a metadata file describes.
 
     Args:
-        text: the file's content, maybe compressed with gzip.
+        text: the file's content, decompressed.
         now_ms: the time of updates that follow, milliseconds since 1970 UTC.
     Raises:
         BadRequestError: it is not valid view metadata of a supported format version.
