@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -14,6 +15,7 @@ import polaris_spark
 from polaris_spark.errors import InputError, TryAgainError
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.procedures import registry
+from polaris_spark.spark.procedures.answering import encoded
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure
 from polaris_spark.spark.procedures.registry import call, find, procedures
 from polaris_spark.spark.procedures.types import TYPES
@@ -113,6 +115,11 @@ def test_values_of_every_type_are_accepted_and_come_back_from_what_json_carries(
 ) -> None:
     assert TYPES[name].accepts(value)
     assert TYPES[name].decode(TYPES[name].encode(value)) == value
+
+
+def test_names_of_files_that_are_no_unicode_do_not_lose_the_result() -> None:
+    text = encoded(echo(), [("caf\udce9 ü", 1)])
+    assert json.loads(text.encode()) == [["caf\udce9 ü", 1]]
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -109,7 +109,8 @@ def encoded(procedure: Procedure, rows: list[tuple[Any, ...]]) -> str:
     )
     if len(text) > MAX_RESULT_BYTES // 4:
         raise ValueError(f"its {len(rows)} rows are {len(text)} characters, which is too much for one result")
-    return text
+    # The name of a file may be no Unicode; so escaped, JSON can carry it.
+    return text.encode(errors="backslashreplace").decode()
 
 
 def said_by(error: BaseException) -> str:
