@@ -6,6 +6,7 @@ import sqlite3
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -155,6 +156,24 @@ def test_a_table_that_the_source_cannot_load_stops_nothing(
     Path(broken.metadata_location.removeprefix("file://")).unlink()
     rows = run(catalog, open_source("pyiceberg", "", properties, {}))
     assert statuses(rows) == {"a.broken": "failed", "a.whole": "imported"}
+
+
+class CutOff(SqlCatalog):
+    """A catalog whose database goes away after the first listing."""
+
+    def list_namespaces(self, namespace: Any = ()) -> list[Any]:
+        if namespace:
+            raise ConnectionError("the line is cut")
+        return super().list_namespaces(namespace)
+
+
+def test_namespaces_that_cannot_be_listed_now_are_not_taken_for_empty_ones(
+    catalog: Client, database: Path
+) -> None:
+    SqlCatalog("source", uri=f"sqlite:///{database}").create_namespace("a.b")
+    properties = {"py-catalog-impl": f"{__name__}.CutOff", "uri": f"sqlite:///{database}"}
+    with pytest.raises(InputError, match="the line is cut"):
+        run(catalog, open_source("pyiceberg", "", properties, {}))
 
 
 def test_sources_that_do_not_exist_are_refused_with_those_that_do() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import SNAPSHOT_LOADING_MODE, Endpoints, IdentifierKind, RestCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError
 
 from polaris_spark.catalog.entities import NamespaceName
 from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
@@ -45,7 +46,8 @@ class PyIcebergTables:
         try:
             listed = self._catalog.list_namespaces(above) if above else self._catalog.list_namespaces()
         except Exception as error:  # as above
-            if above and not isinstance(self._catalog, RestCatalog):
+            unnested = isinstance(error, (NoSuchNamespaceError, NotImplementedError))
+            if above and unnested and not isinstance(self._catalog, RestCatalog):
                 return []
             raise SourceError(f"namespaces of {above or 'the catalog'} cannot be listed: {error}") from error
         return [tuple(name) for name in listed if len(name) == len(above) + 1 and tuple(name[:-1]) == above]
