@@ -10,7 +10,7 @@ from polaris_spark.testing.bench.jvm import JavaPrograms
 from polaris_spark.testing.bench.measuring import Figure, in_turns, median_us
 
 _CACHES = {
-    "every call loads the table": {"rest-table-cache.max-entries": "0"},
+    "Iceberg's own cache of tables off": {"rest-table-cache.max-entries": "0"},
     "revalidated by ETag, as by default": {},
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -99,7 +100,8 @@ def _snapshot(folder: Path, id: int) -> dict[str, Any]:
 def _run(what: str, tree: Path, store: Path, n: int) -> dict[str, float]:
     """Seconds and bytes, by a process of its own: a JVM has one number of cores."""
     command = [sys.executable, "-m", __name__, what, str(tree), str(store), str(n)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise RuntimeError(f"{what} failed: {done.stderr[-2_000:]}")
     result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
