@@ -15,7 +15,7 @@ from polaris_spark.commits.committer import CommitSettings, Committer
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
 from polaris_spark.errors import CommitFailedError
-from polaris_spark.ids import IdGenerator, Lease
+from polaris_spark.ids import IdGenerator, Lease, LeaseSource
 from polaris_spark.index import Entry
 from polaris_spark.objects import object_type
 from polaris_spark.store.cache import ObjectCache
@@ -27,7 +27,7 @@ _guard = threading.Lock()
 
 
 class OneLease:
-    """A lease that never ends, on a node of its own."""
+    """A lease that never ends, on a node that no other generator of this process has."""
 
     def acquire(self, after_ms: int) -> Lease:
         with _guard:
@@ -74,16 +74,25 @@ class Add(Change[int]):
 
 
 def references(
-    backend: Backend | None = None, *, realm: str = "r", clock: Clock | None = None, **settings: object
+    backend: Backend | None = None,
+    *,
+    realm: str = "r",
+    clock: Clock | None = None,
+    leases: LeaseSource | None = None,
+    **settings: object,
 ) -> References:
-    """The references of a new process's view of a store: own cache, own ids."""
+    """The references of a new process's view of a store: own cache, own ids.
+
+    Args:
+        leases: needed where other processes use the store: nodes are counted in this one only.
+    """
     clock = clock or ManualClock()
     backend = backend or open_backend(f"memory:{uuid.uuid4()}")
     backend.setup()
     store = ObjectStore(backend, realm, ObjectCache(), store_key="test")
     found = References(
         store,
-        ids=IdGenerator(OneLease(), clock),
+        ids=IdGenerator(leases or OneLease(), clock),
         clock=clock,
         settings=CommitSettings(quotas={}, **settings),  # type: ignore[arg-type]  # whatever a test sets
     )

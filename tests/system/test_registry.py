@@ -21,6 +21,7 @@ from polaris_spark.clock import SystemClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries
 from polaris_spark.errors import AlreadyExistsError, NotFoundError, ReferenceGoneError, UnprocessableError
+from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.registry import References
 from tests.commits.support import Add, number, references
 
@@ -333,9 +334,16 @@ def test_no_acknowledged_commit_is_lost_while_references_come_and_go(two: Two, s
     assert [name for name in acknowledged if held(two.one, name) != 1] == []
 
 
+def opened(uri: str) -> References:
+    """The references of a store that other processes use, too."""
+    backend = open_backend(uri)
+    backend.setup()
+    return references(backend, clock=SystemClock(), leases=NodeLeases(backend, SystemClock()))
+
+
 def _churn(uri: str, seed: int, n: int) -> int:
     """Create, drop and commit by a process of its own; how many commits were acknowledged since the last drop."""
-    rng, found = random.Random(seed), references(open_backend(uri), clock=SystemClock())
+    rng, found = random.Random(seed), opened(uri)
     done = 0
     for _ in range(n):
         try:
@@ -353,7 +361,7 @@ def _churn(uri: str, seed: int, n: int) -> int:
 
 def test_processes_agree_on_what_lives(tmp_path: Path) -> None:
     uri = f"sqlite://{tmp_path / 'store.db'}"
-    found = references(open_backend(uri), clock=SystemClock())
+    found = opened(uri)
     found.create(NAME, ME)
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         done = pool.starmap(_churn, [(uri, seed, 30) for seed in (1, 2)])
