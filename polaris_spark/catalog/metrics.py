@@ -195,6 +195,7 @@ class MetricsReports:
     def _begin(self) -> None:
         self._process = os.getpid()
         self._guard = threading.Lock()
+        self._committing = threading.Lock()
         self._waiting: list[KeptReport] = []
         self._size = 0
         self._timer: threading.Timer | None = None
@@ -214,18 +215,24 @@ class MetricsReports:
             self.flush()
 
     def flush(self) -> None:
-        """Commit what waits; what cannot be committed is told in the log and forgotten."""
+        """Commit what waits; what cannot be committed is told in the log and forgotten.
+
+        Returns after what another thread was committing, so that the store may be closed then.
+        """
         self._leave_to_parent()
-        with self._guard:
-            if self._timer is not None:
-                self._timer.cancel()
-            reports, self._waiting, self._timer, self._size = self._waiting, [], None, 0
-        if not reports:
-            return
-        try:
-            self._commit(tuple(reports))
-        except Exception as error:  # whatever a database raises: reports must never harm what they report on
-            log.warning("%d metrics reports are lost: %s", len(reports), error, exc_info=error)
+        with self._committing:
+            with self._guard:
+                if self._timer is not None:
+                    self._timer.cancel()
+                reports, self._waiting, self._timer, self._size = self._waiting, [], None, 0
+            if not reports:
+                return
+            try:
+                self._commit(tuple(reports))
+            except (
+                Exception
+            ) as error:  # whatever a database raises: reports must not harm what they report on
+                log.warning("%d metrics reports are lost: %s", len(reports), error, exc_info=error)
 
     def _leave_to_parent(self) -> None:
         """In a forked child: those that waited are the parent's to commit, and its lock may never be free here."""

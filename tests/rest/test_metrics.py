@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -157,10 +159,35 @@ def test_they_are_committed_without_being_asked_for(db: Client, monkeypatch: pyt
     monkeypatch.setattr(metrics, "FLUSH_SECONDS", 0.01)
     send(db, SCAN)
     catalog = db.session.catalog
-    timer = catalog.metrics._timer
-    if timer is not None:
-        timer.join(30)
-    assert catalog.references.read(metrics_reference(catalog.row)).head.number == 1
+    name = metrics_reference(catalog.row)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if catalog.references.lookup(name) is not None and catalog.references.read(name).head.number == 1:
+            return
+        time.sleep(0.01)
+    pytest.fail("nobody committed the report")
+
+
+def test_flushing_waits_for_what_is_being_committed(db: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, go_on, done = threading.Event(), threading.Event(), threading.Event()
+    reports = db.session.catalog.metrics
+    commit = reports._commit
+
+    def slowly(batch: tuple[metrics.KeptReport, ...]) -> None:
+        began.set()
+        assert go_on.wait(60)
+        commit(batch)
+        done.set()
+
+    monkeypatch.setattr(reports, "_commit", slowly)
+    send(db, SCAN)
+    other = threading.Thread(target=reports.flush)
+    other.start()
+    assert began.wait(60)
+    threading.Timer(0.1, go_on.set).start()
+    reports.flush()
+    assert done.is_set()
+    other.join(60)
 
 
 def test_closing_commits_what_waits(opened: Open, tmp_path: Path, warehouse: Path) -> None:

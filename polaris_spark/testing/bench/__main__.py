@@ -63,7 +63,8 @@ def _print(figures: list[Figure]) -> None:
     )
     table = Table("what", "ours", "peer", "ratio", "bar", "met")
     for figure in figures:
-        table.add_row(*figure[:5], "yes" if figure.met else "[bold]no[/bold]")
+        met = "yes" if figure.met else "[bold]no[/bold]"
+        table.add_row(*figure[:5], met if figure.bar else "")
     console.print(table)
 
 
