@@ -1,12 +1,31 @@
-"""The one source of time, injected wherever time matters so that tests can move it."""
+"""The one source of time, injected wherever time matters so that tests can move it.
+
+Whoever waits for another thread while the database may be at work gets what it waits at from the clock, too: a
+simulation then runs many processes on one thread.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 EPOCH_MS = 1_740_787_200_000
 """Milliseconds between 1970-01-01T00:00Z and 2025-03-01T00:00Z, the zero of snowflake ids."""
+
+
+class Signal(Protocol):
+    """What one thread waits for and another sets, once."""
+
+    def set(self) -> None:
+        """Let whoever waits go on. May be repeated."""
+        ...
+
+    def wait(self, timeout_ms: float | None = None) -> bool:
+        """Whether it was set, at once or within `timeout_ms` milliseconds (None: however long it takes)."""
+        ...
 
 
 class Clock(Protocol):
@@ -24,6 +43,34 @@ class Clock(Protocol):
         """Let `duration` milliseconds pass."""
         ...
 
+    def signal(self) -> Signal:
+        """A signal that is not set."""
+        ...
+
+    def lock(self) -> AbstractContextManager[object]:
+        """A lock that may be held while the database is at work."""
+        ...
+
+
+class ThreadSignal:
+    """A signal between threads; cheaper than `threading.Event`, which is made for more."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        with contextlib.suppress(RuntimeError):  # set before
+            self._lock.release()
+
+    def wait(self, timeout_ms: float | None = None) -> bool:
+        if not self._lock.acquire(timeout=-1 if timeout_ms is None else max(0.0, timeout_ms / 1_000)):
+            return False
+        self.set()
+        return True
+
 
 class SystemClock:
     """The machine's own clock."""
@@ -36,6 +83,12 @@ class SystemClock:
 
     def sleep_ms(self, duration: float) -> None:
         time.sleep(duration / 1_000)
+
+    def signal(self) -> Signal:
+        return ThreadSignal()
+
+    def lock(self) -> AbstractContextManager[object]:
+        return threading.Lock()
 
 
 class ManualClock:
@@ -54,6 +107,12 @@ class ManualClock:
     def sleep_ms(self, duration: float) -> None:
         self.advance(duration)
 
+    def signal(self) -> Signal:
+        return _ManualSignal(self)
+
+    def lock(self) -> AbstractContextManager[object]:
+        return threading.Lock()
+
     def advance(self, duration: float) -> None:
         """Let `duration` milliseconds pass on both clocks."""
         self._now += duration
@@ -62,3 +121,22 @@ class ManualClock:
     def set_wall(self, now_ms: int) -> None:
         """Set the wall clock, backwards too, leaving the monotonic clock alone."""
         self._now = float(now_ms)
+
+
+class _ManualSignal(ThreadSignal):
+    """A signal whose time-out comes when the manual clock has moved that far."""
+
+    __slots__ = ("_clock",)
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, timeout_ms: float | None = None) -> bool:
+        if timeout_ms is None:
+            return super().wait()
+        until = self._clock.monotonic_ms() + timeout_ms
+        while not super().wait(1):
+            if self._clock.monotonic_ms() >= until:
+                return False
+        return True

@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import threading
 import weakref
 from typing import NamedTuple, Protocol
 
@@ -105,7 +104,7 @@ class IdGenerator:
     def __init__(self, source: LeaseSource, clock: Clock | None = None) -> None:
         self._source = source
         self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
+        self._lock = self._clock.lock()
         self._process = os.getpid()
         self._lease: Lease | None = None
         self._ms = 0
@@ -236,7 +235,7 @@ class IdGenerator:
 
     def _start_in_child(self) -> None:
         """A forked child never uses its parent's lease, nor its lock, which another thread may have held."""
-        self._lock = threading.Lock()
+        self._lock = self._clock.lock()
         self._lease = None
         self._used, self._last_id = SEQUENCE, 0
         self._registered = False

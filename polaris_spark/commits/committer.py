@@ -14,23 +14,24 @@ Where the database has transactions, 3 and 4 are one. Nothing that an attempt wr
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from polaris_spark.backends.base import Backend, ReferenceRow
+from polaris_spark.backends.base import Backend, ReferenceRow, Swapped
 from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Change, Operation, PrepareAgain
 from polaris_spark.commits.group import Group, Memo, Pending
 from polaris_spark.commits.heads import thin
-from polaris_spark.commits.publishing import Built, Publisher, read_head
+from polaris_spark.commits.publishing import Built, Publisher, encode_head, read_head
 from polaris_spark.commits.retry import backoff_ms
-from polaris_spark.commits.rows import Commit, Entries, LogEntry, RecentHead, child_pointers
+from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, RecentHead, child_pointers
 from polaris_spark.commits.state import Effects, Snapshot, State
 from polaris_spark.errors import (
     BadRequestError,
     CorruptionError,
+    OutcomeUnknownError,
     ReferenceGoneError,
     TryAgainError,
     UnprocessableError,
@@ -131,6 +132,38 @@ class Committer:
         if known is None or head.number >= known.head.number:
             self._known = snapshot
         return snapshot
+
+    def amend(self, change: Callable[[Head], Head]) -> Snapshot:
+        """Change the row without a commit: its floor, its fence, its seal.
+
+        Args:
+            change: gives the same when applied to its own result, because it is applied again while it is not
+                known whether the swap took place.
+        Returns:
+            the amended head. Commits that others began before fail their swap and begin again on it.
+        Raises:
+            ReferenceGoneError: the row is missing.
+            TryAgainError, OutcomeUnknownError: from the database, until the deadline passed.
+        """
+        started = self._clock.monotonic_ms()
+        attempt = 0
+        while True:
+            try:
+                row = self._backend.read_reference(self._store.realm, self.name)
+                snapshot = self._adopt(row)
+                head = change(snapshot.head)
+                if head == snapshot.head:
+                    return snapshot
+                new = ReferenceRow(new_version(), encode_head(head))
+                outcome = self._backend.swap_reference(self._store.realm, self.name, snapshot.version, new)
+                if isinstance(outcome, Swapped):
+                    return self._adopt(new)
+            except (OutcomeUnknownError, TryAgainError):
+                if self._clock.monotonic_ms() - started > self._settings.deadline_ms:
+                    raise
+            attempt += 1
+            age = self._clock.monotonic_ms() - started
+            self._clock.sleep_ms(backoff_ms(attempt, age, self._rng))
 
     # Committing
 

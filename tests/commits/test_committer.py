@@ -7,6 +7,7 @@ import tracemalloc
 import uuid
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pytest
 
 from polaris_spark.backends import open_backend
@@ -468,3 +469,17 @@ def test_an_index_shard_of_a_newer_release_is_read_but_not_rewritten() -> None:
     with pytest.raises(NewerFormatError, match="revision 127"):
         add_many(c)
     assert number(committer(backend), "k0000") == 1
+
+
+def test_an_amended_head_keeps_its_commit_and_makes_begun_commits_begin_again(doubtful: Doubtful) -> None:
+    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
+    other = committer(doubtful._inner)
+    other.commit(Add("a"))
+    c.read()
+    doubtful.plan = ["after", "before"]
+    fence = c.read().head.commit + 1
+    amended = other.amend(lambda head: msgspec.structs.replace(head, fence=max(head.fence, fence)))
+    change = Add("a")
+    assert c.commit(change) == 2
+    assert c.read().head.fence == amended.head.fence == fence
+    assert c.read().head.number == 2
