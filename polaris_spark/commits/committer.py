@@ -19,19 +19,19 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from polaris_spark.backends.base import Backend, ReferenceRow, Swapped
+from polaris_spark.backends.base import Backend, ReferenceRow
 from polaris_spark.clock import Clock
+from polaris_spark.commits.amending import amend_row
 from polaris_spark.commits.change import Change, Operation, PrepareAgain
 from polaris_spark.commits.group import Group, Memo, Pending
 from polaris_spark.commits.heads import thin
-from polaris_spark.commits.publishing import Built, Publisher, encode_head, read_head
+from polaris_spark.commits.publishing import Built, Publisher, read_head
 from polaris_spark.commits.retry import backoff_ms
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, RecentHead, child_pointers
 from polaris_spark.commits.state import Effects, Snapshot, State
 from polaris_spark.errors import (
     BadRequestError,
     CorruptionError,
-    OutcomeUnknownError,
     ReferenceGoneError,
     TryAgainError,
     UnprocessableError,
@@ -145,25 +145,16 @@ class Committer:
             ReferenceGoneError: the row is missing.
             TryAgainError, OutcomeUnknownError: from the database, until the deadline passed.
         """
-        started = self._clock.monotonic_ms()
-        attempt = 0
-        while True:
-            try:
-                row = self._backend.read_reference(self._store.realm, self.name)
-                snapshot = self._adopt(row)
-                head = change(snapshot.head)
-                if head == snapshot.head:
-                    return snapshot
-                new = ReferenceRow(new_version(), encode_head(head))
-                outcome = self._backend.swap_reference(self._store.realm, self.name, snapshot.version, new)
-                if isinstance(outcome, Swapped):
-                    return self._adopt(new)
-            except (OutcomeUnknownError, TryAgainError):
-                if self._clock.monotonic_ms() - started > self._settings.deadline_ms:
-                    raise
-            attempt += 1
-            age = self._clock.monotonic_ms() - started
-            self._clock.sleep_ms(backoff_ms(attempt, age, self._rng))
+        row = amend_row(
+            self._backend,
+            self._store.realm,
+            self.name,
+            change,
+            clock=self._clock,
+            deadline_ms=self._settings.deadline_ms,
+            rng=self._rng,
+        )
+        return self._adopt(row)
 
     # Committing
 

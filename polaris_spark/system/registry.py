@@ -15,8 +15,9 @@ from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from polaris_spark.backends.base import ReferenceRow, Swapped
+from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
+from polaris_spark.commits.amending import amend_row
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import CommitSettings, Committer, FileWriter
 from polaris_spark.commits.publishing import encode_head, read_head
@@ -206,19 +207,18 @@ class References:
     def _seal(self, registered: Registered) -> None:
         """Swap the row to sealed; a row that its creator has not written yet is written sealed."""
         backend, realm, name = self.store.backend, self.store.realm, registered.row_name
-        while True:
-            row = backend.read_reference(realm, name)
-            if row is None:
-                sealed = ReferenceRow(new_version(), encode_head(registered.first_head(sealed=True)))
-                result = backend.insert_reference(realm, name, sealed)
-            else:
-                head = read_head(row, name)
-                if head.sealed:
-                    return
-                value = encode_head(msgspec.structs.replace(head, sealed=True))
-                result = backend.swap_reference(realm, name, row.version, ReferenceRow(new_version(), value))
-            if isinstance(result, Swapped):
-                return
+        sealed = ReferenceRow(new_version(), encode_head(registered.first_head(sealed=True)))
+        while backend.read_reference(realm, name) is None:
+            with contextlib.suppress(OutcomeUnknownError):  # the next read tells
+                backend.insert_reference(realm, name, sealed)
+        amend_row(
+            backend,
+            realm,
+            name,
+            lambda head: msgspec.structs.replace(head, sealed=True),
+            clock=self.clock,
+            deadline_ms=self._settings.deadline_ms,
+        )
 
     def sealed_head(self, registered: Registered) -> Head:
         """The last head of a dropped reference."""

@@ -1,0 +1,59 @@
+"""Changing a reference's row without a commit: its floor, its fence, its seal, or where it points after a loss."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from polaris_spark.backends.base import Backend, ReferenceRow, Swapped
+from polaris_spark.clock import Clock
+from polaris_spark.commits.publishing import encode_head, read_head
+from polaris_spark.commits.retry import backoff_ms
+from polaris_spark.commits.rows import Head
+from polaris_spark.errors import OutcomeUnknownError, ReferenceGoneError, TryAgainError
+from polaris_spark.store.references import new_version
+
+
+def amend_row(
+    backend: Backend,
+    realm: str,
+    name: str,
+    change: Callable[[Head], Head],
+    *,
+    clock: Clock,
+    deadline_ms: float,
+    rng: random.Random | None = None,
+) -> ReferenceRow:
+    """Swap in what `change` makes of a row's head; no object is read, so it works where the head's are lost.
+
+    Args:
+        change: gives the same when applied to its own result, because it is applied again while it is not known
+            whether the swap took place. Whatever it raises ends the attempt, with the row as it was.
+        deadline_ms: how long trouble of the database is retried, milliseconds.
+    Returns:
+        the row as it is now: swapped with a fresh version, or untouched where `change` changes nothing.
+    Raises:
+        ReferenceGoneError: the row is missing.
+        CorruptionError: its value cannot be decoded.
+        TryAgainError, OutcomeUnknownError: from the database, until the deadline passed.
+    """
+    rng = rng or random.Random()
+    started = clock.monotonic_ms()
+    attempt = 0
+    while True:
+        try:
+            row = backend.read_reference(realm, name)
+            if row is None:
+                raise ReferenceGoneError(f"reference {name!r} of realm {realm!r} does not exist")
+            before = read_head(row, name)
+            after = change(before)
+            if after == before:
+                return row
+            new = ReferenceRow(new_version(), encode_head(after))
+            if isinstance(backend.swap_reference(realm, name, row.version, new), Swapped):
+                return new
+        except (OutcomeUnknownError, TryAgainError):
+            if clock.monotonic_ms() - started > deadline_ms:
+                raise
+        attempt += 1
+        clock.sleep_ms(backoff_ms(attempt, clock.monotonic_ms() - started, rng))
