@@ -92,6 +92,7 @@ class Committer:
         clock: Clock,
         settings: CommitSettings,
         files: FileWriter | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self.name = name
         self._store = store
@@ -102,7 +103,7 @@ class Committer:
         self._files = files
         self._known: Snapshot | None = None
         self._group = Group(self._run, max_batch=settings.max_batch)
-        self._rng = random.Random()
+        self._rng = rng or random.Random()
         self._publisher = Publisher(store, name, clock=clock, rng=self._rng, deadline_ms=settings.deadline_ms)
 
     # Reading

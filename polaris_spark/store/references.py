@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -16,9 +17,23 @@ V = TypeVar("V")
 _encode = msgspec.msgpack.Encoder().encode
 
 
+_random_bytes: Callable[[int], bytes] = os.urandom
+
+
 def new_version() -> bytes:
     """A version token that no swap used before: 16 random bytes, from the kernel, so that forks differ."""
-    return os.urandom(16)
+    return _random_bytes(16)
+
+
+@contextlib.contextmanager
+def versions_from(source: Callable[[int], bytes]) -> Iterator[None]:
+    """Within the block every version of this process comes from `source`: for simulations, which must replay."""
+    global _random_bytes
+    before, _random_bytes = _random_bytes, source
+    try:
+        yield
+    finally:
+        _random_bytes = before
 
 
 class Versioned(NamedTuple, Generic[V]):

@@ -55,7 +55,13 @@ class NodeLeases:
     """Leases of one store: the lease source of `IdGenerator`. Thread-safe."""
 
     def __init__(
-        self, backend: Backend, clock: Clock, *, nodes: int = NODES, seed: int | None = None
+        self,
+        backend: Backend,
+        clock: Clock,
+        *,
+        nodes: int = NODES,
+        seed: int | None = None,
+        holder: str | None = None,
     ) -> None:
         """
         Args:
@@ -63,7 +69,9 @@ class NodeLeases:
             clock: this machine's.
             nodes: how many node numbers to use, at most `ids.NODES`; every process of a store uses the same.
             seed: of the choice of nodes, for tests.
+            holder: who leases, for others to read; this host and process unless given.
         """
+        self._holder = holder
         self._nodes = nodes
         self._references = system_references(backend)
         self._clock = clock
@@ -85,7 +93,7 @@ class NodeLeases:
                 earliest = min(found.value.end_ms, earliest or found.value.end_ms)
                 continue
             start = max(now, after_ms + 1, EPOCH_MS, found.value.end_ms if found else 0)
-            new = self._references.row(NodeRecord(_holder(), start, start + LEASE_MS))
+            new = self._references.row(NodeRecord(self._name(), start, start + LEASE_MS))
             if self._references.put(name, found.version if found else None, new):
                 return Lease(node, start, start + LEASE_MS, new.version)
         until = f" The first of them ends at {_utc(earliest)}." if earliest else ""
@@ -105,7 +113,7 @@ class NodeLeases:
         if found is None:
             return None
         end = max(now + LEASE_MS, lease.end_ms)
-        new = self._references.row(NodeRecord(_holder(), found.value.start_ms, end))
+        new = self._references.row(NodeRecord(self._name(), found.value.start_ms, end))
         if not self._references.put(name, found.version, new):
             return None
         return Lease(lease.node, found.value.start_ms, end, new.version)
@@ -117,6 +125,9 @@ class NodeLeases:
             end = id_time_ms(last_id) + 1 if last_id else found.value.start_ms
             record = NodeRecord(found.value.holder, found.value.start_ms, end, released=True)
             self._references.put(f"node/{lease.node}", found.version, self._references.row(record))
+
+    def _name(self) -> str:
+        return self._holder or _holder()
 
     def _holding(self, lease: Lease) -> Versioned[NodeRecord] | None:
         found = self._references.read(f"node/{lease.node}", NodeRecord)
@@ -139,7 +150,7 @@ class NodeLeases:
                 if now < found.value.time_ms - BEHIND_MS:
                     raise _behind(now, found.value)
                 return now
-            new = self._references.row(ClockRecord(now, _holder()))
+            new = self._references.row(ClockRecord(now, self._name()))
             if self._references.put(CLOCK, found.version if found else None, new):
                 return now
 

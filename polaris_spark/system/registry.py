@@ -9,6 +9,7 @@ row by a swap; whoever meets a sealed row looks in the registry again.
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeVar
@@ -83,19 +84,27 @@ class References:
         clock: Clock,
         settings: CommitSettings,
         files: FileWriter | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
         self.ids = ids
         self._settings = settings
         self._files = files
+        self._rng = rng
         self._open: dict[str, Committer] = {}
         self._guard = threading.Lock()
         self.root = self._committer(ROOT)
 
     def _committer(self, row_name: str) -> Committer:
         return Committer(
-            self.store, row_name, ids=self.ids, clock=self.clock, settings=self._settings, files=self._files
+            self.store,
+            row_name,
+            ids=self.ids,
+            clock=self.clock,
+            settings=self._settings,
+            files=self._files,
+            rng=self._rng,
         )
 
     def initialize(self) -> None:

@@ -134,7 +134,7 @@ class HeldTask:
         self._version = version
         self._duration_ms = duration_ms
         self._process = os.getpid()
-        self._guard = threading.Lock()
+        self._guard = tasks._clock.lock()
         self._ended = threading.Event()
         self._lost = False
 
