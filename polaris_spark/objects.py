@@ -5,10 +5,11 @@ object points to: strong ones apart from weak ones) and a MessagePack payload th
 the header, counted from 1; 0 is "none". Whoever marks, checks or copies rows reads headers only, and so serves types
 that are not installed.
 
-An object type is a frozen `msgspec.Struct` with `array_like=True`, registered under a short stable name:
+An object type is a frozen `msgspec.Struct` with `array_like=True`, registered under a short stable name. What cannot
+change can have no cycles either; with `gc=False` the collector leaves it out, however many of them the cache holds:
 
     @object_type("example", revision=1)
-    class Example(msgspec.Struct, frozen=True, array_like=True):
+    class Example(msgspec.Struct, frozen=True, array_like=True, gc=False):
         child: Strong            # an id, or 0
         others: tuple[Strong, ...]
         label: str
@@ -24,11 +25,12 @@ import importlib.metadata
 import inspect
 import struct as binary
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
 from polaris_spark.errors import CorruptionError, InputError, NewerFormatError, ObjectTooLargeError
 
@@ -58,7 +60,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 _PREAMBLE = binary.Struct(">BHI")
 
 
-class Header(msgspec.Struct, frozen=True, array_like=True):
+class Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What every row says of itself."""
 
     type: str
@@ -67,7 +69,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
     weak: tuple[int, ...] = ()
 
 
-class Decoded(NamedTuple):
+class Decoded(msgspec.Struct, frozen=True, gc=False):
     """An object with what its row said of it; `value` is None where the type is not installed."""
 
     header: Header
@@ -263,7 +265,7 @@ def _wire(cls: type[msgspec.Struct]) -> _Wire:
         for f in fields
     ]
     wire = msgspec.defstruct(cls.__name__ + "Wire", shape, array_like=True, frozen=True, gc=False)
-    return _Wire(wire, _packer(wire, fields), _unpacker(cls, fields), msgspec.msgpack.Decoder(wire).decode)
+    return _Wire(wire, _packer(fields), _unpacker(cls, fields), msgspec.msgpack.Decoder(wire).decode)
 
 
 def _wire_default(field: _Field, info: msgspec.structs.FieldInfo) -> Any:
@@ -272,17 +274,17 @@ def _wire_default(field: _Field, info: msgspec.structs.FieldInfo) -> Any:
         return msgspec.field(default_factory=info.default_factory)
     if info.default is msgspec.NODEFAULT or field.pack is None:
         return info.default
-    return field.pack(info.default, [], [])
+    return msgspec.convert(field.pack(info.default, [], []), field.wire_type)
 
 
-def _packer(wire: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, list[int], list[int]], Any]:
-    def pack(value: Any, strong: list[int], weak: list[int]) -> Any:
-        return wire(
-            *[
-                getattr(value, f.name) if f.pack is None else f.pack(getattr(value, f.name), strong, weak)
-                for f in fields
-            ]
-        )
+def _packer(fields: list[_Field]) -> Callable[[Any, list[int], list[int]], Any]:
+    pointing = [(position, field.pack) for position, field in enumerate(fields) if field.pack is not None]
+
+    def pack(value: Any, strong: list[int], weak: list[int]) -> list[Any]:
+        values = list(astuple(value))
+        for position, pack_field in pointing:
+            values[position] = pack_field(values[position], strong, weak)
+        return values
 
     return pack
 
@@ -290,12 +292,12 @@ def _packer(wire: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, 
 def _unpacker(cls: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, Any, Any], Any]:
     names = [field.name for field in fields]
     by_name = any(p.kind is p.KEYWORD_ONLY for p in inspect.signature(cls).parameters.values())
+    pointing = [(position, field.unpack) for position, field in enumerate(fields) if field.unpack is not None]
 
     def unpack(value: Any, strong: tuple[int, ...], weak: tuple[int, ...]) -> Any:
-        values = [
-            getattr(value, f.name) if f.unpack is None else f.unpack(getattr(value, f.name), strong, weak)
-            for f in fields
-        ]
+        values = list(astuple(value))
+        for position, unpack_field in pointing:
+            values[position] = unpack_field(values[position], strong, weak)
         return cls(**dict(zip(names, values, strict=True))) if by_name else cls(*values)
 
     return unpack
@@ -343,25 +345,29 @@ def _tuple(name: str, hint: Any, item: Any) -> _Field:
         return _Field(name, hint, None, None)
     wire = _wire(inner)
 
-    def pack(values: Iterable[Any], strong: list[int], weak: list[int]) -> Any:
-        return tuple([wire.pack(value, strong, weak) for value in values])
+    def pack(values: Collection[Any], strong: list[int], weak: list[int]) -> Any:
+        return [wire.pack(value, strong, weak) for value in values] if values else ()
 
-    def unpack(values: Iterable[Any], strong: tuple[int, ...], weak: tuple[int, ...]) -> Any:
-        return tuple([wire.unpack(value, strong, weak) for value in values])
+    def unpack(values: Collection[Any], strong: tuple[int, ...], weak: tuple[int, ...]) -> Any:
+        return tuple([wire.unpack(value, strong, weak) for value in values]) if values else ()
 
     return _Field(name, tuple[wire.cls, ...], pack, unpack)  # type: ignore[name-defined]  # made at run time
 
 
 def _pointers(name: str, *, weak: bool) -> _Field:
-    def pack(ids: tuple[int, ...], strong_ids: list[int], weak_ids: list[int]) -> list[int]:
+    def pack(ids: tuple[int, ...], strong_ids: list[int], weak_ids: list[int]) -> Sequence[int]:
+        if not any(ids):
+            return ids
         target = weak_ids if weak else strong_ids
+        if 0 not in ids:
+            first = len(target) + 1
+            target.extend(ids)
+            return list(range(first, first + len(ids)))
         positions = []
         for id in ids:
             if id:
                 target.append(id)
-                positions.append(len(target))
-            else:
-                positions.append(0)
+            positions.append(len(target) if id else 0)
         return positions
 
     def unpack(

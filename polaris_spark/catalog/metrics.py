@@ -120,7 +120,7 @@ def parse_report(text: str) -> Report:
     return report
 
 
-class KeptReport(msgspec.Struct, frozen=True, array_like=True):
+class KeptReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A report as it came, and where from."""
 
     received: int
@@ -135,7 +135,7 @@ class KeptReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 @object_type("metrics-reports", revision=1)
-class ReportBatch(msgspec.Struct, frozen=True, array_like=True):
+class ReportBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Reports that were committed together, the oldest first."""
 
     reports: tuple[KeptReport, ...]

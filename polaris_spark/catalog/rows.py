@@ -25,7 +25,7 @@ CATALOG = b"c"
 
 
 @object_type("catalog", revision=1)
-class CatalogRow(msgspec.Struct, frozen=True, array_like=True):
+class CatalogRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A catalog of a realm."""
 
     entity_id: int
@@ -37,7 +37,7 @@ class CatalogRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 @object_type("namespace", revision=1)
-class Namespace(msgspec.Struct, frozen=True, array_like=True):
+class Namespace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A namespace; its name stands in the index only, so that renaming an ancestor would not touch it."""
 
     entity_id: int
@@ -48,7 +48,7 @@ class Namespace(msgspec.Struct, frozen=True, array_like=True):
 
 
 @object_type("unloaded", revision=1)
-class Unloaded(msgspec.Struct, frozen=True, array_like=True):
+class Unloaded(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The content of a table or view that was imported by its metadata file's location and not read yet."""
 
     entity_id: int

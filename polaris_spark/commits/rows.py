@@ -15,7 +15,7 @@ FIRST_SKIP = 4
 
 
 @object_type("commit", revision=1)
-class Commit(msgspec.Struct, frozen=True, array_like=True):
+class Commit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One state of everything a reference holds.
 
     `parents` are the ids of commits number-1, number-2, ... (at most 20). `skips[i]` is the id of the ancestor whose
@@ -38,7 +38,7 @@ class Commit(msgspec.Struct, frozen=True, array_like=True):
     """Milliseconds since 1970: what was done under operation ids made earlier may be forgotten, whoever made them."""
 
 
-class LogEntry(msgspec.Struct, frozen=True, array_like=True):
+class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One change to one entity: audit trail, change feed and recovery in one row."""
 
     operation: bytes
@@ -62,13 +62,13 @@ class LogEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 @object_type("entries", revision=1)
-class Entries(msgspec.Struct, frozen=True, array_like=True):
+class Entries(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The log entries of one commit, in the order in which their changes were applied."""
 
     entries: tuple[LogEntry, ...]
 
 
-class RecentHead(msgspec.Struct, frozen=True, array_like=True):
+class RecentHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A head that the reference had, kept for recovery."""
 
     time: int
@@ -76,7 +76,7 @@ class RecentHead(msgspec.Struct, frozen=True, array_like=True):
     commit: int
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
+class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The value of a reference row."""
 
     commit: int

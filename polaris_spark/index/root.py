@@ -16,7 +16,7 @@ ShardReader: TypeAlias = Callable[[Collection[int]], Mapping[int, Shard]]
 """Decoded shards by id, all in one batch. The caller caches; ids that do not exist are left out or raise."""
 
 
-class IndexRoot(msgspec.Struct, frozen=True, array_like=True):
+class IndexRoot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A whole index as one immutable value, nested in a commit or in a table object.
 
     The embedded part holds recent changes, the oldest change first; it wins over the tree. A value of None

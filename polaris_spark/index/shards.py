@@ -27,7 +27,7 @@ _ROW_OVERHEAD = 11
 _ID_BYTES = 9
 
 
-class FrontCoded(msgspec.Struct, frozen=True, array_like=True):
+class FrontCoded(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Sorted byte strings: bytes shared with the one before, lengths of the rests, and the rests joined."""
 
     shared: tuple[int, ...] = ()

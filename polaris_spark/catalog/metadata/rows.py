@@ -21,60 +21,60 @@ from polaris_spark.objects import Strong, object_type
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
+class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A part of some metadata, as compact JSON text."""
 
     text: bytes
 
 
 @object_type("schema", revision=1)
-class Schema(Piece, frozen=True, array_like=True):
+class Schema(Piece, frozen=True, array_like=True, gc=False):
     """One schema of a table or view."""
 
 
 @object_type("partition-spec", revision=1)
-class PartitionSpec(Piece, frozen=True, array_like=True):
+class PartitionSpec(Piece, frozen=True, array_like=True, gc=False):
     """One partition spec."""
 
 
 @object_type("sort-order", revision=1)
-class SortOrder(Piece, frozen=True, array_like=True):
+class SortOrder(Piece, frozen=True, array_like=True, gc=False):
     """One sort order."""
 
 
 @object_type("snapshot", revision=1)
-class Snapshot(Piece, frozen=True, array_like=True):
+class Snapshot(Piece, frozen=True, array_like=True, gc=False):
     """One snapshot."""
 
 
 @object_type("statistics", revision=1)
-class Statistics(Piece, frozen=True, array_like=True):
+class Statistics(Piece, frozen=True, array_like=True, gc=False):
     """One statistics file."""
 
 
 @object_type("partition-statistics", revision=1)
-class PartitionStatistics(Piece, frozen=True, array_like=True):
+class PartitionStatistics(Piece, frozen=True, array_like=True, gc=False):
     """One partition statistics file."""
 
 
 @object_type("view-version", revision=1)
-class ViewVersion(Piece, frozen=True, array_like=True):
+class ViewVersion(Piece, frozen=True, array_like=True, gc=False):
     """One version of a view."""
 
 
 @object_type("log", revision=1)
-class LogItems(Piece, frozen=True, array_like=True):
+class LogItems(Piece, frozen=True, array_like=True, gc=False):
     """Consecutive items of a log, joined by `logs.SEPARATOR`."""
 
 
-class Numbered(msgspec.Struct, frozen=True, array_like=True):
+class Numbered(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A piece that metadata names by a number: schema, spec, sort order or view version."""
 
     id: int
     piece: Strong
 
 
-class Ref(msgspec.Struct, frozen=True, array_like=True):
+class Ref(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A branch or tag of a table: its JSON text, and the snapshot that it names."""
 
     name: str
@@ -85,14 +85,14 @@ class Ref(msgspec.Struct, frozen=True, array_like=True):
     snapshot: Strong
 
 
-class LogSegment(msgspec.Struct, frozen=True, array_like=True):
+class LogSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Some consecutive items of a log that are held in a piece."""
 
     items: int
     piece: Strong
 
 
-class Log(msgspec.Struct, frozen=True, array_like=True):
+class Log(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A log: older items in pieces, the newest inline; the first `skip` items of the first piece are gone."""
 
     segments: tuple[LogSegment, ...] = ()
@@ -101,7 +101,7 @@ class Log(msgspec.Struct, frozen=True, array_like=True):
 
 
 @object_type("table", revision=1)
-class Table(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class Table(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """An Iceberg table; names follow the specification's fields. Times are milliseconds since 1970 UTC."""
 
     entity_id: int
@@ -172,7 +172,7 @@ EMPTY_TABLE = Table(
 
 
 @object_type("view", revision=1)
-class View(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class View(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """An Iceberg view; names follow the view specification's fields."""
 
     entity_id: int
