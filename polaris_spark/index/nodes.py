@@ -58,11 +58,18 @@ def leaf_nodes(leaf: Leaf, lower: bytes, settings: IndexSettings) -> list[Node]:
     return nodes
 
 
-def branch_nodes(children: Sequence[Node], lower: bytes, settings: IndexSettings) -> list[Node]:
-    """Children under as many branches as their size asks for, each of at least two where there are two."""
+def branch_nodes(
+    children: Sequence[Node], lower: bytes, settings: IndexSettings, front_coded: FrontCoded | None = None
+) -> list[Node]:
+    """Children under as many branches as their size asks for, each of at least two where there are two.
+
+    Args:
+        front_coded: the separators between the children, where they are at hand already.
+    """
     if not children:
         return []
-    front_coded = FrontCoded.of([child.lower for child in children[1:]])
+    if front_coded is None:
+        front_coded = FrontCoded.of([child.lower for child in children[1:]])
     counts = [child.count for child in children]
     size = branch_bytes(front_coded, counts)
     if size <= settings.max_shard_bytes or len(children) < 4:

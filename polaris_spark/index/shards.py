@@ -26,6 +26,12 @@ _ROW_OVERHEAD = 11
 
 _ID_BYTES = 9
 
+_BYTES_BYTES = 41
+"""Memory of a byte string besides its bytes: Python's header, and half of what rounding up to 16 adds, on average."""
+
+_INT_BYTES = 32
+"""Memory of an id (48 from 2**60 on, which is in the year 2033)."""
+
 
 class FrontCoded(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Sorted byte strings: bytes shared with the one before, lengths of the rests, and the rests joined."""
@@ -47,6 +53,12 @@ class FrontCoded(msgspec.Struct, frozen=True, array_like=True, gc=False):
             previous = key
         return cls(tuple(shared), tuple(map(len, rests)), b"".join(rests))
 
+    @property
+    def memory_bytes(self) -> int:
+        """About the bytes of memory that it takes together with `keys()`."""
+        whole = sum(self.shared) + len(self.rests)
+        return 2 * _BYTES_BYTES + len(self.rests) + whole + (25 + _BYTES_BYTES) * len(self.lengths)
+
     def keys(self) -> list[bytes]:
         """The byte strings again.
 
@@ -66,6 +78,13 @@ class FrontCoded(msgspec.Struct, frozen=True, array_like=True, gc=False):
             keys.append(key)
             position = end
         return keys
+
+
+_LEAF_BYTES = 950
+"""Memory of a leaf without entries: the structs, the dictionary of what was decoded, lists and tuples."""
+
+_BRANCH_BYTES = 700
+"""The same of a branch."""
 
 
 @object_type("leaf", revision=1)
@@ -132,6 +151,17 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True, dict=True):
         return Entry(self.pointers[position], self.values[position])
 
     @property
+    def memory_bytes(self) -> int:
+        """About the bytes of memory that it takes once keys, pointers and values are decoded."""
+        count = len(self.front_coded.lengths)
+        values = 8 * count
+        if self.value_lengths:
+            some = count - self.value_lengths.count(0)
+            values += 8 * count + 2 * len(self.joined_values) + _BYTES_BYTES * (some + 1)
+        pointers = (8 + _INT_BYTES) * len(self.some_pointers) or 8 * count
+        return _LEAF_BYTES + self.front_coded.memory_bytes + values + pointers
+
+    @property
     def encoded_bytes(self) -> int:
         """The size of the row."""
         fields = _encode((self.front_coded, self.value_lengths, self.joined_values))
@@ -146,6 +176,13 @@ class Branch(msgspec.Struct, frozen=True, array_like=True, dict=True):
     front_coded: FrontCoded
     children: tuple[Strong, ...]
     counts: tuple[int, ...]
+
+    @property
+    def memory_bytes(self) -> int:
+        """About the bytes of memory that it takes once the separators are decoded."""
+        counts = sum([8 if count <= 256 else 40 for count in self.counts])
+        pointers = (8 + _INT_BYTES) * len(self.children)
+        return _BRANCH_BYTES + self.front_coded.memory_bytes + pointers + counts
 
     @cached_property
     def separators(self) -> list[bytes]:

@@ -1,13 +1,14 @@
 """Spilling: moving embedded changes into the tree by rewriting few shards.
 
-Pending keys are grouped by leaf; the leaves with the most pending changes are rewritten first, until what
-remains embedded is half the quota. Everything that is not on the way to a rewritten leaf is shared with the
+Pending keys are grouped by leaf; the leaves with the most pending changes for each shard to be rewritten come first,
+until what remains embedded is half the quota. Everything that is not on the way to a rewritten leaf is shared with the
 old tree.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -36,11 +37,12 @@ class Limits:
 
 
 class _Group(NamedTuple):
-    """Pending keys of one leaf; `upper` is the separator after it."""
+    """Pending keys of one leaf; `upper` is the separator after it, `parent` the branch above it (0 for none)."""
 
     leaf: int
     upper: bytes | None
     keys: list[bytes]
+    parent: int
 
 
 def spill(
@@ -97,13 +99,35 @@ def _choose(
             keys = [key for key in group.keys if key not in recent]
             if keys:
                 others.append(group._replace(keys=keys))
-    others.sort(key=lambda group: (-len(group.keys), min([pending[key][0] for key in group.keys])))
-    for group in others:
+    for group in _by_worth(others, pending):
         if remaining <= limits.quota // 2:
             break
         chosen.append(group)
         remaining -= sum([sizes[key] for key in group.keys])
     return sorted(chosen, key=lambda group: group.keys[0])
+
+
+def _by_worth(groups: Sequence[_Group], pending: Mapping[bytes, Pending]) -> list[_Group]:
+    """Groups in the order in which they are to be rewritten: most pending keys per shard first.
+
+    A leaf is rewritten together with its branch, so leaves of one branch are taken together, those of the branch first
+    that has most pending keys for each of its leaves and itself; among equals, the oldest change first.
+    """
+    keys, leaves, oldest = Counter[int](), Counter[int](), dict[int, int]()
+    for group in groups:
+        keys[group.parent] += len(group.keys)
+        leaves[group.parent] += 1
+        first = min([pending[key][0] for key in group.keys])
+        oldest[group.parent] = min(oldest.get(group.parent, first), first)
+    return sorted(
+        groups,
+        key=lambda group: (
+            -keys[group.parent] / (leaves[group.parent] + 1),
+            oldest[group.parent],
+            -len(group.keys),
+            min([pending[key][0] for key in group.keys]),
+        ),
+    )
 
 
 def _recent(sizes: Mapping[bytes, int], pending: Mapping[bytes, Pending], limit: int) -> set[bytes]:
@@ -156,8 +180,8 @@ class _Change:
     def groups(self) -> list[_Group]:
         """All pending keys by leaf, in the order of keys, with one batch read for each level of branches."""
         keys = sorted(self._pending)
-        spans: list[tuple[int, bytes | None, int, int]] = (
-            [(self._root.shard, None, 0, len(keys))] if keys else []
+        spans: list[tuple[int, bytes | None, int, int, int]] = (
+            [(self._root.shard, None, 0, len(keys), 0)] if keys else []
         )
         for _ in range(self._root.height):
             self._fetch([span[0] for span in spans])
@@ -167,12 +191,13 @@ class _Change:
                     branch.separators[child] if child < len(branch.separators) else upper,
                     i,
                     j,
+                    id,
                 )
-                for id, upper, low, high in spans
+                for id, upper, low, high, _ in spans
                 for branch in (self._branch(id),)
                 for child, i, j in _routes(branch.separators, keys, low, high)
             ]
-        return [_Group(id, upper, keys[low:high]) for id, upper, low, high in spans]
+        return [_Group(id, upper, keys[low:high], parent) for id, upper, low, high, parent in spans]
 
     def apply(self, groups: Sequence[_Group]) -> tuple[list[Node], int]:
         """The root of the tree with the groups' changes (no node if it is empty) and its height."""
@@ -210,7 +235,10 @@ class _Change:
             result += self._rebuilt(child, level - 1, *routes[position]) if position in routes else [child]
         if result == children:
             return [node]
-        return branch_nodes(self._balanced(result, level - 1), node.lower, self._settings)
+        balanced = self._balanced(result, level - 1)
+        if node.id and separators == [child.lower for child in balanced[1:]]:
+            return branch_nodes(balanced, node.lower, self._settings, self._branch(node.id).front_coded)
+        return branch_nodes(balanced, node.lower, self._settings)
 
     def _balanced(self, nodes: Sequence[Node], level: int) -> list[Node]:
         """Siblings, the small ones among them joined with neighbours."""

@@ -1,4 +1,4 @@
-"""The cache of immutable objects: one per process, bounded by bytes, least recently used leaves first.
+"""The cache of immutable objects: one per process, bounded by bytes of memory, least recently used leaves first.
 
 Objects never change, so nothing is ever invalidated. (cachetools' LRU is not thread-safe and, being written
 in Python, takes longer under a lock than the whole read through this one may take.)
@@ -14,12 +14,13 @@ from collections import OrderedDict
 from itertools import count
 
 from polaris_spark.objects import Decoded
+from polaris_spark.store.memory import Footprints
 
 DEFAULT_BYTES = 128 * 2**20
 """Capacity unless told otherwise."""
 
-ENTRY_BYTES = 256
-"""Added to an object's encoded length for what the entry itself takes."""
+ENTRY_BYTES = 320
+"""Added to an object's own bytes for what its entry takes: key, size, and places in a dictionary and a linked list."""
 
 Key = tuple[int, int]
 """A space (one realm of one store) and an object's id."""
@@ -30,6 +31,8 @@ class ObjectCache:
 
     def __init__(self, capacity: int = DEFAULT_BYTES) -> None:
         self.capacity = capacity
+        self.footprints = Footprints()
+        """How much memory objects take: what `put` is to be told."""
         self._asked = 0
         self._entries: OrderedDict[Key, tuple[Decoded, int]] = OrderedDict()
         self._bytes = 0
@@ -55,7 +58,7 @@ class ObjectCache:
             return None
 
     def put(self, key: Key, value: Decoded, size: int) -> None:
-        """Keep an object of `size` encoded bytes; one of more than an eighth of the capacity is not kept."""
+        """Keep an object that takes `size` bytes of memory; one of more than an eighth of the capacity is not kept."""
         size += ENTRY_BYTES
         if size * 8 > self.capacity:
             return

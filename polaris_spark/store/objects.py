@@ -104,7 +104,7 @@ class ObjectStore:
         if missing:
             for id, data in self._read_rows(missing).items():
                 result[id] = decoded = objects.decode(data, self.key(id))
-                self._cache.put((self._space, id), decoded, len(data))
+                self._keep(id, decoded, len(data))
         return result
 
     def rows(self, values: Iterable[tuple[int, msgspec.Struct]]) -> list[ObjectRow]:
@@ -147,7 +147,11 @@ class ObjectStore:
             sizes[row.id] = sizes.get(row.id, 0) + len(row.value)
         for id, value in values:
             header = objects.decode_header(firsts[id], self.key(id))
-            self._cache.put((self._space, id), Decoded(header, value), sizes[id])
+            self._keep(id, Decoded(header, value), sizes[id])
+
+    def _keep(self, id: int, decoded: Decoded, row_bytes: int) -> None:
+        memory = self._cache.footprints.memory_bytes(decoded, row_bytes)
+        self._cache.put((self._space, id), decoded, memory)
 
     def key(self, id: int) -> str:
         """How errors name an object: realm and id."""
