@@ -58,7 +58,9 @@ def _is_shared(one: Any) -> bool:
 
 
 class Footprints:
-    """What decoded objects take in memory, by type; learns from those it sees. Threads that meet may lose a measurement."""
+    """What decoded objects take in memory, by type; learns from those it sees.
+
+    Threads that meet here may lose a measurement, no more."""
 
     def __init__(self) -> None:
         self._types: dict[str, _Seen] = {}
