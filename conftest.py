@@ -13,6 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytest_plugins = ["tests.servers"]
+
 _numbers = count(1)
 
 

@@ -108,8 +108,9 @@ class StoreURI:
 
     @property
     def key(self) -> str:
-        """Identifies the store within a process: the URI without credentials and options."""
-        return f"{self.scheme}:{self.authority}:{self.path}"
+        """Identifies the store within a process: the URI without credentials and options, save the schema."""
+        schema = self.options.get("schema")
+        return f"{self.scheme}:{self.authority}:{self.path}" + (f":{schema}" if schema else "")
 
     def __str__(self) -> str:
         query = f"?{urlencode(self.options)}" if self.options else ""

@@ -25,12 +25,15 @@ GROUP = "polaris_spark.backends"
 
 BUILT_IN = {
     "memory": "polaris_spark.backends.memory",
+    "postgres": "polaris_spark.backends.postgresql",
+    "postgresql": "polaris_spark.backends.postgresql",
     "sqlite": "polaris_spark.backends.sqlite",
 }
 """Scheme to module of the backends of this package, for a source tree without installed metadata."""
 
 EXTRAS = {
     "rocksdb": "rocksdb",
+    "postgres": "postgresql",
     "postgresql": "postgresql",
     "mariadb": "mariadb",
     "cassandra": "cassandra",

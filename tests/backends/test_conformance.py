@@ -22,3 +22,9 @@ class TestSQLite(BackendConformance):
     @pytest.fixture
     def uri(self, tmp_path: Path) -> str:
         return f"sqlite://{tmp_path}/store.db"
+
+
+class TestPostgreSQL(BackendConformance):
+    @pytest.fixture
+    def uri(self, postgresql_uri: str) -> str:
+        return postgresql_uri

@@ -1,0 +1,279 @@
+"""`postgresql://user@host:5432/database`: PostgreSQL 12 and later, for any number of processes and machines.
+
+Two tables in a schema (`?schema=`, default `polaris_spark`; several stores may share a database). Every operation is
+one statement and one round trip, at READ COMMITTED, on the primary; a commit's rows and its swap are a single
+statement. Losing a swap costs a second one, which reads the row that won.
+
+Durability is the server's `synchronous_commit`, left as it is: `on`, its default, survives the machine.
+`?synchronous_commit=remote_apply` or `on` with `synchronous_standby_names` survives the loss of the primary; `off` may
+forget the last commits when the server crashes, after they were acknowledged (`polaris-spark fsck` would find what is
+missing), and is for tests. A failover to an asynchronous replica forgets some as well.
+
+Nothing waits for ever: `?connect_timeout=` (10 s), `?timeout=` (30 s) for a free connection and, as
+`statement_timeout`, for each statement, keepalives and `tcp_user_timeout` for a silent network. `?pool=` (8) bounds the
+connections of a process. libpq's `sslmode`, `sslrootcert` and their like are options, too. Through PgBouncer, use
+session pooling: settings and prepared statements belong to the session.
+
+The user needs CREATE on the database once, for `setup` (or on an empty schema of that name), then SELECT, INSERT,
+UPDATE and DELETE on the two tables and USAGE on the schema.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from polaris_spark.backends import Options
+from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
+from polaris_spark.backends.base import (
+    Backend,
+    Conflict,
+    ObjectKey,
+    ObjectRow,
+    ReferenceRow,
+    Split,
+    Swapped,
+    Table,
+)
+from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.postgresql import binary, ranges
+from polaris_spark.backends.postgresql.connections import Connections
+from polaris_spark.backends.postgresql.session import Session, Statement
+from polaris_spark.backends.postgresql.settings import Settings
+from polaris_spark.backends.postgresql.statements import statements
+from polaris_spark.config import StoreURI
+from polaris_spark.errors import ObjectTooLargeError, TryAgainError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from psycopg.pq.abc import PGresult
+
+_CHUNK_ROWS: Final = 4_096
+_CHUNK_BYTES: Final = 16 * 2**20
+_MOST_BYTES: Final = 512 * 2**20  # of one statement; PostgreSQL's messages end at 1 GiB
+_SHORTEST_S, _LONGEST_S = 0.0003, 0.004
+
+T = TypeVar("T")
+
+
+def open_backend(uri: StoreURI, options: Options) -> PostgreSQLBackend:
+    """The store in the database that `uri` names; options as the module says. Connects when it is first used.
+
+    Raises:
+        StoreURIError: the URI names no database, or an option is unknown or its value is.
+    """
+    return PostgreSQLBackend(Settings.parse(uri, options))
+
+
+class PostgreSQLBackend(Backend):
+    """Rows in two tables of a PostgreSQL schema."""
+
+    scope = "cluster"
+    transactional = True
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._connections = Connections(settings)
+        self._statements = statements(settings.schema)
+
+    def setup(self) -> None:
+        self._connections.create()
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        found: dict[ObjectKey, bytes] = {}
+        for chunk in _chunks(sorted(set(keys)), _CHUNK_ROWS):
+            arguments = (realm.encode(), *_arrays(chunk))
+            result = self._read(self._statements.get, *arguments)
+            for id, part, value in _rows(result):
+                found[ObjectKey(binary.integer(id), binary.integer(part))] = value
+        return found
+
+    def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        check_name(realm, "realm")
+        check_rows(realm, rows)
+        for chunk in _sized(sorted(rows)):
+            arguments = (realm.encode(), *_arrays(chunk), binary.bytea_array([row.value for row in chunk]))
+            self._write(self._statements.put, *arguments)
+
+    def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
+        for chunk in _chunks(sorted(set(keys)), _CHUNK_ROWS):
+            arguments = (realm.encode(), *_arrays(chunk))
+            self._write(self._statements.remove, *arguments)
+
+    def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
+        check_name(name)
+        key = (realm.encode(), name.encode())
+        return self._connections.read(lambda session: self._reference(session, key))
+
+    def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
+        check_name(realm, "realm")
+        check_reference(realm, name, new)
+        key = (realm.encode(), name.encode())
+
+        def insert(session: Session) -> Swapped | Conflict:
+            if session.run(self._statements.insert, *key, *new).command_tuples:
+                return Swapped()
+            return Conflict(self._reference(session, key))
+
+        return self._connections.change(insert)
+
+    def swap_reference(
+        self, realm: str, name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        check_reference(realm, name, new)
+        return self._exchange(self._statements.swap, realm, name, expected_version, *new)
+
+    def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
+        check_name(name)
+        return self._exchange(self._statements.delete, realm, name, expected_version)
+
+    def write_and_swap(
+        self, realm: str, rows: Sequence[ObjectRow], name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        check_reference(realm, name, new)
+        check_rows(realm, rows)
+        if not rows:
+            return self.swap_reference(realm, name, expected_version, new)
+        size = sum(len(row.value) for row in rows)
+        if size > _MOST_BYTES:
+            raise ObjectTooLargeError(
+                f"a commit to {self._settings.where} writes {size} bytes at once, over {_MOST_BYTES}"
+            )
+        rows = sorted(rows)
+        values = binary.bytea_array([row.value for row in rows])
+        return self._exchange(
+            self._statements.write_and_swap, realm, name, expected_version, *new, *_arrays(rows), values
+        )
+
+    def drop_realm(self, realm: str) -> bool:
+        key = realm.encode()
+        while self._drop_objects(key):  # again from the start, for rows that came late
+            pass
+        self._write(self._statements.drop_references, key)
+        return True
+
+    def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
+        """Ranges of ids within realms, at bounds that the server's statistics hold, else even ones."""
+        names = self._realms(table) if realms is None else sorted(set(realms))
+        if table == "references":
+            return [Split(table, tuple((name,) for name in group)) for group in ranges.grouped(names, n)]
+        per_realm = -(-max(1, n) // max(1, len(names)))
+        parts = [
+            (name, low, high)
+            for name in names
+            for low, high in self._connections.read(
+                partial(ranges.of_realm, self._statements, self._settings.schema, name.encode(), per_realm)
+            )
+        ]
+        return [Split(table, tuple(group)) for group in ranges.grouped(parts, n)]
+
+    def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
+        for part in split.detail:
+            if split.table == "objects":
+                yield from self._scan_objects(*part)  # type: ignore[misc]  # (realm, low, high) as made by splits()
+            else:
+                yield from self._scan_references(*part)  # type: ignore[misc]  # (realm,) as made by splits()
+
+    def _exchange(
+        self, statement: Statement, realm: str, name: str, expected_version: bytes, *further: bytes
+    ) -> Swapped | Conflict:
+        """Run a statement that skips a locked row, until it did its work or the row has another version."""
+        key = (realm.encode(), name.encode())
+
+        def attempt(session: Session) -> Swapped | Conflict | None:
+            if session.run(statement, *key, expected_version, *further).command_tuples:
+                return Swapped()
+            current = self._reference(session, key)
+            locked = current is not None and current.version == expected_version
+            return None if locked else Conflict(current)
+
+        start, longest = time.monotonic(), _SHORTEST_S
+        while (outcome := self._connections.change(attempt)) is None:
+            if time.monotonic() - start >= self._settings.timeout / 1_000:
+                raise TryAgainError(
+                    f"another transaction held reference {realm!r}/{name!r} of {self._settings.where} for "
+                    f"{self._settings.timeout} ms; nothing was changed"
+                )
+            time.sleep(random.uniform(longest / 2, longest))
+            longest = min(longest * 1.5, _LONGEST_S)
+        return outcome
+
+    def _reference(self, session: Session, key: tuple[bytes, bytes]) -> ReferenceRow | None:
+        found = session.run(self._statements.read, *key)
+        return ReferenceRow(found.get_value(0, 0), found.get_value(0, 1)) if found.ntuples else None  # type: ignore[arg-type]  # columns are NOT NULL
+
+    def _drop_objects(self, realm: bytes) -> bool:
+        """Delete what a realm holds now, in chunks; whether there was anything."""
+        last, found = 0, False
+        while True:
+            arguments = (realm, binary.int8(last))
+            result = self._write(self._statements.drop_objects, *arguments)
+            value = result.get_value(0, 0)
+            if value is None:
+                return found
+            last, found = binary.integer(value), True
+
+    def _scan_objects(self, realm: str, low: int, high: int) -> Iterator[pa.RecordBatch]:
+        after = (low - 1, 2**31 - 1)
+        limits = (binary.int8(high), binary.int8(BATCH_ROWS), binary.int8(BATCH_BYTES))
+        while True:
+            arguments = (realm.encode(), binary.int8(after[0]), binary.int4(after[1]), *limits)
+            page = _rows(self._read(self._statements.object_page, *arguments))
+            if not page:
+                return
+            rows = [(realm, binary.integer(id), binary.integer(part), value) for id, part, value in page]
+            yield object_batch(rows)
+            after = rows[-1][1:3]
+
+    def _scan_references(self, realm: str) -> Iterator[pa.RecordBatch]:
+        after = b""
+        limits = (binary.int8(BATCH_ROWS), binary.int8(BATCH_BYTES))
+        while page := _rows(self._read(self._statements.reference_page, realm.encode(), after, *limits)):
+            yield reference_batch([(realm, name.decode(), version, value) for name, version, value in page])
+            after = page[-1][0]
+
+    def _read(self, statement: Statement, *arguments: bytes) -> PGresult:
+        return self._connections.read(lambda session: session.run(statement, *arguments))
+
+    def _write(self, statement: Statement, *arguments: bytes) -> PGresult:
+        return self._connections.write(lambda session: session.run(statement, *arguments))
+
+    def _realms(self, table: Table) -> list[str]:
+        statement = (
+            self._statements.object_realms if table == "objects" else self._statements.reference_realms
+        )
+        result = self._read(statement)
+        return [result.get_value(row, 0).decode() for row in range(result.ntuples)]  # type: ignore[union-attr]  # never null
+
+
+def _rows(result: PGresult) -> list[tuple[bytes, bytes, bytes]]:
+    get = result.get_value
+    return [(get(row, 0), get(row, 1), get(row, 2)) for row in range(result.ntuples)]  # type: ignore[misc]  # columns are NOT NULL
+
+
+def _arrays(keys: Sequence[ObjectKey | ObjectRow]) -> tuple[bytes, bytes]:
+    return binary.int8_array([key.id for key in keys]), binary.int4_array([key.part for key in keys])
+
+
+def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def _sized(rows: Iterable[ObjectRow]) -> Iterator[list[ObjectRow]]:
+    """Rows in chunks of as many as one statement should carry."""
+    chunk: list[ObjectRow] = []
+    size = 0
+    for row in rows:
+        if chunk and (len(chunk) >= _CHUNK_ROWS or size + len(row.value) > _CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(row)
+        size += len(row.value)
+    if chunk:
+        yield chunk

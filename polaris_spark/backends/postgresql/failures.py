@@ -1,0 +1,98 @@
+"""What a failure of PostgreSQL means for what was asked: certainly not done, or not known.
+
+| what came back | SQLSTATE | what it means | raised |
+| --- | --- | --- | --- |
+| `ERROR` | any | the statement's transaction was undone: certainly **not** applied | by class, below |
+| ... lock, deadlock, serialization | 55P03, 40P01, 40001 | others were faster | `TryAgainError` |
+| ... cancelled, statement_timeout | 57014 | undone before its commit began | `TryAgainError` |
+| ... out of disk, memory, connections | 53xxx | resources | `TryAgainError` |
+| ... read-only server | 25006 | a replica, or a failover going on; the connection is given up | `TryAgainError` |
+| ... prepared statement gone | 26000, 0A000 | a pooler or DDL between; the connection is given up | `TryAgainError` |
+| ... permission denied | 42501 | the user may not | `StoreURIError` |
+| ... no such table or schema | 42P01, 3F000 | no store there | `StoreURIError` |
+| ... damaged data or index | XX001, XX002 | | `CorruptionError` |
+| ... anything else of class 58, XX | | the server's own trouble | `TryAgainError` |
+| ... anything else | | tables that are not ours | `StateError` |
+| `FATAL`, `PANIC` | 57P01, 57P02, 57P05, ... | the session ended, perhaps after its commit | unknown |
+| the connection ended without a word | 08xxx or none | | unknown |
+| no answer until the deadline | none | it may still be under way | unknown |
+| refused to connect | 28xxx, 3D000, 42501 | wrong password, user, database | `StoreURIError` |
+| ... | 57P03, 53300, none | starting up, full, unreachable | `TryAgainError` |
+
+*Unknown* is `OutcomeUnknownError` for a write, `TryAgainError` for a read. Work that may be repeated (reads, writes of
+immutable rows, their deletion) is repeated once on a new connection before. A server with synchronous replication that
+cancels the wait for its standby has committed: it answers with success and a warning
+(https://www.postgresql.org/docs/current/runtime-config-wal.html), and so do we.
+
+libpq gives no SQLSTATE for a refused connection, hence `connecting` reads the text; a server that speaks another
+language is quoted in a `TryAgainError`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polaris_spark.errors import CorruptionError, PolarisError, StateError, StoreURIError, TryAgainError
+
+NO_STORE: Final = "holds no store; a catalog that is opened there with create=true makes one"
+UNUSABLE_AFTER: Final = frozenset({"25006", "26000", "0A000"})
+"""Errors after which another connection may do better."""
+
+_AGAIN: Final = ("40", "53", "55", "57", "58", "XX", "25006", "26000", "0A000")
+_MISSING: Final = frozenset({"42P01", "3F000"})
+_DAMAGED: Final = frozenset({"XX001", "XX002"})
+_ADVICE: Final = (
+    ("password authentication failed", "check the user and store.password"),
+    ("no password supplied", "set store.password"),
+    ("authentication failed", "check the user and how the server authenticates it (pg_hba.conf)"),
+    (
+        "no pg_hba.conf entry",
+        "the server's pg_hba.conf does not admit this user from here; check sslmode, too",
+    ),
+    ("permission denied for database", "grant the user CONNECT on the database"),
+    ("certificate", "check sslmode and sslrootcert"),
+    ("does not support SSL", "check sslmode"),
+    ("invalid sslmode value", "check sslmode"),
+)
+
+
+class RefusedError(Exception):
+    """The server refused a statement and undid its transaction."""
+
+    def __init__(self, sqlstate: str, message: str) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+
+
+class LostError(Exception):
+    """The connection ended, or the deadline passed, while a statement was under way."""
+
+
+def refused(where: str, error: RefusedError) -> PolarisError:
+    """A refusal as one of our errors; nothing was changed."""
+    code, text = error.sqlstate, f"{error} (SQLSTATE {error.sqlstate})"
+    if code == "42501":
+        return StoreURIError(f"{where}: {text}; grant the user what it needs, or use another user")
+    if code in _MISSING:
+        return StoreURIError(f"{where} {NO_STORE} ({error})")
+    if code in _DAMAGED:
+        return CorruptionError(f"{where} is damaged: {text}")
+    if code == "53100":
+        return TryAgainError(f"the disk of {where} is full; nothing was changed: free space, then try again")
+    if code == "57014":
+        return TryAgainError(f"{where} cancelled the statement, which was undone: {text}")
+    if code.startswith(_AGAIN):
+        return TryAgainError(f"{where} failed: {text}; nothing was changed")
+    return StateError(f"{where} refused: {text}; are its tables those of a store?")
+
+
+def connecting(where: str, message: str) -> PolarisError:
+    """Why no connection was made, from libpq's words."""
+    text = " ".join(message.split()).removeprefix("connection failed: ")
+    for words, advice in _ADVICE:
+        if words in text:
+            return StoreURIError(f"{where} refuses the connection: {text}; {advice}")
+    if "does not exist" in text:
+        what = "create the role first" if 'role "' in text else "create the database first (createdb)"
+        return StoreURIError(f"{where} refuses the connection: {text}; check the URI, or {what}")
+    return TryAgainError(f"{where} cannot be reached: {text}; nothing was changed")

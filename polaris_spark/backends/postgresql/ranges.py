@@ -1,0 +1,61 @@
+"""Ranges of ids that are read in parallel."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from polaris_spark.backends.postgresql import binary
+from polaris_spark.backends.postgresql.session import Session
+from polaris_spark.backends.postgresql.statements import Statements
+
+T = TypeVar("T")
+
+_LAST: Final = 2**63 - 1
+
+
+def of_realm(
+    statements: Statements, schema: str, realm: bytes, n: int, session: Session
+) -> list[tuple[int, int]]:
+    """Ranges, ends included, that cover every id of a realm, about `n`.
+
+    Bounds come from the server's histogram of ids, which cuts the table, all realms together, into runs of as many
+    rows. Where it is missing, or has too few bounds within the realm, even guesses take its place, each moved to
+    the next id that exists, so that no range is empty. Bounds only cut: whatever they are, the ranges cover
+    everything once.
+    """
+    ends = session.run(statements.ends, realm)
+    first, last = ends.get_value(0, 0), ends.get_value(0, 1)
+    if first is None or last is None or n <= 1:
+        return [(0, _LAST)]
+    low, high = binary.integer(first), binary.integer(last)
+    bounds = _histogram(statements, schema, session)
+    starts = bounds[bisect_right(bounds, low) : bisect_left(bounds, high)]
+    if len(starts) < 2 * n:
+        starts = _guesses(statements, realm, low, high, n, session)
+    firsts = [0, *[group[0] for group in grouped([low, *starts], n)][1:]]
+    lasts = [first - 1 for first in firsts[1:]] + [_LAST]
+    return list(zip(firsts, lasts, strict=True))
+
+
+def grouped(items: Sequence[T], n: int) -> list[Sequence[T]]:
+    """At most `n` runs of items of about equal length."""
+    size = max(1, -(-len(items) // max(1, n)))
+    return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def _histogram(statements: Statements, schema: str, session: Session) -> list[int]:
+    found = session.run(statements.histogram, schema.encode()).get_value(0, 0)
+    return sorted(set(binary.integers(found or b"")))
+
+
+def _guesses(
+    statements: Statements, realm: bytes, low: int, high: int, n: int, session: Session
+) -> list[int]:
+    """Ids that exist, above `low`, about evenly spread by number, at most four for each range."""
+    step = max(1, (high - low) // (4 * n))
+    wanted = list(range(low + step, high + 1, step))[: 4 * n]
+    found = session.run(statements.following, realm, binary.int8_array(wanted))
+    ids = {binary.integer(value) for row in range(found.ntuples) if (value := found.get_value(row, 0))}
+    return sorted(id for id in ids if id > low)

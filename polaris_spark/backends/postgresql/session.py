@@ -1,0 +1,140 @@
+"""One connection to PostgreSQL: prepared statements, binary both ways, and a deadline for every answer.
+
+Statements go through `psycopg.pq`, psycopg's layer over libpq, because `Connection.execute` waits without end for a
+peer that stays silent, and because rows need no adaptation: they are bytes on both sides.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import NamedTuple
+
+import psycopg
+from psycopg import pq
+from psycopg.pq.abc import PGresult
+
+from polaris_spark.backends.postgresql.failures import UNUSABLE_AFTER, LostError, RefusedError
+
+_GRACE_S = 5.0  # beyond statement_timeout, which the server enforces itself
+_GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+
+
+class Statement(NamedTuple):
+    """A statement to prepare once per connection; results and parameters are binary."""
+
+    name: bytes
+    text: bytes
+
+
+class Session:
+    """One connection, for one thread at a time."""
+
+    def __init__(self, connection: psycopg.Connection[tuple[object, ...]], timeout_s: float) -> None:
+        """
+        Args:
+            connection: in autocommit, so that each statement is a transaction.
+            timeout_s: the session's `statement_timeout`, seconds.
+        """
+        self._connection, self._timeout_s = connection, timeout_s
+        self._pgconn = connection.pgconn
+        self._prepared: set[bytes] = set()
+        self._readable, self._both = select.poll(), select.poll()
+        self._readable.register(self._pgconn.socket, select.POLLIN)
+        self._both.register(self._pgconn.socket, select.POLLIN | select.POLLOUT)
+        self.usable = True
+        """Whether another statement may be run; false after a loss."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether nothing came unasked: a server that ends a session says so, or closes it."""
+        return self.usable and self._pgconn.status == pq.ConnStatus.OK and not self._readable.poll(0)
+
+    def run(self, statement: Statement, *parameters: bytes) -> PGresult:
+        """What the server answers; its transaction is committed then.
+
+        Raises:
+            RefusedError: it was undone.
+            LostError: whether it was done is not known.
+        """
+        deadline = time.monotonic() + self._timeout_s + _GRACE_S
+        try:
+            if statement.name not in self._prepared:
+                self._pgconn.send_prepare(statement.name, statement.text)
+                self._answer(deadline)
+                self._prepared.add(statement.name)
+            formats = [pq.Format.BINARY] * len(parameters)
+            self._pgconn.send_query_prepared(statement.name, parameters, formats, pq.Format.BINARY)
+            return self._answer(deadline)
+        except RefusedError as error:
+            self.usable = error.sqlstate not in UNUSABLE_AFTER
+            raise
+        except (
+            BaseException
+        ) as error:  # an answer may still come, which must not be taken for that of another
+            self.usable = False
+            if isinstance(error, psycopg.Error):
+                raise LostError(" ".join(str(error).split())) from error
+            raise
+
+    def script(self, text: str) -> PGresult:
+        """What the server answers to the last of several statements, which are one transaction; results are text.
+
+        Raises:
+            RefusedError, LostError: as `run`; the connection is not to be used again.
+        """
+        try:
+            self._pgconn.send_query(text.encode())
+            return self._answer(time.monotonic() + self._timeout_s + _GRACE_S)
+        except BaseException as error:
+            self.usable = False
+            if isinstance(error, psycopg.Error):
+                raise LostError(" ".join(str(error).split())) from error
+            raise
+
+    def close(self) -> None:
+        """Close the connection, whatever is going on."""
+        self.usable = False
+        self._connection.close()
+
+    def _answer(self, deadline: float) -> PGresult:
+        """The last result; a command is done only when the server is ready for another, which ends the loop."""
+        pgconn = self._pgconn
+        while pgconn.flush():
+            for _, event in self._wait(self._both, deadline):
+                if event & select.POLLIN:
+                    pgconn.consume_input()
+        last = failed = None
+        while True:
+            while pgconn.is_busy():
+                self._wait(self._readable, deadline)
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:
+                break
+            last = result
+            if result.status not in _GOOD:
+                failed = failed or result
+        if failed is not None:
+            raise _failure(failed)
+        if last is None:
+            raise LostError("the server answered nothing")
+        return last
+
+    @staticmethod
+    def _wait(poll: select.poll, deadline: float) -> list[tuple[int, int]]:
+        left = deadline - time.monotonic()
+        events = poll.poll(left * 1_000) if left > 0 else []
+        if not events:
+            raise LostError("no answer until the deadline")
+        return events
+
+
+def _failure(result: PGresult) -> RefusedError | LostError:
+    severity = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED)
+    code = result.error_field(pq.DiagnosticField.SQLSTATE)
+    message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
+    text = " ".join(message.decode("utf-8", "replace").split())
+    if code is None or severity != b"ERROR":
+        return LostError(text)
+    return RefusedError(code.decode("ascii", "replace"), text)

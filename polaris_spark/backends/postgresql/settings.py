@@ -1,0 +1,152 @@
+"""Options of a `postgresql://` store, and how libpq is told of them."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from psycopg.conninfo import make_conninfo
+
+from polaris_spark.backends import Options
+from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
+from polaris_spark.errors import InputError, StoreURIError
+
+SCHEMA: Final = "polaris_spark"
+"""The schema of a store whose URI names none."""
+
+MOST_CONNECTIONS: Final = 256
+
+_COMMITS: Final = ("on", "off", "local", "remote_write", "remote_apply")
+_OF_LIBPQ: Final = (
+    "application_name", "channel_binding", "gssencmode", "krbsrvname", "passfile", "require_auth", "sslcert",
+    "sslcrl", "sslkey", "sslmode", "sslnegotiation", "sslrootcert", "target_session_attrs",
+)  # fmt: skip  # names that read as one list
+_OURS: Final = ("connect_timeout", "password", "pool", "schema", "synchronous_commit", "timeout")
+# Keys lead to few rows, whatever the statistics say: a plan made while the tables were empty stays right.
+_PLANS: Final = {
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A store's place in a database. Durations are in milliseconds."""
+
+    where: str
+    """The URI, without password, as errors show it."""
+    connection: str
+    """Parameters of libpq, as one string; the password is not among them."""
+    password: Secret | None = None
+    schema: str = SCHEMA
+    timeout: int = 30_000
+    """How long an operation waits for a connection, and how long for each statement."""
+    pool: int = 8
+    """Most connections of one process."""
+    session: Mapping[str, str] = field(default_factory=dict)
+    """Server settings of each session."""
+
+    @classmethod
+    def parse(cls, uri: StoreURI, options: Options) -> Settings:
+        """Settings from a store URI and options, which hold the URI's own, too.
+
+        Raises:
+            StoreURIError: an option or its value is unknown, or the URI names no database.
+        """
+        refuse_unknown_options(uri.scheme, options, (*_OURS, *_OF_LIBPQ))
+        password = options.get("password")
+        texts = {
+            name: value.reveal() if isinstance(value, Secret) else value
+            for name, value in options.items()
+            if name != "password"
+        }
+        timeout = _duration("timeout", texts.get("timeout", "30 s"))
+        patience = _duration("connect_timeout", texts.get("connect_timeout", "10 s"))
+        commit = texts.get("synchronous_commit")
+        if commit is not None and commit not in _COMMITS:
+            raise StoreURIError(
+                f"synchronous_commit={commit!r} of a {uri.scheme}: store; it is {', '.join(_COMMITS)}"
+            )
+        return cls(
+            where=str(uri),
+            connection=make_conninfo("", **_of_libpq(uri, texts, timeout, patience)),
+            password=Secret(password) if isinstance(password, str) else password,
+            schema=_schema(texts.get("schema", SCHEMA)),
+            timeout=timeout,
+            pool=_pool(texts.get("pool", "8")),
+            session={
+                **_PLANS,
+                "default_transaction_isolation": "read committed",
+                "statement_timeout": str(timeout),
+                **({} if commit is None else {"synchronous_commit": commit}),
+            },
+        )
+
+
+def _of_libpq(uri: StoreURI, texts: Mapping[str, str], timeout: int, patience: int) -> dict[str, str | int]:
+    return {
+        **_place(uri),
+        **_liveliness(timeout, patience),
+        "application_name": "polaris_spark",
+        "target_session_attrs": "read-write",
+        "client_encoding": "UTF8",
+        **{name: texts[name] for name in _OF_LIBPQ if name in texts},
+    }
+
+
+def _place(uri: StoreURI) -> dict[str, str | int]:
+    """Hosts, ports, database and user; without a host, libpq's own default."""
+    if not uri.path or "\x00" in uri.path:
+        raise StoreURIError(f"{uri} names no database; write {uri.scheme}://user@host:5432/database")
+    hosts, ports = [], []
+    for one in uri.authority.split(",") if uri.authority else []:
+        host, colon, port = one.rpartition(":") if not one.endswith("]") else (one, "", "")
+        if not colon:
+            host = one
+        if not host or (colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536)):
+            raise StoreURIError(f"{uri}: {one!r} is no host:port")
+        hosts.append(host.removeprefix("[").removesuffix("]"))
+        ports.append(port or "5432")
+    place: dict[str, str | int] = {"dbname": uri.path, "user": uri.user or getpass.getuser()}
+    if hosts:
+        place.update(host=",".join(hosts), port=",".join(ports))
+    return place
+
+
+def _liveliness(timeout: int, patience: int) -> dict[str, str | int]:
+    """So that a peer that is gone is noticed while we wait, and firewalls do not forget idle connections."""
+    return {
+        "connect_timeout": max(2, -(-patience // 1_000)),  # libpq waits no less than two seconds
+        "keepalives": 1,
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": timeout,
+    }
+
+
+def _duration(name: str, text: str) -> int:
+    try:
+        found = duration_ms(name, text)
+    except InputError as error:
+        raise StoreURIError(str(error)) from None
+    if not 0 < found < 2**31:
+        raise StoreURIError(f"{name} is {text!r}; it is longer than nothing, and shorter than 24 days")
+    return found
+
+
+def _schema(text: str) -> str:
+    if not text or "\x00" in text or len(text.encode()) > 63:
+        raise StoreURIError(f"schema={text!r} is no name of a PostgreSQL schema: 1 to 63 bytes")
+    return text
+
+
+def _pool(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST_CONNECTIONS):
+        raise StoreURIError(f"pool={text!r}; it is the number of connections, 1 to {MOST_CONNECTIONS}")
+    return int(text)

@@ -1,0 +1,140 @@
+"""The statements of a store, each a transaction of its own at READ COMMITTED.
+
+A swap takes the row's lock with `SKIP LOCKED` before it updates. A plain `UPDATE` would queue behind the one that
+holds the lock: when that one commits, PostgreSQL wakes the losers one by one to tell each that it lost, and with eight
+clients on one row less than half as many swaps are done as when losers are told at once (measured: 900 to 1,200
+against 2,100 to 2,500 swaps/s; alone, the lock costs a tenth of the statement). No row updated then means either
+another version or a lock; the row as it is now tells which.
+
+Rows ride with the swap in one statement: the parts of a data-modifying `WITH` run to completion, see one snapshot and
+see of each other only what `RETURNING` gives, which is all that is needed: rows are put if the swap returned a row
+(https://www.postgresql.org/docs/current/queries-with.html).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polaris_spark.backends.postgresql.session import Statement
+from polaris_spark.backends.postgresql.tables import quoted
+
+_KEY = "realm = $1 AND name = $2"
+_UNLOCKED = f"EXISTS (SELECT FROM {{references}} WHERE {_KEY} AND version = $3 FOR UPDATE SKIP LOCKED)"
+_SWAP = (
+    f"UPDATE {{references}} SET version = $4, value = $5 WHERE {_KEY} AND version = $3 AND "
+    + _UNLOCKED.replace("FOR UPDATE", "FOR NO KEY UPDATE")
+)
+_PUT = (
+    "INSERT INTO {objects} (realm, id, part, value)"
+    " SELECT $1, u.id, u.part, u.value FROM unnest({arrays}) AS u (id, part, value)"
+)
+_PAGE = (  # pages end by bytes, too; lengths are known without reading large values
+    "SELECT id, part, value FROM ("
+    " SELECT id, part, value, sum(octet_length(value)) OVER (ORDER BY id, part) - octet_length(value) AS before FROM ("
+    "  SELECT id, part, value FROM {objects} WHERE realm = $1 AND (id, part) > ($2::bigint, $3::integer)"
+    "  AND id <= $4::bigint ORDER BY id, part LIMIT $5::bigint) AS page"
+    ") AS sized WHERE before < $6::bigint ORDER BY id, part"
+)
+_REFERENCE_PAGE = (
+    "SELECT name, version, value FROM ("
+    " SELECT name, version, value, sum(octet_length(value)) OVER (ORDER BY name) - octet_length(value) AS before FROM ("
+    "  SELECT name, version, value FROM {references} WHERE realm = $1 AND name > $2"
+    "  ORDER BY name LIMIT $3::bigint) AS page"
+    ") AS sized WHERE before < $4::bigint ORDER BY name"
+)
+_REALMS = (  # skips from one realm to the next by the index
+    "WITH RECURSIVE found AS ("
+    " (SELECT realm FROM {table} ORDER BY realm LIMIT 1) UNION ALL"
+    " SELECT (SELECT t.realm FROM {table} t WHERE t.realm > found.realm ORDER BY t.realm LIMIT 1)"
+    " FROM found WHERE found.realm IS NOT NULL"
+    ") SELECT realm FROM found WHERE realm IS NOT NULL"
+)
+_DROP = (
+    "WITH gone AS (DELETE FROM {objects} WHERE realm = $1 AND id IN ("
+    "SELECT id FROM {objects} WHERE realm = $1 AND id >= $2::bigint ORDER BY id, part LIMIT 1000"
+    ") RETURNING id) SELECT max(id) FROM gone"
+)
+_STATISTICS = (
+    "SELECT coalesce(max(histogram_bounds::text)::bigint[], ARRAY[]::bigint[]) FROM pg_stats"
+    " WHERE schemaname = {schema} AND tablename = 'objects' AND attname = 'id'"
+)
+
+
+@dataclass(frozen=True)
+class Statements:
+    """The statements on the tables of one schema; parameters are numbered as the docstrings say."""
+
+    read: Statement
+    """Realm, name: version and value."""
+    insert: Statement
+    """Realm, name, version, value."""
+    swap: Statement
+    """Realm, name, expected version, new version, new value."""
+    delete: Statement
+    """Realm, name, expected version."""
+    write_and_swap: Statement
+    """As `swap`, then the ids, parts and values of rows as arrays."""
+    get: Statement
+    """Realm, ids, parts: id, part and value of what exists."""
+    put: Statement
+    """Realm, ids, parts, values."""
+    remove: Statement
+    """Realm, ids, parts."""
+    object_page: Statement
+    """Realm, id and part to go on after, last id, most rows, bytes to stop at: id, part, value."""
+    reference_page: Statement
+    """Realm, name to go on after, most rows, bytes to stop at: name, version, value."""
+    object_realms: Statement
+    reference_realms: Statement
+    ends: Statement
+    """Realm: the first id and the last."""
+    following: Statement
+    """Realm, ids: the first id of the realm from each on, if any."""
+    histogram: Statement
+    """Ids that the server's statistics hold, as an array: about as many rows between each two."""
+    drop_objects: Statement
+    """Realm, the first id to drop: the last dropped of a thousand rows."""
+    drop_references: Statement
+    """Realm."""
+
+
+def statements(schema: str) -> Statements:
+    """The statements on the store in a schema."""
+    name = quoted(schema)
+    tables = {
+        "objects": f"{name}.objects",
+        "references": f'{name}."references"',
+        "schema": "$1::name",
+    }
+    of_keys = "unnest($2::bigint[], $3::integer[]) AS k (id, part)"
+    texts = {
+        "read": "SELECT version, value FROM {references} WHERE " + _KEY,
+        "insert": "INSERT INTO {references} (realm, name, version, value) VALUES ($1, $2, $3, $4)"
+        " ON CONFLICT DO NOTHING",
+        "swap": _SWAP,
+        "delete": f"DELETE FROM {{references}} WHERE {_KEY} AND version = $3 AND {_UNLOCKED}",
+        "write_and_swap": f"WITH swap AS ({_SWAP} RETURNING 1), put AS ("
+        + _PUT.replace("{arrays}", "$6::bigint[], $7::integer[], $8::bytea[]")
+        + " WHERE EXISTS (SELECT FROM swap) ON CONFLICT DO NOTHING) SELECT FROM swap",
+        "get": f"SELECT o.id, o.part, o.value FROM {of_keys} JOIN {{objects}} o"
+        " ON o.realm = $1 AND o.id = k.id AND o.part = k.part",
+        "put": _PUT.replace("{arrays}", "$2::bigint[], $3::integer[], $4::bytea[]")
+        + " ON CONFLICT DO NOTHING",
+        "remove": f"DELETE FROM {{objects}} o USING {of_keys} WHERE o.realm = $1 AND o.id = k.id AND o.part = k.part",
+        "object_page": _PAGE,
+        "reference_page": _REFERENCE_PAGE,
+        "object_realms": _REALMS.replace("{table}", "{objects}"),
+        "reference_realms": _REALMS.replace("{table}", "{references}"),
+        "ends": "SELECT min(id), max(id) FROM {objects} WHERE realm = $1",
+        "following": "SELECT (SELECT o.id FROM {objects} o WHERE o.realm = $1 AND o.id >= k.id ORDER BY o.id LIMIT 1)"
+        " FROM unnest($2::bigint[]) AS k (id)",
+        "histogram": _STATISTICS,
+        "drop_objects": _DROP,
+        "drop_references": "DELETE FROM {references} WHERE realm = $1",
+    }
+    return Statements(
+        **{
+            title: Statement(f"polaris_spark_{title}".encode(), text.format_map(tables).encode())
+            for title, text in texts.items()
+        }
+    )

@@ -1,0 +1,120 @@
+"""The schema and the two tables of a store.
+
+- Names are `bytea`, in UTF-8: `text` holds no NUL, and collations would order names, or take two for the same.
+- `objects`: rows are inserted once and never updated, so pages are filled to the brim. Most rows are shards and small
+  objects of up to 8 KiB; `toast_tuple_target` keeps those in the page, where PostgreSQL would move what makes a row
+  larger than 2 KiB to the TOAST table: rows, and index entries, of their own for every 2 KB. Larger values are
+  compressed with LZ4 (MessagePack with much text shrinks to a half) where the server was built with it.
+- `references`: few rows, each swapped for ever. No index covers what changes, and half of each page is left free, so
+  that every swap is a heap-only update, whose remains the next one on that page prunes without vacuum; should they
+  grow nevertheless, vacuum comes by count, not by share of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from polaris_spark.backends.postgresql.failures import NO_STORE
+from polaris_spark.backends.postgresql.session import Session
+from polaris_spark.errors import NewerFormatError, StoreURIError
+
+FORMAT: Final = 1
+"""Version of the two tables, in the comment of `objects`."""
+
+_MARK: Final = "polaris_spark store, format "
+_LOCK: Final = 0x506F5370  # advisory, for the length of the transaction that creates
+
+
+def quoted(name: str) -> str:
+    """An identifier, as SQL writes it whatever it holds."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A string, as SQL writes it whatever it holds."""
+    return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def begin(session: Session, settings: Mapping[str, str]) -> None:
+    """Give a new session its settings.
+
+    Raises:
+        RefusedError: the server does not know one of them.
+    """
+    session.script("; ".join(f"SET {name} = {literal(value)}" for name, value in settings.items()))
+
+
+def check(session: Session, where: str, schema: str) -> None:
+    """Refuse a schema that holds no store, or one that this release does not know.
+
+    Raises:
+        StoreURIError: it holds nothing, or tables of another program.
+        NewerFormatError: a newer release made it.
+    """
+    mark, table = _mark(session, schema)
+    if not table:
+        raise StoreURIError(f"{where} (schema {schema!r}) {NO_STORE}")
+    _refuse(mark, where, schema)
+
+
+def create(session: Session, where: str, schema: str) -> None:
+    """Create what is missing. One session does so at a time: `IF NOT EXISTS` fails in races.
+
+    Raises:
+        StoreURIError, NewerFormatError: as `check`.
+        RefusedError: the user may not.
+    """
+    mark, table = _mark(session, schema)
+    if table:
+        _refuse(mark, where, schema)
+        return
+    name = quoted(schema)
+    found = session.script(f"SELECT 1 FROM pg_namespace WHERE nspname = {literal(schema)}").ntuples
+    compression = _compression(session)
+    session.script(
+        f"""
+        SELECT pg_advisory_xact_lock({_LOCK});
+        {"" if found else f"CREATE SCHEMA IF NOT EXISTS {name};"}
+        CREATE TABLE IF NOT EXISTS {name}.objects (
+            realm bytea NOT NULL, id bigint NOT NULL, part integer NOT NULL, value bytea {compression} NOT NULL,
+            PRIMARY KEY (realm, id, part)
+        ) WITH (toast_tuple_target = 8160);
+        CREATE TABLE IF NOT EXISTS {name}."references" (
+            realm bytea NOT NULL, name bytea NOT NULL, version bytea NOT NULL, value bytea {compression} NOT NULL,
+            PRIMARY KEY (realm, name)
+        ) WITH (
+            fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000
+        );
+        COMMENT ON TABLE {name}.objects IS {literal(f"{_MARK}{FORMAT}")};
+        """
+    )
+
+
+def _compression(session: Session) -> str:
+    found = session.script(
+        "SELECT 1 FROM pg_settings WHERE name = 'default_toast_compression' AND 'lz4' = ANY(enumvals)"
+    )
+    return "COMPRESSION lz4" if found.ntuples else ""
+
+
+def _mark(session: Session, schema: str) -> tuple[str, bool]:
+    """The comment of the table `objects`, and whether there is one."""
+    found = session.script(
+        "SELECT obj_description(c.oid, 'pg_class') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        f" WHERE n.nspname = {literal(schema)} AND c.relname = 'objects'"
+    )
+    if not found.ntuples:
+        return "", False
+    return (found.get_value(0, 0) or b"").decode("utf-8", "replace"), True
+
+
+def _refuse(mark: str, where: str, schema: str) -> None:
+    number = mark.removeprefix(_MARK)
+    if number == mark or not number.isdigit():
+        raise StoreURIError(f"{where}: the schema {schema!r} holds tables of another program")
+    if int(number) > FORMAT:
+        raise NewerFormatError(
+            f"{where} has tables of format {number}; this release knows format {FORMAT}: "
+            "use the release that made it, or a later one"
+        )
