@@ -1,71 +1,82 @@
-"""`python -m polaris_spark.testing.bench`: prints the figures of the README's performance section."""
+"""`python -m polaris_spark.testing.bench`: measures this catalog beside its peers; writes a table and a plot."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
-from polaris_spark.testing.bench import adapter, bridge, commits, imports, jdbc, listing, loading
-from polaris_spark.testing.bench.catalogs import Ours, PyIceberg
-from polaris_spark.testing.bench.measuring import Figure, machine
+from polaris_spark.testing.bench import machine, plot, report
+from polaris_spark.testing.bench.findings import Finding, Run
+from polaris_spark.testing.bench.parts import FULL, PARTS, QUICK, Sizes
 
-PARTS = ("commits", "loading", "listing", "bridge", "jdbc", "pyiceberg", "imports")
+_WIDTH_OF_PIPES = 170
 
 
 def main() -> None:
-    """Measure what was asked for and print it as a table; exit status 1 if a bar was missed."""
-    parser = argparse.ArgumentParser(prog="python -m polaris_spark.testing.bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
-    parser.add_argument("--rounds", type=int, default=3, help="turns that both sides take")
-    parser.add_argument("--calls", type=int, default=400, help="calls of one round")
-    parser.add_argument("--tables", type=int, default=100_000, help="size of the large namespace")
-    parser.add_argument("--directory", type=Path, help="where stores and files go (default: temporary)")
-    asked = parser.parse_args()
-    unknown = set(asked.parts) - set(PARTS)
-    if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; known are {', '.join(PARTS)}")
+    """Measure what was asked for; exit status 1 if a bar was missed or a part could not be measured."""
+    asked = _parse()
+    sizes = _sizes(asked)
     with tempfile.TemporaryDirectory(dir=asked.directory) as folder:
-        figures = _measure(Path(folder), asked)
-    _print(figures)
-    sys.exit(0 if all(figure.met for figure in figures) else 1)
+        run = _measure(Path(folder), asked.parts or list(PARTS), sizes, asked.output)
+    report.show(run, Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_PIPES))
+    sys.exit(0 if run.met else 1)
 
 
-def _measure(folder: Path, asked: argparse.Namespace) -> list[Figure]:
-    parts = asked.parts or PARTS
-    figures: list[Figure] = []
-    if "commits" in parts:
-        figures += commits.measure(folder, rounds=asked.rounds, calls=asked.calls)
-    if "loading" in parts:
-        figures += loading.measure(folder, rounds=asked.rounds, calls=asked.calls)
-    if "listing" in parts:
-        figures += listing.measure(folder, tables=asked.tables, calls=asked.calls // 4)
-    if "bridge" in parts:
-        figures += bridge.measure(folder, rounds=asked.rounds, calls=asked.calls)
-    if "jdbc" in parts:
-        figures += jdbc.measure(folder, rounds=asked.rounds)
-    if "pyiceberg" in parts:
-        figures += adapter.measure(folder, rounds=asked.rounds, calls=asked.calls)
-    if "imports" in parts:
-        figures += imports.measure(folder, rounds=asked.rounds, lazily=asked.tables)
-    return figures
-
-
-def _print(figures: list[Figure]) -> None:
-    console = Console(width=150) if not sys.stdout.isatty() else Console()
-    console.print(f"{machine()}; medians of turns taken by both sides")
-    console.print(
-        f"durability: ours {Ours.DURABILITY}; pyiceberg SqlCatalog {PyIceberg.DURABILITY}; {jdbc.DURABILITY}"
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m polaris_spark.testing.bench", description=__doc__)
+    parts = "; ".join(f"{name}: {part.about}" for name, part in PARTS.items())
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"(default: all) {parts}")
+    parser.add_argument("--rounds", type=int, help=f"turns that the sides take (default: {FULL.rounds})")
+    parser.add_argument("--calls", type=int, help=f"calls of one round (default: {FULL.calls})")
+    parser.add_argument("--seconds", type=float, help=f"of timed rounds (default: {FULL.seconds:g})")
+    parser.add_argument("--tables", type=int, help=f"of the large namespace (default: {FULL.tables:,})")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it runs, not how fast")
+    parser.add_argument("--directory", type=Path, help="where stores and files go (default: temporary)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("polaris-bench"),
+        help="folder for figures.md, figures.json and figures.png (default: %(default)s)",
     )
-    table = Table("what", "ours", "peer", "ratio", "bar", "met")
-    for figure in figures:
-        met = "yes" if figure.met else "[bold]no[/bold]"
-        table.add_row(*figure[:5], met if figure.bar else "")
-    console.print(table)
+    asked = parser.parse_args()
+    unknown = [part for part in asked.parts if part not in PARTS]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(PARTS)}")
+    for option in ("rounds", "calls", "seconds", "tables"):
+        value = getattr(asked, option)
+        if value is not None and value <= 0:
+            parser.error(f"--{option} must be positive, not {value:g}")
+    return asked
+
+
+def _sizes(asked: argparse.Namespace) -> Sizes:
+    given = {name: getattr(asked, name) for name in ("rounds", "calls", "seconds", "tables")}
+    return (QUICK if asked.quick else FULL)._replace(**{n: v for n, v in given.items() if v is not None})
+
+
+def _measure(folder: Path, parts: list[str], sizes: Sizes, output: Path) -> Run:
+    """Measure parts one by one; files are written after each, so that a late failure costs no figures."""
+    settings = {"date": time.strftime("%Y-%m-%d %H:%M %Z"), **sizes._asdict()}
+    findings: dict[str, list[Finding]] = {}
+    failed: dict[str, str] = {}
+    output.mkdir(parents=True, exist_ok=True)
+    run = Run(machine.describe(folder), settings, findings, failed)
+    for part in parts:
+        place = folder / part
+        place.mkdir()
+        try:
+            findings[part] = list(PARTS[part].measure(place, sizes))
+        except Exception as error:  # whatever stops a part, the others count
+            failed[part] = f"{type(error).__name__}: {error}"
+        (output / "figures.md").write_text(report.markdown(run), encoding="utf-8")
+        (output / "figures.json").write_text(report.as_json(run), encoding="utf-8")
+        plot.draw(run, output / "figures.png")
+    return run
 
 
 if __name__ == "__main__":

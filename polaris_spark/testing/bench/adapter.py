@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from polaris_spark.pyiceberg import PolarisCatalog
-from polaris_spark.testing.bench.catalogs import PyIceberg
-from polaris_spark.testing.bench.measuring import Figure, in_turns, run_threads
+from polaris_spark.testing.bench.catalogs import Ours, PyIceberg
+from polaris_spark.testing.bench.findings import Durability, Finding
+from polaris_spark.testing.bench.measuring import Figure, Rate, compare, in_turns, run_threads
 
 THREADS = 8
 
@@ -20,7 +22,7 @@ class Adapter(PyIceberg):
         return PolarisCatalog("ours", store=f"sqlite:///{folder}/polaris.db", warehouse=str(folder))
 
 
-def measure(folder: Path, *, rounds: int, calls: int) -> list[Figure]:
+def measure(folder: Path, *, rounds: int, calls: int) -> list[Finding]:
     """Creations, property commits and loads per second, the same program on both sides.
 
     Args:
@@ -28,23 +30,21 @@ def measure(folder: Path, *, rounds: int, calls: int) -> list[Figure]:
         calls: loads of one round; there are a quarter as many creations and commits.
     """
     ours, peer = Adapter(folder / "ours"), PyIceberg(folder / "sql")
+    workloads: list[tuple[str, Callable[[PyIceberg], Rate], float]] = [
+        ("tables created/s", lambda side: _created(side, calls // 4), 2),
+        ("property commits/s, 1 thread", lambda side: _committed(side, 1, calls // 4), 2),
+        (
+            f"property commits/s, {THREADS} threads, a table each",
+            lambda side: _committed(side, THREADS, calls // 16 or 1),
+            2,
+        ),
+        ("load_table/s, unchanged since", lambda side: _loaded(side, calls), 10),
+    ]
     try:
         return [
-            _figure("tables created/s", ours, peer, rounds, lambda side: _created(side, calls // 4), 2),
-            _figure(
-                "property commits/s", ours, peer, rounds, lambda side: _committed(side, 1, calls // 4), 2
-            ),
-            _figure(
-                f"property commits/s, {THREADS} threads, a table each",
-                ours,
-                peer,
-                rounds,
-                lambda side: _committed(side, THREADS, calls // 16),
-                2,
-            ),
-            _figure(
-                "load_table/s, unchanged since", ours, peer, rounds, lambda side: _loaded(side, calls), 10
-            ),
+            *(_figure(what, ours, peer, rounds, rate, least) for what, rate, least in workloads),
+            Durability("polaris_spark on SQLite", Ours.DURABILITY),
+            PyIceberg.durability(),
         ]
     finally:
         ours.close()
@@ -54,23 +54,27 @@ def measure(folder: Path, *, rounds: int, calls: int) -> list[Figure]:
 _numbers = count()
 
 
-def _created(side: PyIceberg, calls: int) -> float:
-    return run_threads(1, calls, lambda _, __: side.create(f"created_{next(_numbers)}")).per_second
+def _created(side: PyIceberg, calls: int) -> Rate:
+    return run_threads(1, calls, lambda _, __: side.create(f"created_{next(_numbers)}"))
 
 
-def _committed(side: PyIceberg, threads: int, calls: int) -> float:
+def _committed(side: PyIceberg, threads: int, calls: int) -> Rate:
     tables = [side.create(f"committed_{next(_numbers)}") for _ in range(threads)]
-    return run_threads(threads, calls, lambda thread, n: side.set_property(tables[thread], str(n))).per_second
+    return run_threads(threads, calls, lambda thread, n: side.set_property(tables[thread], str(n)))
 
 
-def _loaded(side: PyIceberg, calls: int) -> float:
+def _loaded(side: PyIceberg, calls: int) -> Rate:
     table = side.create(f"loaded_{next(_numbers)}")
-    return run_threads(1, calls, lambda _, __: side.catalog.load_table(table)).per_second
+    return run_threads(1, calls, lambda _, __: side.load(table))
 
 
-def _figure(what: str, ours: PyIceberg, peer: PyIceberg, rounds: int, rate: Any, bar: float) -> Figure:
+def _figure(
+    what: str,
+    ours: PyIceberg,
+    peer: PyIceberg,
+    rounds: int,
+    rate: Callable[[PyIceberg], Rate],
+    least: float,
+) -> Figure:
     mine, theirs = in_turns(rounds, [lambda: rate(ours), lambda: rate(peer)])
-    met = mine / theirs >= bar
-    return Figure(
-        f"pyiceberg: {what}", f"{mine:,.0f}", f"{theirs:,.0f}", f"{mine / theirs:.1f}x", f"{bar:g}x", met
-    )
+    return compare(f"PolarisCatalog: {what}", mine, theirs, least=least)

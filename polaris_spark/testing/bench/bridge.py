@@ -7,7 +7,7 @@ from pathlib import Path
 
 from polaris_spark.testing.bench.catalogs import NAMESPACE, Ours
 from polaris_spark.testing.bench.jvm import JavaPrograms
-from polaris_spark.testing.bench.measuring import Figure, in_turns, median_us
+from polaris_spark.testing.bench.measuring import Figure, growth, in_turns, median_us
 
 _CACHES = {
     "Iceberg's own cache of tables off": {"rest-table-cache.max-entries": "0"},
@@ -22,7 +22,7 @@ def measure(folder: Path, *, rounds: int, calls: int) -> list[Figure]:
     path = f"v1/namespaces/{NAMESPACE}/tables/{name}"
     tag = ours.session.request("GET", path)[1]["ETag"]
     programs = JavaPrograms(folder)
-    figures = []
+    figures: list[Figure] = []
     for what, extra in _CACHES.items():
         headers = {} if extra else {"If-None-Match": tag}
         options = {
@@ -43,17 +43,7 @@ def measure(folder: Path, *, rounds: int, calls: int) -> list[Figure]:
             return float(printed.split("median ")[1])
 
         shim, python = in_turns(rounds, [through, inside])
-        ratio = shim / python
         what = f"loadTable through the shim against inside Python, {what}, us"
-        figures.append(
-            Figure(
-                what,
-                f"{shim:.0f}",
-                f"{python:.0f} (Python)",
-                f"{ratio:.1f}x the time",
-                "at most 3x",
-                ratio <= 3,
-            )
-        )
+        figures.append(growth(what, shim, python, "inside Python", 3))
     ours.close()
     return figures

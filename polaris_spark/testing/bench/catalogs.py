@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from polaris_spark.rest.session import Session, connect
+from polaris_spark.testing.bench.findings import Durability
 
 NAMESPACE = "bench"
 
@@ -29,6 +30,10 @@ class Measured(Protocol):
         """Create a table."""
         ...
 
+    def load(self, handle: Any) -> None:
+        """Load a table, as a new reader does."""
+        ...
+
     def set_property(self, handle: Any, value: str) -> None:
         """Commit one property of a table; raises if the commit fails."""
         ...
@@ -41,7 +46,8 @@ class Measured(Protocol):
 class Ours:
     """polaris_spark, called in process."""
 
-    DURABILITY = "SQLite, write-ahead log, synchronous=FULL"
+    DURABILITY = "write-ahead log, synchronous=FULL"
+    """Of `sqlite:`."""
 
     def __init__(self, folder: Path, *, metadata_files: str, store: str | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +55,8 @@ class Ours:
         self.session: Session = connect(
             store=uri, warehouse=str(folder / "warehouse"), metadata_files=metadata_files, catalog="bench"
         )
-        self.request("POST", "v1/namespaces", {"namespace": [NAMESPACE]})
+        if self.session.request("GET", f"v1/namespaces/{NAMESPACE}")[0] == 404:
+            self.request("POST", "v1/namespaces", {"namespace": [NAMESPACE]})
 
     def request(self, method: str, path: str, body: Any = None, **query: str) -> Any:
         """A request that must succeed; its answer decoded."""
@@ -63,6 +70,9 @@ class Ours:
         body = {"name": table, "schema": SCHEMA}
         created = self.request("POST", f"v1/namespaces/{NAMESPACE}/tables", body)
         return table, created["metadata"]["table-uuid"]
+
+    def load(self, handle: Any) -> None:
+        self.request("GET", f"v1/namespaces/{NAMESPACE}/tables/{handle[0]}")
 
     def set_property(self, handle: Any, value: str) -> None:
         table, uuid = handle
@@ -80,27 +90,40 @@ class Ours:
 
 
 class PyIceberg:
-    """pyiceberg's SqlCatalog on SQLite."""
+    """pyiceberg's SqlCatalog, on SQLite unless another database is named."""
 
-    DURABILITY = "SQLite, rollback journal, synchronous=FULL (its defaults)"
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, uri: str | None = None) -> None:
+        """
+        Args:
+            uri: as SQLAlchemy writes it.
+        """
         (folder / "peer").mkdir(parents=True, exist_ok=True)
+        self._uri = uri or f"sqlite:///{folder}/peer/catalog.db"
         self.catalog = self.open(folder / "peer")
         self.catalog.create_namespace(NAMESPACE)
         self._tables = threading.local()
+
+    @staticmethod
+    def durability() -> Durability:
+        """On SQLite, which it uses as it comes."""
+        return Durability(
+            "pyiceberg SqlCatalog on SQLite", "rollback journal, synchronous=FULL (its defaults)"
+        )
 
     def open(self, folder: Path) -> Any:
         """The catalog, in an empty folder."""
         from pyiceberg.catalog.sql import SqlCatalog
 
-        return SqlCatalog("peer", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+        return SqlCatalog("peer", uri=self._uri, warehouse=f"file://{folder}")
 
     def create(self, table: str) -> Any:
         from pyiceberg.schema import Schema
 
         self.catalog.create_table((NAMESPACE, table), Schema.model_validate(SCHEMA))
         return (NAMESPACE, table)
+
+    def load(self, handle: Any) -> None:
+        self.catalog.load_table(handle)
 
     def set_property(self, handle: Any, value: str) -> None:
         """Each thread keeps its table between commits, and loads it again after a failure."""

@@ -2,84 +2,90 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from polaris_spark.testing.bench.catalogs import Measured, Ours, PyIceberg
-from polaris_spark.testing.bench.measuring import Figure, Rate, in_turns, run_threads
+from polaris_spark.testing.bench.findings import Durability, Finding
+from polaris_spark.testing.bench.measuring import Figure, Rate, Sample, compare, in_turns, run_for
 
-THREADS = 8
+
+class Case(NamedTuple):
+    """One line: who commits to what."""
+
+    metadata_files: str
+    threads: int
+    tables: int
+    least: float
+
+    @property
+    def what(self) -> str:
+        """The line's name."""
+        return f"property commits/s, {self.metadata_files}, {self._who}"
+
+    @property
+    def _who(self) -> str:
+        if self.threads == 1:
+            return "1 thread"
+        return f"{self.threads} threads, {'one table' if self.tables == 1 else 'a table each'}"
 
 
-def measure(folder: Path, *, rounds: int, calls: int) -> list[Figure]:
-    """Commits with one thread and with eight on one table.
+CASES = (
+    Case("never", threads=1, tables=1, least=10),
+    Case("never", threads=32, tables=32, least=20),
+    Case("never", threads=32, tables=1, least=80),
+    Case("never", threads=8, tables=1, least=20),
+    Case("every-commit", threads=1, tables=1, least=3),
+    Case("every-commit", threads=8, tables=1, least=3),
+)
+
+
+def measure(folder: Path, *, rounds: int, seconds: float) -> list[Finding]:
+    """Commits with one thread and with several, on one table and on tables of their own.
 
     Args:
         folder: for stores and files.
-        calls: commits of one thread and round on our side; the peer makes an eighth of them.
+        seconds: how long a side commits in one turn.
     """
-    never = Ours(folder / "never", metadata_files="never")
-    every = Ours(folder / "every", metadata_files="every-commit")
     peer = PyIceberg(folder)
+    ours = {mode: Ours(folder / mode, metadata_files=mode) for mode in ("never", "every-commit")}
+    figures: list[Figure] = []
+    reached: dict[Case, Sample] = {}
     try:
-        return [
-            _one_thread("metadata-files=never, 1 thread", never, peer, rounds, calls, 8),
-            _eight_threads("metadata-files=never, 8 threads, one table", never, peer, rounds, calls, 20),
-            _one_thread("metadata-files=every-commit, 1 thread", every, peer, rounds, calls, 3),
-            _eight_threads(
-                "metadata-files=every-commit, 8 threads, one table", every, peer, rounds, calls, 3
-            ),
-        ]
+        for case in CASES:
+            sides: list[Measured] = [ours[case.metadata_files], peer]
+            mine, theirs = in_turns(rounds, [partial(rate, side, case, seconds) for side in sides])
+            reached[case] = mine
+            faultless = case.threads > 1
+            figures.append(compare(case.what, mine, theirs, least=case.least, faultless=faultless))
     finally:
-        for catalog in (never, every, peer):
+        peer.close()
+        for catalog in ours.values():
             catalog.close()
+    alone, together = reached[CASES[0]], reached[CASES[2]]
+    figures.append(
+        compare(
+            "32 threads on one table against 1 thread, never",
+            together,
+            alone,
+            least=1,
+            beside="ours, 1 thread",
+        )
+    )
+    return [*figures, Durability("polaris_spark on SQLite", Ours.DURABILITY), PyIceberg.durability()]
 
 
 _round = count()
 
 
-def _rate(catalog: Measured, threads: int, calls: int) -> Rate:
-    """Commits of `threads` threads on one new table."""
+def rate(catalog: Measured, case: Case, seconds: float) -> Rate:
+    """Property commits of several threads to one new table, or to a new one each."""
     run = next(_round)
-    handle = catalog.create(f"table_{run}")
-    return run_threads(threads, calls, lambda thread, n: catalog.set_property(handle, f"{run}-{thread}-{n}"))
-
-
-def _one_thread(what: str, ours: Measured, peer: Measured, rounds: int, calls: int, bar: float) -> Figure:
-    mine, theirs = in_turns(
-        rounds,
-        [lambda: _rate(ours, 1, calls).per_second, lambda: _rate(peer, 1, max(20, calls // 8)).per_second],
-    )
-    return Figure(
-        f"property commits/s, {what}",
-        f"{mine:,.0f}",
-        f"{theirs:,.0f}",
-        f"{mine / theirs:.1f}x",
-        f"{bar:g}x",
-        mine / theirs >= bar,
-    )
-
-
-def _eight_threads(what: str, ours: Measured, peer: Measured, rounds: int, calls: int, bar: float) -> Figure:
-    failed = {"ours": 0, "peer": 0}
-
-    def rate(catalog: Measured, who: str, calls: int) -> float:
-        result = _rate(catalog, THREADS, calls)
-        failed[who] += result.failures
-        return result.per_second
-
-    mine, theirs = in_turns(
-        rounds,
-        [
-            lambda: rate(ours, "ours", calls // 2),
-            lambda: rate(peer, "peer", max(10, calls // 32)),
-        ],
-    )
-    return Figure(
-        f"property commits/s, {what}",
-        f"{mine:,.0f} ({failed['ours']} failed)",
-        f"{theirs:,.0f} ({failed['peer']} failed)",
-        f"{mine / theirs:.1f}x",
-        f"{bar:g}x, 0 failed",
-        mine / theirs >= bar and not failed["ours"],
+    handles = [catalog.create(f"table_{run}_{n}") for n in range(case.tables)]
+    return run_for(
+        case.threads,
+        seconds,
+        lambda thread, n: catalog.set_property(handles[thread % len(handles)], f"{run}-{thread}-{n}"),
     )

@@ -5,124 +5,112 @@ Every side is a Java process of its own that does the same calls (`java/CatalogC
 
 from __future__ import annotations
 
-import statistics
-import sys
-from collections.abc import Iterable, Mapping
-from itertools import count
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from polaris_spark.testing.bench import costs
+from polaris_spark.testing.bench.catalogs import Ours
+from polaris_spark.testing.bench.contention import server_durability
+from polaris_spark.testing.bench.costs import Cost
+from polaris_spark.testing.bench.findings import Durability, Finding
 from polaris_spark.testing.bench.jvm import JavaPrograms
-from polaris_spark.testing.bench.measuring import Figure
+from polaris_spark.testing.bench.measuring import Figure, Sample, compare
 from polaris_spark.testing.postgresql import PostgreSQL
 
-TABLES, COMMITS, LOADS = 1_000, 1_000, 3_000
-SIZES = (1, 100, 1_000, 5_000)
 FLAT = 2.0
 """How much more a table of most snapshots may cost than one of the fewest."""
 
-DURABILITY = (
-    "JdbcCatalog on SQLite: rollback journal, synchronous=FULL (the driver's defaults); "
-    "on PostgreSQL: fsync=on, synchronous_commit=on (the server's defaults)"
-)
-
 OURS = ("never", "every-commit")
 PEERS = ("JdbcCatalog, SQLite", "JdbcCatalog, PostgreSQL")
+BARS = {("never", "one-table:8", PEERS[0]): 2.0, ("every-commit", "one-table:8", PEERS[0]): 1.0}
 
-Costs = dict[str, float]
-_numbers = count(1)
+_RATES = {
+    "create:1": "tables created/s from Java, 1 thread",
+    "create:8": "tables created/s from Java, 8 threads",
+    "one-table:1": "property commits/s from Java, 1 thread",
+    "one-table:8": "property commits/s from Java, 8 threads, one table",
+}
+_LOADS = "load:1"
+
+Rounds = Mapping[str, Sequence[Mapping[str, Cost]]]
+"""What every side reached, a mapping a round."""
 
 
-def measure(folder: Path, *, rounds: int) -> list[Figure]:
-    """Rates of creation and commits, times of loads, and how both grow with snapshots."""
+def measure(folder: Path, *, rounds: int, seconds: float, sizes: Sequence[int], calls: int) -> list[Finding]:
+    """Rates of creation and commits, times of loads, and how both grow with snapshots.
+
+    Args:
+        sizes: snapshots of tables, ascending.
+        calls: of each kind to a table of each size.
+    """
     programs = JavaPrograms(folder)
+    works = [*_RATES, _LOADS, *(f"sized:{size}:{calls}" for size in sizes)]
+    found: dict[str, list[Mapping[str, Cost]]] = {side: [] for side in (*OURS, *PEERS)}
     with PostgreSQL() as server:
-        measured: dict[str, list[Costs]] = {side: [] for side in (*OURS, *PEERS)}
         for _ in range(rounds):
-            for side, costs in measured.items():
-                costs.append(_run(programs, _properties(side, folder, server)))
-    found = {side: _medians(costs) for side, costs in measured.items()}
-    return [*_against_peers(found), *_by_snapshots(found)]
+            for side, reached in found.items():
+                reached.append(costs.run(programs, seconds, works, _properties(side, folder, server)))
+        durability = server_durability(server.uri)
+    return [
+        *_against_peers(found),
+        *_by_snapshots(found, sizes),
+        Durability("polaris_spark on SQLite", Ours.DURABILITY),
+        Durability("JdbcCatalog on SQLite", "rollback journal, synchronous=FULL (the driver's defaults)"),
+        Durability("all on PostgreSQL", durability),
+    ]
 
 
 def _properties(side: str, folder: Path, server: PostgreSQL) -> dict[str, str]:
-    number = next(_numbers)
-    place = folder / f"jdbc{number}"
-    (place / "warehouse").mkdir(parents=True)
-    common = {"warehouse": f"file://{place}/warehouse", "io-impl": "LocalFiles"}
     if side in OURS:
-        return {
-            **common,
-            "catalog-impl": "io.polarisspark.PolarisRESTCatalog",
-            "store": f"sqlite:///{place}/polaris.db",
-            "metadata-files": side,
-            "python": sys.executable,
-        }
-    sqlite = f"jdbc:sqlite:{place}/catalog.db"
-    uri = sqlite if "SQLite" in side else f"jdbc:postgresql://127.0.0.1:{server.port}/postgres?user=postgres"
-    return {
-        **common,
-        "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-        "uri": uri,
-        "jdbc.schema-version": "V1",
-        "name": f"bench{number}",  # several rounds share a database
-    }
+        return costs.ours(folder, side)
+    return costs.jdbc_catalog(folder, server.port if side == PEERS[1] else None)
 
 
-def _run(programs: JavaPrograms, properties: Mapping[str, str]) -> Costs:
-    pairs = [f"{name}={value}" for name, value in properties.items()]
-    printed = programs.run("CatalogCosts", TABLES, COMMITS, LOADS, ",".join(map(str, SIZES)), *pairs)
-    lines = [line.split() for line in printed.splitlines() if line.startswith("figure ")]
-    return {name: float(value) for _, name, value in lines}
-
-
-def _medians(rounds: Iterable[Costs]) -> Costs:
-    rounds = list(rounds)
-    return {name: statistics.median(costs[name] for costs in rounds) for name in rounds[0]}
-
-
-def _against_peers(found: Mapping[str, Costs]) -> list[Figure]:
+def _against_peers(found: Rounds) -> list[Figure]:
     figures = []
     for ours in OURS:
         for peer in PEERS:
-            for name, what in (
-                ("create", f"tables created/s from Java ({TABLES:,})"),
-                ("commit", f"property commits/s from Java ({COMMITS:,}, one table)"),
-                ("create_together", "tables created/s from Java, 8 threads"),
-                ("commit_together", "property commits/s from Java, 8 threads, one table"),
-            ):
-                mine, theirs = found[ours][name], found[peer][name]
-                texts = [f"{rate:,.0f}" for rate in (mine, theirs)]
-                if name == "commit_together":
-                    failed = [found[side]["failed_together"] for side in (ours, peer)]
-                    texts = [f"{text}, {n:.0f} failed" for text, n in zip(texts, failed, strict=True)]
-                figures.append(_figure(what, ours, texts[0], peer, texts[1], mine / theirs))
-            for name in ("load_p50", "load_p99"):
-                mine, theirs = found[ours][name], found[peer][name]
-                what = f"loadTable from Java, {name[5:]}, us"
-                figures.append(_figure(what, ours, f"{mine:.0f}", peer, f"{theirs:.0f}", theirs / mine))
+            for work, what in _RATES.items():
+                figures.append(
+                    compare(
+                        f"{what}, {ours}",
+                        costs.sample(found[ours], work),
+                        costs.sample(found[peer], work),
+                        least=BARS.get((ours, work, peer)),
+                        faultless=(ours, work, peer) in BARS,
+                        beside=peer,
+                    )
+                )
+            for which in ("p50", "p99"):
+                mine, theirs = (_times(found[side], which) for side in (ours, peer))
+                what = f"loadTable from Java, {which}, {ours}, us"
+                figures.append(compare(what, mine, theirs, beside=peer, smaller=True))
     return figures
 
 
-def _figure(what: str, ours: str, mine: str, peer: str, theirs: str, ratio: float) -> Figure:
-    return Figure(f"{what}, {ours}", mine, f"{theirs} ({peer})", f"{ratio:.1f}x", "", met=True)
+def _times(rounds: Sequence[Mapping[str, Cost]], which: str) -> Sample:
+    return Sample(tuple(getattr(reached[_LOADS], which) for reached in rounds))
 
 
-def _by_snapshots(found: Mapping[str, Costs]) -> list[Figure]:
+def _by_snapshots(found: Rounds, sizes: Sequence[int]) -> list[Figure]:
     figures = []
     peer = PEERS[0]
     for name, what in (("load", "loadTable"), ("property", "property commit"), ("append", "fast append")):
         for ours in OURS:
-            mine = [found[ours][f"{name}@{size}"] for size in SIZES]
-            theirs = [found[peer][f"{name}@{size}"] for size in SIZES]
-            growth = mine[-1] / mine[0]
+            mine, theirs = (
+                [costs.sample(found[side], f"{name}@{size}") for size in sizes] for side in (ours, peer)
+            )
+            ratio = mine[-1].median / mine[0].median
             figures.append(
                 Figure(
-                    f"{what} from Java at {', '.join(f'{size:,}' for size in SIZES)} snapshots, {ours}, us",
-                    " / ".join(f"{time:,.0f}" for time in mine),
-                    f"{' / '.join(f'{time:,.0f}' for time in theirs)} ({peer})",
-                    f"{growth:.1f}x from first to last",
+                    f"{what} from Java at {', '.join(f'{size:,}' for size in sizes)} snapshots, {ours}, us",
+                    " / ".join(f"{one.median:,.0f}" for one in mine),
+                    f"{' / '.join(f'{one.median:,.0f}' for one in theirs)} ({peer})",
+                    f"{ratio:.1f}x from first to last",
                     f"flat: at most {FLAT:.0f}x",
-                    growth <= FLAT,
+                    ratio <= FLAT,
+                    FLAT / ratio,
+                    {f"ours at {size}": one for size, one in zip(sizes, mine, strict=True)},
                 )
             )
     return figures

@@ -9,48 +9,37 @@ from typing import Any
 
 from polaris_spark.backends.base import ObjectRow, ReferenceRow
 from polaris_spark.testing.bench.catalogs import NAMESPACE, Ours
-from polaris_spark.testing.bench.measuring import Figure, median_us, run_threads
+from polaris_spark.testing.bench.measuring import Figure, Sample, limited, median_us, run_threads
 
-COMMITS = 2_000
 PAGE = 1_000
 CREATORS = 16
 
 
-def measure(folder: Path, *, tables: int, calls: int) -> list[Figure]:
-    """One page, one existence check, and bytes per commit over 2,000 commits to random tables."""
+def measure(folder: Path, *, tables: int, calls: int, commits: int) -> list[Figure]:
+    """One page, one existence check, and bytes per commit over so many commits to random tables."""
     ours = Ours(folder / "listing", metadata_files="never")
     try:
         handles = _fill(ours, tables)
         page = _page_ms(ours, calls)
         exists = _exists_us(ours, handles, calls * 10)
-        sizes = _commit_bytes(ours, handles)
+        sizes = _commit_bytes(ours, handles, commits)
     finally:
         ours.close()
-    average = statistics.mean(sizes)
+    sizes_mean = Sample((statistics.mean(sizes),))
     return [
-        Figure(
-            f"one page of {PAGE:,} in a namespace of {tables:,} tables, warm, ms",
-            f"{page:.2f}",
-            "",
-            "",
-            "under 10 ms",
-            page < 10,
+        limited(
+            f"one page of {PAGE:,} in a namespace of {tables:,} tables, warm",
+            Sample((page,)),
+            10,
+            "ms",
+            digits=2,
         ),
-        Figure(
-            f"existence check among {tables:,} tables, warm, us",
-            f"{exists:.0f}",
-            "",
-            "",
-            "under 200 us",
-            exists < 200,
-        ),
-        Figure(
-            f"bytes written per property commit at {tables:,} tables, mean of {COMMITS:,}",
-            f"{average:,.0f}",
-            "",
-            "",
-            "at most 18,000",
-            average <= 18_000,
+        limited(f"existence check among {tables:,} tables, warm", Sample((exists,)), 200, "us"),
+        limited(
+            f"bytes written per property commit at {tables:,} tables, mean of {commits:,}",
+            sizes_mean,
+            18_000,
+            "bytes",
         ),
     ]
 
@@ -71,7 +60,7 @@ def _fill(ours: Ours, tables: int) -> list[Any]:
 def _page_ms(ours: Ours, calls: int) -> float:
     path = f"v1/namespaces/{NAMESPACE}/tables"
     first = ours.request("GET", path, pageSize=str(PAGE), pageToken="")
-    query = {"pageSize": str(PAGE), "pageToken": first["next-page-token"]}
+    query = {"pageSize": str(PAGE), "pageToken": first.get("next-page-token") or ""}
     ours.session.request("GET", path, query=query)
     return median_us(calls, lambda: ours.session.request("GET", path, query=query)) / 1_000
 
@@ -84,7 +73,7 @@ def _exists_us(ours: Ours, handles: list[Any], calls: int) -> float:
     return median_us(calls, lambda: ours.session.request("HEAD", choice.choice(paths)))
 
 
-def _commit_bytes(ours: Ours, handles: list[Any]) -> list[int]:
+def _commit_bytes(ours: Ours, handles: list[Any], commits: int) -> list[int]:
     """Values of all rows that each commit writes, the reference's too."""
     backend, sizes = ours.session.connection.backend, []
     original = backend.write_and_swap
@@ -95,7 +84,7 @@ def _commit_bytes(ours: Ours, handles: list[Any]) -> list[int]:
 
     backend.write_and_swap = counted  # type: ignore[method-assign,assignment]  # counts what passes
     choice = random.Random(2)
-    for number in range(COMMITS):
+    for number in range(commits):
         ours.set_property(choice.choice(handles), str(number))
     del backend.write_and_swap
     return sizes

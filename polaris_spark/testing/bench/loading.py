@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from polaris_spark.testing.bench.catalogs import NAMESPACE, Ours
-from polaris_spark.testing.bench.measuring import Figure, in_turns, median_us
+from polaris_spark.testing.bench.measuring import Figure, compare, growth, in_turns, median_us
 
 FEW, MANY = 10, 1_000
 
@@ -30,23 +30,10 @@ def measure(folder: Path, *, rounds: int, calls: int) -> list[Figure]:
         )
     finally:
         ours.close()
+    what = f"load_table of {MANY:,} snapshots (refs), us"
     return [
-        Figure(
-            f"load_table of {MANY:,} snapshots (refs), us; peer: pyiceberg reads its metadata.json",
-            f"{large:,.0f}",
-            f"{theirs:,.0f}",
-            f"{theirs / large:.1f}x",
-            "10x",
-            theirs / large >= 10,
-        ),
-        Figure(
-            f"load_table of {MANY:,} snapshots against {FEW}, us",
-            f"{large:,.0f}",
-            f"{small:,.0f} (ours, {FEW})",
-            f"{large / small:.2f}x the time",
-            "at most 2x",
-            large / small <= 2,
-        ),
+        compare(what, large, theirs, least=10, smaller=True, beside="pyiceberg reads its metadata.json"),
+        growth(f"load_table of {MANY:,} snapshots against {FEW}, us", large, small, f"ours, {FEW}", 2),
     ]
 
 

@@ -2,45 +2,35 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
-import java.util.concurrent.atomic.AtomicInteger;
-import java.util.function.IntConsumer;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.IntFunction;
 import org.apache.hadoop.conf.Configuration;
-import org.apache.iceberg.BaseTable;
 import org.apache.iceberg.CatalogUtil;
-import org.apache.iceberg.DataFile;
-import org.apache.iceberg.DataFiles;
-import org.apache.iceberg.FileFormat;
-import org.apache.iceberg.PartitionSpec;
 import org.apache.iceberg.Schema;
-import org.apache.iceberg.Snapshot;
-import org.apache.iceberg.SnapshotParser;
-import org.apache.iceberg.SnapshotRef;
 import org.apache.iceberg.Table;
-import org.apache.iceberg.TableMetadata;
-import org.apache.iceberg.TableOperations;
 import org.apache.iceberg.catalog.Catalog;
 import org.apache.iceberg.catalog.Namespace;
 import org.apache.iceberg.catalog.SupportsNamespaces;
 import org.apache.iceberg.catalog.TableIdentifier;
-import org.apache.iceberg.exceptions.CommitFailedException;
 import org.apache.iceberg.types.Types;
 
 /**
- * What a catalog costs its Java callers: {@code CatalogCosts TABLES COMMITS LOADS SNAPSHOTS,... KEY=VALUE...}. Prints a
- * name and a number per line: rates per second, times in microseconds.
+ * What a catalog costs its Java callers: {@code CatalogCosts SECONDS WORK,WORK,... KEY=VALUE...}.
+ *
+ * <p>A work is {@code create:THREADS}, {@code one-table:THREADS} (property commits), {@code many-tables:THREADS} (the
+ * same, a table each), {@code load:THREADS}, each for so many seconds after a quarter of them to warm up, or {@code
+ * sized:SNAPSHOTS:CALLS}. Prints a line of each: {@code figure WORK RATE FAILURES P50 P99}, calls per second and
+ * microseconds.
  */
 public class CatalogCosts {
   private static final Namespace NAMESPACE = Namespace.of("bench");
-  private static final int THREADS = 8;
-  private static final int WARM_UP_TABLES = 100;
-  private static final int WARM_UP_COMMITS = 200;
-  private static final int WARM_UP_LOADS = 3_000;
-  private static final int LOADED_TABLES = 100;
-  private static final int COMMITS_PER_SIZE = 60;
+  private static final int LOADED_TABLES = 20;
+  private static final int WARM_UP = 4;
   private static final Schema SCHEMA =
       new Schema(
           Types.NestedField.required(1, "id", Types.LongType.get()),
@@ -48,182 +38,137 @@ public class CatalogCosts {
           Types.NestedField.optional(3, "time_hour", Types.TimestampType.withZone()));
 
   private final Catalog catalog;
+  private final double seconds;
+  private int names = 0;
 
-  private CatalogCosts(Catalog catalog) {
+  private CatalogCosts(Catalog catalog, double seconds) {
     this.catalog = catalog;
+    this.seconds = seconds;
   }
 
   public static void main(String[] arguments) {
     Map<String, String> properties = new HashMap<>();
-    for (String pair : Arrays.asList(arguments).subList(4, arguments.length)) {
+    for (String pair : Arrays.asList(arguments).subList(2, arguments.length)) {
       String[] parts = pair.split("=", 2);
       properties.put(parts[0], parts[1]);
     }
     String name = properties.containsKey("name") ? properties.remove("name") : "bench";
     Catalog catalog = CatalogUtil.buildIcebergCatalog(name, properties, new Configuration());
-    ((SupportsNamespaces) catalog).createNamespace(NAMESPACE);
-    CatalogCosts costs = new CatalogCosts(catalog);
-    costs.create("warm", WARM_UP_TABLES);
-    costs.commit("warm0", WARM_UP_COMMITS);
-    int tables = Integer.parseInt(arguments[0]);
-    print("create", costs.create("t", tables));
-    print("commit", costs.commit("t0", Integer.parseInt(arguments[1])));
-    costs.together(tables, Integer.parseInt(arguments[1]));
-    if (!arguments[2].equals("0")) {
-      costs.load(Math.min(tables, LOADED_TABLES), Integer.parseInt(arguments[2]));
+    SupportsNamespaces namespaces = (SupportsNamespaces) catalog;
+    if (!namespaces.namespaceExists(NAMESPACE)) {
+      namespaces.createNamespace(NAMESPACE);
     }
-    for (String size : arguments[3].split(",")) {
-      if (!size.isEmpty()) {
-        costs.sized(Integer.parseInt(size));
-      }
+    CatalogCosts costs = new CatalogCosts(catalog, Double.parseDouble(arguments[0]));
+    for (String work : arguments[1].split(",")) {
+      costs.measure(work);
     }
     System.exit(0);
   }
 
-  /** Tables created per second. */
-  private double create(String prefix, int tables) {
-    long begun = System.nanoTime();
-    for (int n = 0; n < tables; n++) {
-      catalog.createTable(TableIdentifier.of(NAMESPACE, prefix + n), SCHEMA);
+  private void measure(String work) {
+    String[] parts = work.split(":");
+    int number = Integer.parseInt(parts[1]);
+    if (parts[0].equals("sized")) {
+      new SizedTables(catalog, Integer.parseInt(parts[2])).measure(newName(), SCHEMA, number);
+      return;
     }
-    return tables / seconds(begun);
-  }
-
-  /** Property commits per second to one table. */
-  private double commit(String name, int commits) {
-    Table table = catalog.loadTable(TableIdentifier.of(NAMESPACE, name));
-    long begun = System.nanoTime();
-    for (int n = 0; n < commits; n++) {
-      table.updateProperties().set("round", "v" + n).commit();
+    IntFunction<Caller> callers = callers(parts[0], number);
+    run(number, seconds / WARM_UP, callers);
+    Reached reached = run(number, seconds, callers);
+    if (reached.times.length == 0) {
+      throw new IllegalStateException("every call of " + work + " failed", reached.error);
     }
-    return commits / seconds(begun);
+    System.out.printf(
+        Locale.ROOT,
+        "figure %s %f %d %f %f%n",
+        work,
+        reached.times.length / reached.took,
+        reached.failures,
+        reached.times[reached.times.length / 2] / 1e3,
+        reached.times[(int) (reached.times.length * 0.99)] / 1e3);
   }
 
-  /** The same by several threads at once: tables of their own, and commits to one table. */
-  private void together(int tables, int commits) {
-    AtomicInteger failed = new AtomicInteger();
-    double created =
-        inThreads(
-            thread -> {
-              for (int n = thread; n < tables; n += THREADS) {
-                catalog.createTable(TableIdentifier.of(NAMESPACE, "p" + n), SCHEMA);
-              }
-            });
-    print("create together", tables / created);
-    double committed =
-        inThreads(
-            thread -> {
-              Table table = catalog.loadTable(TableIdentifier.of(NAMESPACE, "p0"));
-              for (int n = thread; n < commits; n += THREADS) {
-                try {
-                  table.updateProperties().set("round" + thread, "v" + n).commit();
-                } catch (CommitFailedException e) {
-                  failed.incrementAndGet();
-                }
-              }
-            });
-    print("commit together", (commits - failed.get()) / committed);
-    print("failed together", failed.get());
-  }
-
-  /** How many seconds the threads take together. */
-  private static double inThreads(IntConsumer work) {
-    long begun = System.nanoTime();
-    List<CompletableFuture<Void>> running = new ArrayList<>();
-    ExecutorService threads = Executors.newFixedThreadPool(THREADS);
-    for (int thread = 0; thread < THREADS; thread++) {
-      int number = thread;
-      running.add(CompletableFuture.runAsync(() -> work.accept(number), threads));
+  /** What each thread calls again and again, given its number and the number of the call. */
+  private IntFunction<Caller> callers(String work, int threads) {
+    if (work.equals("create")) {
+      TableIdentifier prefix = newName();
+      return thread -> {
+        String own = prefix.name() + "_" + thread + "_" + System.nanoTime() + "_";
+        return n -> catalog.createTable(TableIdentifier.of(NAMESPACE, own + n), SCHEMA);
+      };
     }
-    running.forEach(CompletableFuture::join);
-    threads.shutdown();
-    return seconds(begun);
+    TableIdentifier[] tables = new TableIdentifier[tables(work, threads)];
+    for (int n = 0; n < tables.length; n++) {
+      tables[n] = newName();
+      catalog.createTable(tables[n], SCHEMA);
+    }
+    if (work.equals("load")) {
+      return thread -> n -> catalog.loadTable(tables[(thread + n) % tables.length]);
+    }
+    return thread -> {
+      Table table = catalog.loadTable(tables[thread % tables.length]);
+      return n -> table.updateProperties().set("round" + thread, "v" + n).commit();
+    };
   }
 
-  private void load(int tables, int loads) {
-    double[] times = new double[loads];
-    for (int call = -WARM_UP_LOADS; call < loads; call++) {
-      TableIdentifier name = TableIdentifier.of(NAMESPACE, "t" + Math.floorMod(call, tables));
-      long begun = System.nanoTime();
-      catalog.loadTable(name);
-      if (call >= 0) {
-        times[call] = seconds(begun) * 1e6;
+  private static int tables(String work, int threads) {
+    switch (work) {
+      case "one-table":
+        return 1;
+      case "many-tables":
+        return threads;
+      case "load":
+        return LOADED_TABLES;
+      default:
+        throw new IllegalArgumentException("unknown work: " + work);
+    }
+  }
+
+  private TableIdentifier newName() {
+    return TableIdentifier.of(NAMESPACE, "t" + names++);
+  }
+
+  private interface Caller {
+    void call(int number);
+  }
+
+  /** Times of successful calls in nanoseconds, ascending. */
+  private record Reached(long[] times, int failures, double took, Throwable error) {}
+
+  private static Reached run(int threads, double seconds, IntFunction<Caller> callers) {
+    List<Caller> made = new ArrayList<>();
+    for (int thread = 0; thread < threads; thread++) {
+      made.add(callers.apply(thread));
+    }
+    AtomicReference<RuntimeException> error = new AtomicReference<>();
+    ExecutorService executor = Executors.newFixedThreadPool(threads);
+    long begun = System.nanoTime();
+    long end = begun + (long) (seconds * 1e9);
+    List<CompletableFuture<List<Long>>> running = new ArrayList<>();
+    for (Caller caller : made) {
+      running.add(CompletableFuture.supplyAsync(() -> repeat(caller, end, error), executor));
+    }
+    List<Long> times = new ArrayList<>();
+    running.forEach(one -> times.addAll(one.join()));
+    double took = (System.nanoTime() - begun) / 1e9;
+    executor.shutdown();
+    long[] succeeded = times.stream().filter(time -> time >= 0).mapToLong(Long::longValue).sorted().toArray();
+    return new Reached(succeeded, times.size() - succeeded.length, took, error.get());
+  }
+
+  /** How long each call took, nanoseconds; -1 for one that failed. */
+  private static List<Long> repeat(Caller caller, long end, AtomicReference<RuntimeException> error) {
+    List<Long> times = new ArrayList<>();
+    for (int n = 0; System.nanoTime() < end; n++) {
+      long before = System.nanoTime();
+      try {
+        caller.call(n);
+        times.add(System.nanoTime() - before);
+      } catch (RuntimeException e) {
+        error.set(e);
+        times.add(-1L);
       }
     }
-    Arrays.sort(times);
-    print("load p50", times[loads / 2]);
-    print("load p99", times[loads * 99 / 100]);
-  }
-
-  /** Loads and commits of a table that has so many snapshots. */
-  private void sized(int snapshots) {
-    TableIdentifier name = TableIdentifier.of(NAMESPACE, "sized" + snapshots);
-    Table table = catalog.createTable(name, SCHEMA);
-    table.newFastAppend().appendFile(file(0)).commit();
-    fill(table, snapshots);
-
-    List<Double> loads = new ArrayList<>();
-    List<Double> properties = new ArrayList<>();
-    List<Double> appends = new ArrayList<>();
-    for (int n = 1; n <= COMMITS_PER_SIZE; n++) {
-      long begun = System.nanoTime();
-      Table loaded = catalog.loadTable(name);
-      loads.add(seconds(begun) * 1e6);
-      begun = System.nanoTime();
-      loaded.updateProperties().set("round", "v" + n).commit();
-      properties.add(seconds(begun) * 1e6);
-      begun = System.nanoTime();
-      loaded.newFastAppend().appendFile(file(n)).commit();
-      appends.add(seconds(begun) * 1e6);
-    }
-    print("load@" + snapshots, median(loads));
-    print("property@" + snapshots, median(properties));
-    print("append@" + snapshots, median(appends));
-  }
-
-  /** Adds snapshots that share the first one's manifest list, in one commit. */
-  private static void fill(Table table, int snapshots) {
-    TableOperations operations = ((BaseTable) table).operations();
-    TableMetadata base = operations.refresh();
-    Snapshot first = base.currentSnapshot();
-    TableMetadata.Builder builder = TableMetadata.buildFrom(base);
-    for (int n = 1; n < snapshots; n++) {
-      builder.setBranchSnapshot(
-          SnapshotParser.fromJson(
-              String.format(
-                  "{\"snapshot-id\":%d,\"parent-snapshot-id\":%d,\"sequence-number\":%d,\"timestamp-ms\":%d,"
-                      + "\"summary\":{\"operation\":\"append\",\"added-data-files\":\"1\",\"added-records\":\"1\","
-                      + "\"total-records\":\"1\",\"total-data-files\":\"1\"},\"manifest-list\":\"%s\",\"schema-id\":0}",
-                  n,
-                  n == 1 ? first.snapshotId() : n - 1,
-                  first.sequenceNumber() + n,
-                  first.timestampMillis() + n,
-                  first.manifestListLocation())),
-          SnapshotRef.MAIN_BRANCH);
-    }
-    if (snapshots > 1) {
-      operations.commit(base, builder.build());
-    }
-  }
-
-  private static DataFile file(int number) {
-    return DataFiles.builder(PartitionSpec.unpartitioned())
-        .withPath("/nowhere/" + number + ".parquet")
-        .withFormat(FileFormat.PARQUET)
-        .withFileSizeInBytes(1_000)
-        .withRecordCount(1)
-        .build();
-  }
-
-  private static double median(List<Double> times) {
-    return times.stream().sorted().skip(times.size() / 2).findFirst().orElseThrow();
-  }
-
-  private static double seconds(long begun) {
-    return (System.nanoTime() - begun) / 1e9;
-  }
-
-  private static void print(String what, double figure) {
-    System.out.println("figure " + what.replace(' ', '_') + " " + figure);
+    return times;
   }
 }

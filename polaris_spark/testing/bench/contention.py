@@ -1,0 +1,154 @@
+"""Many writers on one PostgreSQL server: threads of one process, and several processes."""
+
+from __future__ import annotations
+
+import statistics
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from polaris_spark.testing.bench import smallest, swaps
+from polaris_spark.testing.bench.catalogs import Ours
+from polaris_spark.testing.bench.findings import Durability, Finding
+from polaris_spark.testing.bench.measuring import Figure, Rate, Sample, compare, growth, in_turns, run_for
+from polaris_spark.testing.bench.processes import run_processes
+from polaris_spark.testing.postgresql import PostgreSQL
+
+WRITERS = 64
+PROCESSES, THREADS = 4, 16
+UNFAIR_PROCESSES, UNFAIR_THREADS = 8, 8
+UNFAIRNESS = 10
+"""At most so many times the median commit may the slowest of a hundred take, in every process."""
+
+
+class Place(NamedTuple):
+    """A catalog that several processes commit to."""
+
+    store: str
+    folder: str
+
+
+def measure(folder: Path, *, rounds: int, seconds: float) -> list[Finding]:
+    """Smallest commits against bare swaps, one process against four, and what eight do to each other."""
+    with PostgreSQL() as server:
+        swaps.prepare(server.uri)
+        place = Place(server.uri, str(folder))
+        figures: list[Finding] = [
+            _smallest(server.uri, rounds, seconds),
+            *_processes(place, rounds, seconds),
+            *_fairness(place, rounds, seconds),
+            Durability("all on PostgreSQL", server_durability(server.uri)),
+        ]
+    return figures
+
+
+def server_durability(uri: str) -> str:
+    """What the server is set to, asked of itself."""
+    import psycopg
+
+    with psycopg.connect(uri) as connection:
+        names = ("fsync", "synchronous_commit", "full_page_writes")
+        found = {name: connection.execute(f"SHOW {name}").fetchone() for name in names}
+    return ", ".join(f"{name}={row[0]}" for name, row in found.items() if row) + " (the server's defaults)"
+
+
+def _smallest(uri: str, rounds: int, seconds: float) -> Figure:
+    def ours() -> Rate:
+        with smallest.mover(uri, 0) as move:
+            run_for(WRITERS, seconds / 5, move)
+            return run_for(WRITERS, seconds, move)
+
+    mine, threads, processes = in_turns(
+        rounds,
+        [
+            ours,
+            lambda: swaps.by_threads(uri, seconds).per_second,
+            lambda: swaps.by_processes(uri, seconds).per_second,
+        ],
+    )
+    best, kind = max((threads, "threads"), (processes, "processes"), key=lambda side: side[0].median)
+    return compare(
+        f"smallest logical commits/s, {WRITERS} writers",
+        mine,
+        best,
+        least=4,
+        faultless=True,
+        beside=f"bare swaps of one row, {swaps.CLIENTS} {kind}",
+    )
+
+
+@contextmanager
+def committing(place: Place, process: int) -> Iterator[Callable[[int, int], None]]:
+    """Property commits, a table for each thread."""
+    ours = Ours(Path(place.folder), metadata_files="never", store=place.store)
+    handles: dict[int, object] = {}
+    run = uuid.uuid4().hex[:8]  # rounds share the catalog
+
+    def commit(thread: int, number: int) -> None:
+        if thread not in handles:
+            handles[thread] = ours.create(f"table_{run}_{process}_{thread}")
+        ours.set_property(handles[thread], str(number))
+
+    try:
+        yield commit
+    finally:
+        ours.close()
+
+
+def _processes(place: Place, rounds: int, seconds: float) -> list[Figure]:
+    def several(processes: int, threads: int) -> Rate:
+        rates = run_processes(processes, threads, seconds, committing, place)
+        return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
+
+    four, one = in_turns(rounds, [lambda: several(PROCESSES, THREADS), lambda: several(1, WRITERS)])
+    what = f"property commits/s, never, {PROCESSES} processes x {THREADS} threads on one catalog"
+    beside = f"ours, 1 process x {WRITERS} threads"
+    return [compare(what, four, one, least=0.7, faultless=True, beside=beside)]
+
+
+def _fairness(place: Place, rounds: int, seconds: float) -> list[Figure]:
+    """How long commits take in the process that waits longest, against the median of all."""
+    medians, p99s, longest, shares = [], [], [], []
+    for _ in range(rounds):
+        rates = run_processes(UNFAIR_PROCESSES, UNFAIR_THREADS, seconds, committing, place)
+        medians.append(statistics.median(time for rate in rates for time in rate.milliseconds))
+        p99s.append(max(_at(rate.milliseconds, 0.99) for rate in rates))
+        longest.append(max(rate.milliseconds[-1] for rate in rates))
+        total = sum(rate.per_second for rate in rates)
+        shares.append([rate.per_second / total for rate in rates])
+    who = f"{UNFAIR_PROCESSES} processes x {UNFAIR_THREADS} threads on one catalog"
+    median = Sample(tuple(medians))
+    spread = sorted(min(shares, key=lambda one: min(one)), reverse=True)
+    return [
+        growth(
+            f"p99 of a property commit in the slowest of {who}, ms",
+            Sample(tuple(p99s)),
+            median,
+            "the median of all",
+            UNFAIRNESS,
+            digits=1,
+        ),
+        Figure(
+            f"the longest property commit of {who}, ms",
+            Sample(tuple(longest)).text(1),
+            f"{median.text(1)} (the median of all)",
+            f"{max(longest) / median.median:.0f}x the time",
+            "",
+            met=True,
+            samples={"longest": Sample(tuple(longest)), "median": median},
+        ),
+        Figure(
+            f"shares of {who}, of the least even round, %",
+            " ".join(f"{share * 100:.0f}" for share in spread),
+            "",
+            "",
+            "",
+            met=True,
+        ),
+    ]
+
+
+def _at(ascending: Sequence[float], part: float) -> float:
+    return ascending[min(len(ascending) - 1, int(len(ascending) * part))]

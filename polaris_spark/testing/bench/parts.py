@@ -1,0 +1,82 @@
+"""The parts of the benchmark, and how large they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from polaris_spark.testing.bench import adapter, bridge, commits, contention, imports, jdbc, listing, loading
+from polaris_spark.testing.bench.findings import Finding
+
+
+class Sizes(NamedTuple):
+    """How much is measured."""
+
+    rounds: int
+    """Turns that the sides take."""
+    seconds: float
+    """How long a side commits in one turn, where it is timed."""
+    calls: int
+    """Calls of a turn, where they are counted."""
+    tables: int
+    """Of the large namespace."""
+    quick: bool
+    """Whether only to show that everything runs."""
+
+
+FULL = Sizes(rounds=3, seconds=4.0, calls=400, tables=100_000, quick=False)
+QUICK = Sizes(rounds=1, seconds=0.2, calls=16, tables=64, quick=True)
+
+
+class Part(NamedTuple):
+    """Something that is measured in a place of its own."""
+
+    about: str
+    measure: Callable[[Path, Sizes], Sequence[Finding]]
+
+
+PARTS: dict[str, Part] = {
+    "commits": Part(
+        "property commits beside pyiceberg's SqlCatalog on SQLite",
+        lambda folder, of: commits.measure(folder, rounds=of.rounds, seconds=of.seconds),
+    ),
+    "contention": Part(
+        "many writers and several processes on PostgreSQL",
+        lambda folder, of: contention.measure(folder, rounds=of.rounds, seconds=of.seconds),
+    ),
+    "loading": Part(
+        "loading tables of many snapshots",
+        lambda folder, of: loading.measure(folder, rounds=of.rounds, calls=of.calls),
+    ),
+    "listing": Part(
+        "a namespace of very many tables",
+        lambda folder, of: listing.measure(
+            folder, tables=of.tables, calls=max(1, of.calls // 4), commits=5 * of.calls
+        ),
+    ),
+    "bridge": Part(
+        "loadTable from Java beside the same inside Python",
+        lambda folder, of: bridge.measure(folder, rounds=of.rounds, calls=of.calls),
+    ),
+    "jdbc": Part(
+        "Java callers beside Iceberg's JdbcCatalog on SQLite and PostgreSQL",
+        lambda folder, of: jdbc.measure(
+            folder,
+            rounds=of.rounds,
+            seconds=of.seconds,
+            sizes=(1, 3) if of.quick else (1, 100, 1_000, 5_000),
+            calls=2 if of.quick else 60,
+        ),
+    ),
+    "pyiceberg": Part(
+        "pyiceberg programs beside its SqlCatalog",
+        lambda folder, of: adapter.measure(folder, rounds=of.rounds, calls=of.calls),
+    ),
+    "imports": Part(
+        "importing many tables",
+        lambda folder, of: imports.measure(
+            folder, rounds=of.rounds, tables=8 if of.quick else 1_000, lazily=of.tables
+        ),
+    ),
+}
