@@ -108,9 +108,10 @@ class StoreURI:
 
     @property
     def key(self) -> str:
-        """Identifies the store within a process: the URI without credentials and options, save the schema."""
-        schema = self.options.get("schema")
-        return f"{self.scheme}:{self.authority}:{self.path}" + (f":{schema}" if schema else "")
+        """Identifies the store within a process: the URI without credentials and options, save those that say where
+        it is."""
+        place = [f":{self.options[name]}" for name in ("schema", "endpoint") if name in self.options]
+        return f"{self.scheme}:{self.authority}:{self.path}{''.join(place)}"
 
     def __str__(self) -> str:
         query = f"?{urlencode(self.options)}" if self.options else ""

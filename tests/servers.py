@@ -14,6 +14,7 @@ import pytest
 
 from polaris_spark.errors import StateError
 from polaris_spark.testing.postgresql import PostgreSQL
+from polaris_spark.testing.versitygw import VersityGateway
 
 _numbers = count(1)
 
@@ -41,3 +42,21 @@ def postgresql() -> Iterator[PostgreSQL]:
 def postgresql_uri(postgresql: PostgreSQL) -> str:
     """URI of a store that does not exist yet, in a schema of its own."""
     return f"{postgresql.uri}?schema=test_{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def versitygw() -> Iterator[VersityGateway]:
+    """An S3 server, shared by all tests of the run."""
+    try:
+        server = VersityGateway()
+    except StateError as error:
+        unavailable(f"these tests need versitygw: {error}")
+        raise
+    with server:
+        yield server
+
+
+@pytest.fixture
+def s3_uri(versitygw: VersityGateway) -> str:
+    """URI of a store that does not exist yet, under a prefix of its own."""
+    return versitygw.uri(f"test-{next(_numbers)}")

@@ -24,9 +24,12 @@ GROUP = "polaris_spark.backends"
 """The entry-point group of backends."""
 
 BUILT_IN = {
+    "az": "polaris_spark.backends.objectstore",
+    "gs": "polaris_spark.backends.objectstore",
     "memory": "polaris_spark.backends.memory",
     "postgres": "polaris_spark.backends.postgresql",
     "postgresql": "polaris_spark.backends.postgresql",
+    "s3": "polaris_spark.backends.objectstore",
     "sqlite": "polaris_spark.backends.sqlite",
 }
 """Scheme to module of the backends of this package, for a source tree without installed metadata."""

@@ -28,3 +28,9 @@ class TestPostgreSQL(BackendConformance):
     @pytest.fixture
     def uri(self, postgresql_uri: str) -> str:
         return postgresql_uri
+
+
+class TestObjectStore(BackendConformance):
+    @pytest.fixture
+    def uri(self, s3_uri: str) -> str:
+        return s3_uri

@@ -1,0 +1,241 @@
+"""`s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`: a catalog with no database at all.
+
+Each row is an object. Rows of `objects` are written once, by plain PUTs side by side; a row of `references` changes by
+a conditional PUT, which is the one atomic operation that these stores have.
+
+Consistency: a read or listing sees every write that was acknowledged before (Amazon S3 since December 2020, Google
+Cloud Storage, Azure Blob Storage), and of conditional PUTs on one key at most one succeeds for each state of it.
+`setup` tries the conditions and refuses a store that ignores them. `file://` is not offered: obstore's local store has
+no conditional replacement.
+
+- **Swap.** Read the object (version, value, ETag), compare the version, PUT with `If-Match: ETag`. Versions never
+  repeat, so no two states of a key share an ETag, even where it is a digest of the content. The ETag of the version
+  that this process saw last is remembered, which saves the read; a stale one only makes the PUT fail, and then the
+  object is read. What counts is always the store's own comparison.
+- **Insert.** PUT with `If-None-Match: *`.
+- **Delete.** A DELETE cannot be made conditional on most stores, and "read, then delete" would remove what another
+  process swapped in between. So the object is replaced, with `If-Match`, by a *tombstone*, which reads as absent; an
+  insert finds it and replaces it in the same way. Tombstones carry random bytes, so a delayed PUT that expects an older
+  state fails for good. They stay until `drop_realm`: references are born and die seldom.
+- **A lost answer** is an unknown outcome: conditional PUTs are sent once. If, after a refusal, the object has the very
+  version that was to be put, then an earlier try of this swap took place, and that is what is told.
+
+Options: `endpoint` (a URL, for stores that speak S3 elsewhere), `region`, `virtual-hosted` (true or false), `timeout`
+of one request with its repetitions (30 s), `connections` (32) at the same time. The user of the URI is the access key
+id (Azure: the account), `store.password` its secret; without them, the store's usual environment variables hold.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from polaris_spark.backends import Options
+from polaris_spark.backends.base import (
+    Backend,
+    Conflict,
+    ObjectKey,
+    ObjectRow,
+    ReferenceRow,
+    Split,
+    Swapped,
+    Table,
+)
+from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.objectstore import keys, scans
+from polaris_spark.backends.objectstore.conditions import refuse_without_conditions
+from polaris_spark.backends.objectstore.keys import StoredReference
+from polaris_spark.backends.objectstore.requests import Mark, Requests
+from polaris_spark.backends.objectstore.settings import Settings
+from polaris_spark.config import StoreURI
+from polaris_spark.errors import TryAgainError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_DELETED_AT_ONCE: Final = 1_000
+_REMEMBERED: Final = 1_024
+_ATTEMPTS: Final = 12
+
+
+def open_backend(uri: StoreURI, options: Options) -> ObjectStoreBackend:
+    """The store under a prefix of a bucket.
+
+    Raises:
+        StoreURIError: the URI names no bucket, or an option is unknown or its value is.
+    """
+    return ObjectStoreBackend(Settings.parse(uri, options))
+
+
+class ObjectStoreBackend(Backend):
+    """Rows as objects of one bucket, below one prefix."""
+
+    scope = "cluster"
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._requests = Requests(settings)
+        self._marks = _Marks()
+
+    def setup(self) -> None:
+        """Try conditional writes, once for each endpoint and bucket.
+
+        Raises:
+            StoreURIError: the store does not decide them.
+            StateError: the bucket does not exist, or the credentials do not suffice.
+        """
+        refuse_without_conditions(self._requests, self._settings)
+
+    def close(self) -> None:
+        self._requests.close()
+
+    def read_objects(self, realm: str, keys_: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        segment, skipped = keys.segment(realm), len(keys.body_prefix(realm))
+        wanted = list(dict.fromkeys(keys_))
+        found = self._requests.each(self._requests.get, [keys.object_key(segment, key) for key in wanted])
+        return {
+            key: stored[0][skipped:] for key, stored in zip(wanted, found, strict=True) if stored is not None
+        }
+
+    def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        check_name(realm, "realm")
+        check_rows(realm, rows)
+        segment, first = keys.segment(realm), keys.body_prefix(realm)
+        self._requests.each(
+            lambda row: self._requests.put(
+                keys.object_key(segment, ObjectKey(row.id, row.part)), first + row.value
+            ),
+            rows,
+        )
+
+    def delete_objects(self, realm: str, keys_: Collection[ObjectKey]) -> None:
+        segment = keys.segment(realm)
+        self._delete([keys.object_key(segment, key) for key in keys_])
+
+    def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
+        check_name(name)
+        found = self._find(realm, name)
+        return None if found is None else found.stored.row
+
+    def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
+        check_name(realm, "realm")
+        check_reference(realm, name, new)
+        stored = StoredReference.of(realm, name, new)
+        mark: Mark | None = None
+        for attempt in range(_ATTEMPTS):
+            if self._put(stored, mark):
+                return Swapped()
+            found = self._find(realm, name)
+            current = None if found is None else found.stored.row
+            if current is not None:
+                return Swapped() if current.version == new.version else Conflict(current)
+            mark = None if found is None else found.mark
+            _pause(attempt)
+        raise self._undecided(name)
+
+    def swap_reference(
+        self, realm: str, name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        check_name(realm, "realm")
+        check_reference(realm, name, new)
+        return self._replace(expected_version, StoredReference.of(realm, name, new))
+
+    def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
+        check_name(name)
+        return self._replace(expected_version, StoredReference.tombstone(realm, name))
+
+    def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
+        return scans.splits(self._requests, table, realms, n)
+
+    def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
+        return scans.scan(self._requests, split)
+
+    def drop_realm(self, realm: str) -> bool:
+        """Delete all objects of a realm, tombstones among them."""
+        tables: tuple[Table, ...] = ("objects", "references")
+        for table in tables:
+            prefix = keys.realm_prefix(table, keys.segment(realm))
+            for page in self._requests.pages(prefix):
+                self._delete([key for key, _ in page])
+        return True
+
+    def _replace(self, expected_version: bytes, new: StoredReference) -> Swapped | Conflict:
+        """Put `new` in the place of the row of that version."""
+        mark = self._marks.of(new, expected_version)
+        for attempt in range(_ATTEMPTS):
+            if mark is None:
+                found = self._find(new.realm, new.name)
+                current = None if found is None else found.stored.row
+                if found is None or current is None:
+                    return Conflict(None)
+                if current.version == new.version:
+                    return Swapped()
+                if current.version != expected_version:
+                    return Conflict(current)
+                mark = found.mark
+            if self._put(new, mark):
+                return Swapped()
+            mark = None
+            _pause(attempt)
+        raise self._undecided(new.name)
+
+    def _put(self, new: StoredReference, mark: Mark | None) -> bool:
+        key, body = keys.reference_key(new.realm, new.name), keys.encode_reference(new)
+        put = self._requests.put_if(key, body, mark)
+        if put is not None:
+            self._marks.remember(new, put)
+        return put is not None
+
+    def _find(self, realm: str, name: str) -> _Found | None:
+        key = keys.reference_key(realm, name)
+        got = self._requests.get(key)
+        if got is None:
+            return None
+        found = _Found(keys.decode_reference(got[0], key), got[1])
+        self._marks.remember(*found)
+        return found
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        for first in range(0, len(paths), _DELETED_AT_ONCE):
+            self._requests.delete(paths[first : first + _DELETED_AT_ONCE])
+
+    def _undecided(self, name: str) -> TryAgainError:
+        return TryAgainError(
+            f"{self._settings.where} would not decide between writers of reference {name!r}; nothing was changed"
+        )
+
+
+class _Found(NamedTuple):
+    stored: StoredReference
+    mark: Mark
+
+
+class _Marks:
+    """The marks of references as this process saw them last: hints that save a read, and never decide anything."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[tuple[str, str], tuple[bytes | None, Mark]] = OrderedDict()
+
+    def of(self, reference: StoredReference, version: bytes) -> Mark | None:
+        with self._lock:
+            seen = self._seen.get((reference.realm, reference.name))
+        return seen[1] if seen is not None and seen[0] == version and seen[1] else None
+
+    def remember(self, reference: StoredReference, mark: Mark) -> None:
+        place = (reference.realm, reference.name)
+        with self._lock:
+            self._seen[place] = (reference.version, mark)
+            self._seen.move_to_end(place)
+            if len(self._seen) > _REMEMBERED:
+                self._seen.popitem(last=False)
+
+
+def _pause(attempt: int) -> None:
+    """Before looking again at what a store refused: at once, then longer; a refusal nearly always has its reason."""
+    if attempt:
+        time.sleep(random.uniform(0.0, 0.005 * 2 ** min(attempt, 6)))

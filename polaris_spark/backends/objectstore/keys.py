@@ -1,0 +1,142 @@
+"""Keys of objects in a bucket, and the bodies that hold rows.
+
+    objects/<realm>/<h>/<h>/<id>-<part>       the value alone
+    references/<realm>/<h>/<h>/<name>         MessagePack: realm, name, version, value
+    tested/<digest>                           conditional writes were tried on this endpoint and bucket
+
+`<h>/<h>` are two hexadecimal digits of a hash: ids grow with time, and a store that divides its keys by range would
+otherwise write to one range alone. They are also what scans are split by. Names are percent-encoded with `=` for `%`,
+every byte that is not a letter, digit, `_` or `-`; what is longer than file systems and stores like in one segment
+becomes a digest, and the body then begins with the name itself (its length in two bytes, then its UTF-8).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from typing import Final, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from polaris_spark.backends.base import ObjectKey, ReferenceRow, Table
+from polaris_spark.errors import CorruptionError
+
+DIGITS: Final = "0123456789abcdef"
+
+_LONGEST: Final = 120
+_DIGEST: Final = "=sha256-"
+_UNSAFE: Final = re.compile(rb"[^A-Za-z0-9_-]")
+_ESCAPE: Final = re.compile(rb"=([0-9A-F]{2})")
+
+
+class StoredReference(msgspec.Struct, frozen=True, array_like=True):
+    """Body of a reference. Without a version it is the tombstone of a deleted one, and its value is random: no two
+    bodies of one key are ever the same, hence no two ETags."""
+
+    realm: str
+    name: str
+    version: bytes | None
+    value: bytes
+
+    @classmethod
+    def of(cls, realm: str, name: str, row: ReferenceRow) -> StoredReference:
+        """A row as it is stored."""
+        return cls(realm, name, row.version, row.value)
+
+    @classmethod
+    def tombstone(cls, realm: str, name: str) -> StoredReference:
+        """What takes the place of a deleted row."""
+        return cls(realm, name, None, os.urandom(16))
+
+    @property
+    def row(self) -> ReferenceRow | None:
+        """The row, or None of a deleted one."""
+        return None if self.version is None else ReferenceRow(self.version, self.value)
+
+
+class Listed(NamedTuple):
+    """What the key of an object row says; `realm` is None where only its body does."""
+
+    realm: str | None
+    id: int
+    part: int
+
+
+encode_reference = msgspec.msgpack.Encoder().encode
+_decode_reference = msgspec.msgpack.Decoder(StoredReference).decode
+
+
+def decode_reference(body: bytes, key: str) -> StoredReference:
+    """The reference that a body holds.
+
+    Raises:
+        CorruptionError: it holds none; the message names the key.
+    """
+    try:
+        return _decode_reference(body)
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(f"the object {key!r} holds no reference: {error}") from error
+
+
+def segment(name: str) -> str:
+    """A realm or reference name as one segment of a key, never more than about 120 characters."""
+    raw = name.encode()
+    text = _UNSAFE.sub(lambda found: b"=%02X" % found[0][0], raw).decode()
+    return text if len(text) <= _LONGEST else _DIGEST + hashlib.sha256(raw).hexdigest()
+
+
+def is_digest(segment: str) -> bool:
+    """Whether a segment stands for a name that only bodies tell."""
+    return segment.startswith(_DIGEST)
+
+
+def realm_prefix(table: Table, segment: str) -> str:
+    """What all keys of a realm's rows begin with, without the slash after it."""
+    return f"{table}/{segment}"
+
+
+def object_key(realm: str, key: ObjectKey) -> str:
+    """Where the row `key` of the realm with the segment `realm` is."""
+    hashed = crc32(key.id.to_bytes(8, "big")) & 0xFF
+    return f"objects/{realm}/{hashed >> 4:x}/{hashed & 15:x}/{key.id:016x}-{key.part}"
+
+
+def reference_key(realm: str, name: str) -> str:
+    """Where a reference is."""
+    hashed = crc32(name.encode()) & 0xFF
+    return f"references/{segment(realm)}/{hashed >> 4:x}/{hashed & 15:x}/{segment(name)}"
+
+
+def body_prefix(realm: str) -> bytes:
+    """What the bodies of a realm's object rows begin with: nothing, unless its segment is a digest."""
+    if not is_digest(segment(realm)):
+        return b""
+    raw = realm.encode()
+    return len(raw).to_bytes(2, "big") + raw
+
+
+def listed(key: str) -> Listed:
+    """What a listed key of `objects/` says.
+
+    Raises:
+        CorruptionError: it is no key of ours.
+    """
+    try:
+        _, realm, _, _, last = key.split("/")
+        id, part = last.split("-")
+        name = None if is_digest(realm) else _ESCAPE.sub(_unescaped, realm.encode()).decode()
+        return Listed(name, int(id, 16), int(part))
+    except ValueError:
+        raise CorruptionError(f"the object {key!r} is not part of a catalog's store") from None
+
+
+def split_body(body: bytes) -> tuple[str, bytes]:
+    """Realm and value of an object row whose realm's segment is a digest."""
+    end = 2 + int.from_bytes(body[:2], "big")
+    return body[2:end].decode(), body[end:]
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    return bytes([int(found[1], 16)])

@@ -1,0 +1,90 @@
+"""Scans of an object store: listings by realm and hash prefix, then reads side by side.
+
+A split is a tuple of prefixes. A realm of few rows is one prefix; one whose listing has a second page is divided by the
+first hexadecimal digit of its keys' hash, or by both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
+from polaris_spark.backends.base import Split, Table
+from polaris_spark.backends.objectstore import keys
+from polaris_spark.backends.objectstore.requests import Requests
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def splits(requests: Requests, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
+    """About `n` splits, at most 256 for each realm."""
+    segments = (
+        requests.folders(table) if realms is None else sorted({keys.segment(realm) for realm in realms})
+    )
+    whole = [keys.realm_prefix(table, segment) for segment in segments]
+    per_realm = -(-max(1, n) // max(1, len(whole)))
+    prefixes = whole
+    if per_realm > 1:
+        divided = requests.each(lambda prefix: _divided(requests, prefix, per_realm), whole)
+        prefixes = [prefix for part in divided for prefix in part]
+    size = max(1, -(-len(prefixes) // max(1, n)))
+    return [Split(table, tuple(prefixes[i : i + size])) for i in range(0, len(prefixes), size)]
+
+
+def scan(requests: Requests, split: Split) -> Iterator[pa.RecordBatch]:
+    """Rows of a split in record batches. Rows deleted since they were listed are left out."""
+    rows, make = _Rows[split.table]
+    for chunk in _chunks(requests, split.detail):
+        found = rows(
+            [(key, got[0]) for key, got in zip(chunk, requests.each(requests.get, chunk), strict=True) if got]
+        )
+        if found:
+            yield make(found)
+
+
+def _divided(requests: Requests, prefix: str, n: int) -> list[str]:
+    pages = requests.pages(prefix)
+    next(pages, None)
+    if next(pages, None) is None:
+        return [prefix]
+    firsts = [f"{prefix}/{digit}" for digit in keys.DIGITS]
+    return firsts if n <= len(firsts) else [f"{first}/{digit}" for first in firsts for digit in keys.DIGITS]
+
+
+def _chunks(requests: Requests, prefixes: Sequence[Any]) -> Iterator[list[str]]:
+    """Keys that make one record batch each."""
+    chunk: list[str] = []
+    size = 0
+    for prefix in prefixes:
+        for page in requests.pages(prefix):
+            for key, bytes_ in page:
+                chunk.append(key)
+                size += bytes_
+                if size >= BATCH_BYTES or len(chunk) >= BATCH_ROWS:
+                    yield chunk
+                    chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _object_rows(bodies: Sequence[tuple[str, bytes]]) -> list[tuple[str, int, int, bytes]]:
+    found = []
+    for key, body in bodies:
+        realm, id, part = keys.listed(key)
+        if realm is None:
+            realm, body = keys.split_body(body)
+        found.append((realm, id, part, body))
+    return found
+
+
+def _reference_rows(bodies: Sequence[tuple[str, bytes]]) -> list[tuple[str, str, bytes, bytes]]:
+    stored = [keys.decode_reference(body, key) for key, body in bodies]
+    return [(each.realm, each.name, *each.row) for each in stored if each.row is not None]
+
+
+_Rows: dict[Table, tuple[Any, Any]] = {
+    "objects": (_object_rows, object_batch),
+    "references": (_reference_rows, reference_batch),
+}

@@ -1,0 +1,137 @@
+"""What the URI and the options of an object store say, and the clients they make."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from polaris_spark.backends import Options
+from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
+from polaris_spark.errors import StoreURIError
+
+_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "s3": ("connections", "endpoint", "password", "region", "timeout", "virtual-hosted"),
+    "gs": ("connections", "endpoint", "timeout"),
+    "az": ("connections", "endpoint", "password", "timeout"),
+}
+_PREFIX: Final = re.compile(r"([A-Za-z0-9_=@+-][A-Za-z0-9._=@+-]*(/|$))*")
+_LONGEST_PREFIX: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Options of an object store; durations in milliseconds."""
+
+    scheme: str
+    bucket: str
+    prefix: str = ""
+    user: str | None = None
+    """Access key id, or Azure's account."""
+    password: Secret | None = None
+    endpoint: str | None = None
+    region: str | None = None
+    virtual_hosted: bool = False
+    timeout: int = 30_000
+    """How long one request may take, with its repetitions."""
+    connections: int = 32
+    """Most requests at the same time for batches of rows."""
+
+    @classmethod
+    def parse(cls, uri: StoreURI, options: Options) -> Settings:
+        """Settings of a store.
+
+        Raises:
+            StoreURIError: the bucket is missing, the prefix is not usable, or an option is unknown or its value is.
+        """
+        refuse_unknown_options(uri.scheme, options, _OPTIONS[uri.scheme])
+        if not uri.authority:
+            raise StoreURIError(f"a {uri.scheme}: store URI names a bucket: {uri.scheme}://bucket/prefix")
+        prefix = uri.path.strip("/")
+        if not _PREFIX.fullmatch(prefix) or len(prefix) > _LONGEST_PREFIX:
+            raise StoreURIError(
+                f"the prefix {prefix[:60]!r} of a {uri.scheme}: store is not usable; it is at most "
+                f"{_LONGEST_PREFIX} characters: letters, digits and '._=@+-', in parts joined by single slashes"
+            )
+        texts = {name: text for name, text in options.items() if isinstance(text, str) and name != "password"}
+        password = options.get("password")
+        return cls(
+            uri.scheme,
+            uri.authority,
+            prefix,
+            uri.user,
+            Secret(password) if isinstance(password, str) else password,
+            _endpoint(texts.get("endpoint")),
+            texts.get("region"),
+            _flag("virtual-hosted", texts.get("virtual-hosted", "false")),
+            duration_ms("timeout", texts.get("timeout", "30 s")),
+            _count("connections", texts.get("connections", "32")),
+        )
+
+    @property
+    def where(self) -> str:
+        """How errors name the store; no secret is in it."""
+        at = f" at {self.endpoint}" if self.endpoint else ""
+        return f"{self.scheme}://{self.bucket}/{self.prefix}{at}"
+
+    @property
+    def place(self) -> str:
+        """A digest of the endpoint and the bucket."""
+        return hashlib.sha256(f"{self.scheme}:{self.endpoint}:{self.bucket}".encode()).hexdigest()[:32]
+
+    def open(self, client: Mapping[str, object], retries: Mapping[str, object]) -> Any:
+        """A client of the bucket, with obstore's client options and retry configuration. What is not given here comes
+        from the environment variables and files that the store's own tools read."""
+        client = {**client, "allow_http": True} if (self.endpoint or "").startswith("http:") else client
+        common: dict[str, Any] = {
+            "prefix": self.prefix or None, "client_options": client, "retry_config": retries
+        }  # fmt: skip  # one line reads as what it is
+        secret = None if self.password is None else self.password.reveal()
+        make, config = _CLIENTS[self.scheme], _CONFIGS[self.scheme](self, secret)
+        return make(self.bucket, config={k: v for k, v in config.items() if v is not None}, **common)
+
+
+_CLIENTS: Final[Mapping[str, Any]] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+_CONFIGS: Final[Mapping[str, Any]] = {
+    "s3": lambda settings, secret: {
+        "access_key_id": settings.user,
+        "secret_access_key": secret,
+        "endpoint": settings.endpoint,
+        "region": settings.region,
+        "virtual_hosted_style_request": settings.virtual_hosted or None,
+    },
+    "gs": lambda settings, _: {"base_url": settings.endpoint},
+    "az": lambda settings, secret: {
+        "account_name": settings.user,
+        "account_key": secret,
+        "endpoint": settings.endpoint,
+    },
+}
+
+
+def _endpoint(text: str | None) -> str | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"https?://[^/@\s?#]+(/[^\s?#@]*)?", text):
+        raise StoreURIError(
+            "the option 'endpoint' of an object store is a URL without credentials: https://host:port"
+        )
+    return text.rstrip("/")
+
+
+def _flag(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise StoreURIError(f"the option {name!r} of an object store is {text!r}; it is true or false")
+    return text == "true"
+
+
+def _count(name: str, text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,2}", text):
+        raise StoreURIError(
+            f"the option {name!r} of an object store is {text!r}; it is a number from 1 to 999"
+        )
+    return int(text)

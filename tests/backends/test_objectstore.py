@@ -1,0 +1,261 @@
+"""What only the object store does: tombstones, keys, options, and refusals."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
+from polaris_spark.backends.objectstore import ObjectStoreBackend, keys
+from polaris_spark.backends.objectstore.requests import Requests
+from polaris_spark.backends.objectstore.settings import Settings
+from polaris_spark.config import Secret, StoreURI
+from polaris_spark.errors import CorruptionError, InputError, StateError, StoreURIError, TryAgainError
+from polaris_spark.testing.processes import in_processes
+from polaris_spark.testing.stores import HOSTILE_NAMES, row
+from polaris_spark.testing.versitygw import VersityGateway
+
+
+def requests_of(uri: str) -> Requests:
+    """Requests beside a backend's own, to look at what it stored."""
+    parsed = StoreURI.parse(uri)
+    assert parsed.password is not None
+    return Requests(Settings.parse(parsed, {**parsed.options, "password": parsed.password}))
+
+
+@pytest.fixture
+def backend(s3_uri: str) -> Iterator[ObjectStoreBackend]:
+    backend = open_backend(s3_uri)
+    backend.setup()
+    assert isinstance(backend, ObjectStoreBackend)
+    yield backend
+    backend.close()
+
+
+def test_a_deleted_reference_leaves_a_tombstone_until_its_realm_is_dropped(
+    backend: ObjectStoreBackend, s3_uri: str
+) -> None:
+    requests = requests_of(s3_uri)
+    key = keys.reference_key("realm", "name")
+    first = row()
+    backend.insert_reference("realm", "name", first)
+    assert backend.delete_reference("realm", "name", first.version) == Swapped()
+    stored = requests.get(key)
+    assert stored is not None
+    assert keys.decode_reference(stored[0], key).row is None
+    assert requests.put_if(key, b"a delayed insert", None) is None
+    second = row()
+    assert backend.insert_reference("realm", "name", second) == Swapped()
+    assert backend.delete_reference("realm", "name", second.version) == Swapped()
+    again = requests.get(key)
+    assert again is not None
+    assert again[1] != stored[1], "two tombstones of one key have the same ETag"
+    assert requests.put_if(key, b"a delayed insert over the first tombstone", stored[1]) is None
+    backend.drop_realm("realm")
+    assert requests.get(key) is None
+
+
+def test_repeating_an_insert_or_swap_that_took_place_tells_so(backend: ObjectStoreBackend) -> None:
+    first, second = row(b"first"), row(b"second")
+    assert backend.insert_reference("realm", "name", first) == Swapped()
+    assert backend.insert_reference("realm", "name", first) == Swapped()
+    assert backend.swap_reference("realm", "name", first.version, second) == Swapped()
+    assert backend.swap_reference("realm", "name", first.version, second) == Swapped()
+    assert backend.read_reference("realm", "name") == second
+
+
+def test_a_remembered_mark_never_decides(backend: ObjectStoreBackend, s3_uri: str) -> None:
+    other = open_backend(s3_uri)
+    first, second, third = row(), row(), row()
+    backend.insert_reference("realm", "name", first)
+    assert other.swap_reference("realm", "name", first.version, second) == Swapped()
+    assert backend.swap_reference("realm", "name", first.version, third) == Conflict(second)
+    assert backend.swap_reference("realm", "name", second.version, third) == Swapped()
+    assert other.delete_reference("realm", "name", third.version) == Swapped()
+    assert backend.swap_reference("realm", "name", third.version, row()) == Conflict(None)
+    other.close()
+
+
+def test_keys_spread_ids_that_grow_and_fit_every_store() -> None:
+    spread = Counter(keys.object_key("realm", ObjectKey(id))[:17] for id in range(10**15, 10**15 + 25_600))
+    assert len(spread) == 256
+    assert max(spread.values()) < 2 * 100
+    for name in HOSTILE_NAMES:
+        key = keys.reference_key(name, name)
+        assert key.isascii()
+        assert len(key) <= 300
+        assert all(1 <= len(part) <= 255 and part not in (".", "..") for part in key.split("/"))
+        listed = keys.listed(keys.object_key(keys.segment(name), ObjectKey(2**63 - 1, 7)))
+        assert listed.realm in (name, None)
+        assert listed[1:] == (2**63 - 1, 7)
+
+
+def test_objects_that_are_not_ours_are_named(backend: ObjectStoreBackend, s3_uri: str) -> None:
+    requests = requests_of(s3_uri)
+    requests.put(keys.reference_key("realm", "name"), b"something else")
+    with pytest.raises(CorruptionError, match="references/realm"):
+        backend.read_reference("realm", "name")
+    requests.put("objects/realm/notes.txt", b"something else")
+    with pytest.raises(CorruptionError, match=r"notes\.txt"):
+        list(backend.scan(backend.splits("objects", ["realm"], 1)[0]))
+
+
+def test_a_missing_bucket_is_named(s3_uri: str) -> None:
+    with closing(open_backend(s3_uri.replace("@catalogs/", "@nobody-made-this/"))) as backend:
+        for use in (backend.setup, lambda: backend.read_objects("realm", [ObjectKey(1)])):
+            with pytest.raises(StateError, match=r"nobody-made-this.*create the bucket"):
+                use()
+        with pytest.raises(StateError, match="create the bucket"):
+            backend.swap_reference("realm", "name", b"version", row())
+        with pytest.raises(StateError, match="create the bucket"):
+            backend.splits("objects", None, 2)
+
+
+@pytest.mark.parametrize("wrong", ["user", "secret"])
+def test_wrong_credentials_are_told_without_showing_them(versitygw: VersityGateway, wrong: str) -> None:
+    uri = versitygw.uri("prefix").replace(getattr(versitygw, wrong), "no-such-thing-at-all")
+    with closing(open_backend(uri)) as backend:
+        uses = (
+            backend.setup,
+            lambda: backend.read_objects("realm", [ObjectKey(1)]),
+            lambda: backend.write_objects("realm", [ObjectRow(1, 0, b"")]),
+            lambda: backend.insert_reference("realm", "name", row()),
+        )
+        for use in uses:
+            with pytest.raises(StateError, match="check the access key") as caught:
+                use()
+            assert "no-such-thing" not in str(caught.value)
+            assert versitygw.secret not in str(caught.value)
+
+
+def test_a_server_that_is_not_there_changes_nothing() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    uri = f"s3://user:secret@bucket/prefix?endpoint=http://127.0.0.1:{port}&region=r&timeout=600ms"
+    with closing(open_backend(uri)) as backend:
+        with pytest.raises(TryAgainError, match="cannot be reached"):
+            backend.read_reference("realm", "name")
+        with pytest.raises(TryAgainError, match="nothing was changed"):
+            backend.insert_reference("realm", "name", row())
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("s3:///prefix", "names a bucket"),
+        ("s3://bucket/a//b", "prefix"),
+        ("s3://bucket/a/../b", "prefix"),
+        ("s3://bucket/p?endpoint=localhost:9000", "endpoint.*is a URL"),
+        ("s3://bucket/p?endpoint=http://user:secret@host", "without credentials"),
+        ("s3://bucket/p?conections=3", "did you mean 'connections'"),
+        ("s3://bucket/p?connections=0", "1 to 999"),
+        ("s3://bucket/p?virtual-hosted=yes", "true or false"),
+        ("s3://bucket/p?timeout=30", "with its unit"),
+        ("gs://bucket/p?region=x", "no option 'region'"),
+    ],
+)
+def test_uris_that_cannot_be_used_are_refused(uri: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        open_backend(uri)
+
+
+def test_the_secret_may_stand_apart_from_the_uri(versitygw: VersityGateway) -> None:
+    uri = versitygw.uri("apart").replace(f":{versitygw.secret}@", "@")
+    backend = open_backend(uri, {"password": Secret(versitygw.secret)})
+    backend.setup()
+    assert backend.read_reference("realm", "name") is None
+    backend.close()
+
+
+def test_stores_behind_other_endpoints_are_other_stores() -> None:
+    first = StoreURI.parse("s3://bucket/prefix?endpoint=http://a:1&region=x")
+    assert first.key != StoreURI.parse("s3://bucket/prefix?endpoint=http://b:1&region=x").key
+    assert first.key == StoreURI.parse("s3://user:pw@bucket/prefix?endpoint=http://a:1&timeout=5s").key
+
+
+def test_a_forked_child_is_refused_by_name(backend: ObjectStoreBackend) -> None:
+    backend.read_reference("realm", "name")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            backend.read_reference("realm", "name")
+        except StateError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert b"forked" in os.read(reading, 4_096)
+
+
+def put_and_get(uri: str, process: int) -> list[bytes]:
+    """Rows that a process writes and reads."""
+    backend = open_backend(uri)
+    backend.write_objects("realm", [ObjectRow(process, part, b"%d" % part) for part in range(50)])
+    found = backend.read_objects("realm", [ObjectKey(process, part) for part in range(50)])
+    backend.close()
+    return [found[ObjectKey(process, part)] for part in range(50)]
+
+
+def test_more_rows_than_connections_are_written_and_read(s3_uri: str, backend: ObjectStoreBackend) -> None:
+    few = f"{s3_uri}&connections=2"
+    assert in_processes(put_and_get, [(few, 1), (few, 2)]) == [[b"%d" % part for part in range(50)]] * 2
+
+
+class Careless(BaseHTTPRequestHandler):
+    """Objects in a dictionary, over HTTP, by a server that pays no attention to conditions."""
+
+    stored: dict[str, bytes]
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self) -> None:  # http.server's own names
+        self.stored[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200, b"")
+
+    def do_POST(self) -> None:  # as above
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200, b"<DeleteResult></DeleteResult>")
+
+    def do_GET(self) -> None:  # as above
+        found = self.stored.get(self.path)
+        self._answer(*((404, b"<Error><Code>NoSuchKey</Code></Error>") if found is None else (200, found)))
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", '"same"')
+        self.send_header("Last-Modified", "Sun, 01 Nov 2026 00:00:00 GMT")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_a_store_that_ignores_conditions_is_refused() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Server", (Careless,), {"stored": {}}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    uri = f"s3://user:secret@bucket/prefix?endpoint=http://127.0.0.1:{server.server_port}&region=r"
+    try:
+        with (
+            closing(open_backend(uri)) as backend,
+            pytest.raises(StoreURIError, match="cannot hold a catalog: it replaced"),
+        ):
+            backend.setup()
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_versions_of_any_bytes_differ_from_no_version(backend: ObjectStoreBackend) -> None:
+    backend.insert_reference("realm", "name", ReferenceRow(b"\xc0", b""))
+    assert backend.read_reference("realm", "name") == ReferenceRow(b"\xc0", b"")
