@@ -66,7 +66,8 @@ class ThreadSignal:
             self._lock.release()
 
     def wait(self, timeout_ms: float | None = None) -> bool:
-        if not self._lock.acquire(timeout=-1 if timeout_ms is None else max(0.0, timeout_ms / 1_000)):
+        seconds = -1 if timeout_ms is None else min(max(0.0, timeout_ms / 1_000), threading.TIMEOUT_MAX)
+        if not self._lock.acquire(timeout=seconds):
             return False
         self.set()
         return True

@@ -10,9 +10,9 @@ from polaris_spark.backends.base import Backend
 from polaris_spark.catalog.catalogs import CATALOGS, head_name
 from polaris_spark.catalog.rows import NAMES, CatalogRow
 from polaris_spark.cli.options import PASSWORD_VARIABLE
-from polaris_spark.commits.committer import CommitSettings
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.commits.state import Snapshot
 from polaris_spark.config import FILE_SCHEMES, Secret, StoreURI
 from polaris_spark.errors import InputError, NotFoundError, RealmStateError

@@ -8,119 +8,128 @@ database may be passed on as "nothing was changed".
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from enum import Enum
 
 import msgspec
 
-from polaris_spark.backends.base import Conflict, ObjectRow, ReferenceRow, Swapped
-from polaris_spark.clock import Clock
+from polaris_spark.backends.base import Conflict, ReferenceRow, Swapped
 from polaris_spark.commits.log import ancestor
-from polaris_spark.commits.retry import backoff_ms
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import CorruptionError, OutcomeUnknownError, TryAgainError
 from polaris_spark.store.objects import ObjectStore
 
-R = TypeVar("R")
-
 encode_head = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
-class Built(NamedTuple):
-    """A commit that is ready to be written: what the head will be, and all its new objects."""
+class Outcome(Enum):
+    """What came of one try to publish a commit."""
 
-    snapshot: Snapshot
-    objects: list[tuple[int, msgspec.Struct]]
+    COMMITTED = "it is in force"
+    LOST = "another commit came first; this one is not in force and never will be"
+    BUSY = "nothing was changed as yet; try again"
+    IN_DOUBT = "it may be in force, or come into force; try again to know"
 
 
-class Publisher:
-    """Writes commits of one reference."""
+class Publication:
+    """One commit on its way into the store. Whoever leads goes on with it; nothing of it is ever taken back."""
 
     def __init__(
-        self, store: ObjectStore, name: str, *, clock: Clock, rng: random.Random, deadline_ms: float
+        self,
+        store: ObjectStore,
+        name: str,
+        base: Snapshot,
+        new: Snapshot,
+        objects: list[tuple[int, msgspec.Struct]],
     ) -> None:
+        """
+        Args:
+            base: the head to replace.
+            new: the head to be.
+            objects: every new object, the commit among them.
+        """
+        self.base = base
+        self.new = new
+        self.in_doubt = False
+        self.cause: Exception | None = None
+        """Why the last try was not conclusive."""
+        self._objects = objects
+        self._rows = store.rows(objects)
+        self._row = ReferenceRow(new.version, encode_head(new.head))
         self._store = store
         self._name = name
-        self._clock = clock
-        self._rng = rng
-        self._deadline_ms = deadline_ms
+        self._rows_written = False
+        self._lost = False
 
-    def publish(self, base: Snapshot, built: Built, started: float) -> bool:
-        """Write the objects and swap the reference. True: committed; False: another commit came first.
+    def remember(self) -> None:
+        """Let readers in this process find the new objects without asking the database."""
+        self._store.remember(self._objects, self._rows)
 
-        Args:
-            started: when the batch began, on the monotonic clock, milliseconds.
+    def write_rows(self) -> None:
+        """Write the objects, where that is apart from the swap. May be repeated.
+
         Raises:
-            OutcomeUnknownError: the deadline passed, or history was trimmed, before it could be known.
-            TryAgainError: the database refused; nothing was changed.
+            TryAgainError, OutcomeUnknownError: from the database. Nothing points to the rows as yet, so that nothing
+                was changed in either case.
         """
-        rows = self._store.rows(built.objects)
-        new = ReferenceRow(built.snapshot.version, encode_head(built.snapshot.head))
-        if not self._swap(base, rows, new, built.snapshot.head, started):
-            return False
-        self._store.remember(built.objects, rows)
-        return True
+        if not self._store.backend.transactional and not self._rows_written:
+            self._store.backend.write_objects(self._store.realm, self._rows)
+            self._rows_written = True
 
-    def _swap(
-        self, base: Snapshot, rows: list[ObjectRow], new: ReferenceRow, head: Head, started: float
-    ) -> bool:
-        backend, realm, expected = self._store.backend, self._store.realm, base.version
+    def publish(self) -> Outcome:
+        """Try once to write the objects and to swap the reference.
+
+        Raises:
+            OutcomeUnknownError: it is in doubt and can never be known: history was trimmed, or the database fails in
+                a way that trying again does not help.
+        """
+        try:
+            self.write_rows()
+        except (OutcomeUnknownError, TryAgainError) as error:
+            self.cause = error
+            return Outcome.BUSY
+        try:
+            if not self._lost:
+                if self._swap():
+                    return Outcome.COMMITTED
+                if not self.in_doubt:
+                    return Outcome.LOST
+                self._lost = True
+            return Outcome.COMMITTED if self._happened() else Outcome.LOST
+        except OutcomeUnknownError as error:
+            self.in_doubt, self.cause = True, error
+        except TryAgainError as error:
+            self.cause = error
+        except Exception as error:
+            if not self.in_doubt:
+                raise
+            raise OutcomeUnknownError(f"a commit of {self._name!r} is in doubt: {error}") from error
+        except BaseException:  # interrupted: whoever goes on does not know how far it came
+            self.in_doubt = True
+            raise
+        return Outcome.IN_DOUBT if self.in_doubt else Outcome.BUSY
+
+    def _swap(self) -> bool:
+        backend, realm, expected = self._store.backend, self._store.realm, self.base.version
+        outcome: Swapped | Conflict
         if backend.transactional:
-
-            def once() -> Swapped | Conflict:
-                return backend.write_and_swap(realm, rows, self._name, expected, new)
+            outcome = backend.write_and_swap(realm, self._rows, self._name, expected, self._row)
         else:
-            try:
-                self._until_known(lambda: backend.write_objects(realm, rows), started)
-            except OutcomeUnknownError as error:  # whichever rows were written, nothing points to them
-                raise TryAgainError(f"rows could not be written, nothing was changed: {error}") from error
+            outcome = backend.swap_reference(realm, self._name, expected, self._row)
+        return isinstance(outcome, Swapped)
 
-            def once() -> Swapped | Conflict:
-                return backend.swap_reference(realm, self._name, expected, new)
-
-        result, doubted = self._until_known(once, started)
-        if isinstance(result, Swapped):
-            return True
-        if not doubted:
-            return False
-        happened, _ = self._until_known(lambda: self._happened(new.version, head), started, doubted=True)
-        return happened
-
-    def _until_known(self, once: Callable[[], R], started: float, *, doubted: bool = False) -> tuple[R, bool]:
-        """Repeat what may be repeated until its outcome is known: (what it returned, whether it was ever in doubt)."""
-        attempt = 0
-        while True:
-            try:
-                return once(), doubted
-            except OutcomeUnknownError as error:
-                doubted, cause = True, error
-            except TryAgainError as error:
-                if not doubted:
-                    raise
-                cause = OutcomeUnknownError(f"a commit of {self._name!r} is in doubt: {error}")
-            except Exception as error:
-                if not doubted:
-                    raise
-                raise OutcomeUnknownError(f"a commit of {self._name!r} is in doubt: {error}") from error
-            attempt += 1
-            if self._clock.monotonic_ms() - started > self._deadline_ms:
-                raise cause
-            self._clock.sleep_ms(backoff_ms(attempt, 0.0, self._rng))  # in trouble age buys nothing
-
-    def _happened(self, version: bytes, head: Head) -> bool:
+    def _happened(self) -> bool:
         """After a conflict of a repeated swap: did an earlier try of it succeed?"""
         row = self._store.backend.read_reference(self._store.realm, self._name)
         if row is None:
             raise CorruptionError(f"reference {self._name!r} vanished")
-        if row.version == version:
+        if row.version == self.new.version:
             return True
         current = read_head(row, self._name)
-        if current.number < head.number:
+        if current.number < self.new.head.number:
             return False
-        return ancestor(self._store, current, head.number) == head.commit
+        return ancestor(self._store, current, self.new.head.number) == self.new.head.commit
 
 
 def read_head(row: ReferenceRow, name: str) -> Head:

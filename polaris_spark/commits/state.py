@@ -70,7 +70,14 @@ class StoredObjects:
 class Snapshot:
     """One commit of a reference, opened for reading. Indexes are opened on first use and shared by all readers."""
 
-    def __init__(self, store: ObjectStore, version: bytes, head: Head, commit: Commit) -> None:
+    def __init__(
+        self, store: ObjectStore, version: bytes, head: Head, commit: Commit, *, ours: bool = False
+    ) -> None:
+        """
+        Args:
+            ours: whether this process made it, and maybe has not written it yet.
+        """
+        self.ours = ours
         self.store = store
         self.version = version
         self.head = head

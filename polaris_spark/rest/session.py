@@ -17,7 +17,7 @@ from polaris_spark.catalog.manifest_files import process_manifest_files
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commits.change import Operation
-from polaris_spark.commits.committer import CommitSettings
+from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.config import Properties
 from polaris_spark.errors import InputError, NotFoundError, StateError, StoreURIError
 from polaris_spark.rest.handler import handle

@@ -14,7 +14,7 @@ from itertools import count
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import Clock, SystemClock
-from polaris_spark.commits.committer import CommitSettings, FileWriter
+from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import RealmStateError
 from polaris_spark.ids import IdGenerator

@@ -20,9 +20,10 @@ from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.amending import amend_row
 from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.committer import CommitSettings, Committer, FileWriter
+from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.publishing import encode_head, read_head
 from polaris_spark.commits.rows import Commit, Head, LogEntry
+from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import Snapshot, State
 from polaris_spark.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, ReferenceGoneError
 from polaris_spark.ids import IdGenerator

@@ -11,8 +11,9 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import Clock, ManualClock
 from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.committer import CommitSettings, Committer
+from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.commits.state import State
 from polaris_spark.errors import CommitFailedError
 from polaris_spark.ids import IdGenerator, Lease, LeaseSource

@@ -1,4 +1,4 @@
-"""Leaders and followers of a group commit: nobody waits for a thread that is gone."""
+"""Leaders and followers of a group commit: nobody waits for a thread that is gone, nobody is delayed by another."""
 
 from __future__ import annotations
 
@@ -6,153 +6,335 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from polaris_spark.commits.group import Group, Pending
+from polaris_spark.clock import SystemClock
+from polaris_spark.commits.group import Batch, Group, Pending
+from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 
 from .support import Add
 
+CLOCK = SystemClock()
 
-def pending() -> Pending:
-    return Pending(Add("a"), 0.0)
+
+def pending(deadline_ms: float = 60_000) -> Pending:
+    now = CLOCK.monotonic_ms()
+    return Pending(Add("a"), now, now + deadline_ms, CLOCK.signal())
 
 
 class Interrupting:
-    """A lock whose first wait is interrupted, as by Ctrl-C, once `until` says so."""
+    """A signal whose wait is interrupted, as by Ctrl-C, once `until` says so."""
 
     def __init__(self, until: threading.Event) -> None:
-        self._lock = threading.Lock()
         self._until = until
-        self._waits = 0
 
-    def acquire(self) -> bool:
-        self._waits += 1
-        if self._waits == 2:  # the first is by the submitter itself, before it queues
-            self._until.wait(10)
-            raise KeyboardInterrupt
-        return self._lock.acquire()
+    def set(self) -> None:
+        pass
 
-    def release(self) -> None:
-        self._lock.release()
+    def wait(self, timeout_ms: float | None = None) -> bool:
+        self._until.wait(10)
+        raise KeyboardInterrupt
 
 
 class Gate:
-    """Runs batches; the first one waits until it is let go."""
+    """Carries batches out by `steps`, one call each, then at once; whoever is carried gets the number of its batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, *steps: Callable[[Batch, float], Exception | None], max_waiting: int = 100) -> None:
+        self.steps = list(steps) or [self.hold]
         self.batches: list[int] = []
         self.running, self.go = threading.Event(), threading.Event()
-        self.group = Group(self.run, max_batch=100)
+        self.group = Group(self, CLOCK, max_batch=100, max_waiting=max_waiting)
 
-    def run(self, batch: list[Pending]) -> None:
-        self.batches.append(len(batch))
-        if len(self.batches) == 1:
-            self.running.set()
-            self.go.wait(10)
-        for one in batch:
+    def hold(self, batch: Batch, deadline: float) -> Exception | None:
+        """Stay until let go."""
+        self.running.set()
+        self.go.wait(10)
+        return self.settle(batch)
+
+    def hold_until_late(self, batch: Batch, deadline: float) -> Exception | None:
+        """Stay until let go, then be too late."""
+        self.running.set()
+        self.go.wait(10)
+        return TryAgainError("late")
+
+    def interrupted(self, batch: Batch, deadline: float) -> Exception | None:
+        """Be interrupted when let go."""
+        self.running.set()
+        self.go.wait(10)
+        raise KeyboardInterrupt
+
+    def settle(self, batch: Batch) -> None:
+        self.batches.append(len(batch.pendings))
+        for one in batch.pendings:
             one.succeed(len(self.batches))
 
+    def carry(self, batch: Batch, deadline: float) -> Exception | None:
+        step = self.steps.pop(0) if self.steps else None
+        return self.settle(batch) if step is None else step(batch, deadline)
 
-def started(target: Any, *arguments: Any) -> threading.Thread:
-    thread = threading.Thread(target=target, args=arguments)
-    thread.start()
-    return thread
+    def waiting(self, n: int) -> None:
+        """Return when so many wait."""
+        while len(self.group._waiting) < n:
+            pass
+
+
+class Caller:
+    """A thread that submits a change."""
+
+    def __init__(self, gate: Gate, change: Pending | None = None) -> None:
+        self.pending = change or pending()
+        self.error: BaseException | None = None
+        self._gate = gate
+        self._thread = threading.Thread(target=self._submit)
+        self._thread.start()
+
+    def _submit(self) -> None:
+        try:
+            self._gate.group.submit(self.pending)
+        except BaseException as error:
+            self.error = error
+
+    def join(self) -> Caller:
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        return self
+
+
+def idle(gate: Gate) -> bool:
+    """Whether nobody leads, and whoever comes next leads at once."""
+    late = pending()
+    gate.group.submit(late)
+    return late.done
 
 
 def test_whoever_comes_while_a_batch_runs_goes_along_in_the_next() -> None:
     gate = Gate()
-    first = started(gate.group.submit, pending())
+    first = Caller(gate)
     gate.running.wait(10)
-    others = [started(gate.group.submit, pending()) for _ in range(10)]
-    while len(gate.group._waiting) < 10:
-        pass
+    others = [Caller(gate) for _ in range(10)]
+    gate.waiting(10)
     gate.go.set()
-    for thread in [first, *others]:
-        thread.join(10)
+    for caller in [first, *others]:
+        caller.join()
     assert gate.batches == [1, 10]
+
+
+def test_while_one_batch_is_written_the_next_is_computed_and_knows_what_it_follows() -> None:
+    previous: list[Batch | None] = []
+    gate = Gate()
+
+    def write(batch: Batch, deadline: float) -> None:
+        gate.group.pass_on(batch)
+        gate.hold(batch, deadline)
+
+    def compute(batch: Batch, deadline: float) -> None:
+        previous.append(batch.previous)
+        gate.go.set()
+        assert batch.previous is not None
+        assert batch.previous.ended.wait(10_000)
+        gate.settle(batch)
+
+    gate.steps = [write, compute]
+    first = Caller(gate)
+    gate.running.wait(10)
+    second = Caller(gate)
+    assert (first.join().pending.result, second.join().pending.result) == (1, 2)
+    assert previous != [None]
+
+
+def test_a_leader_takes_along_whoever_came_until_it_passes_its_turn_on() -> None:
+    gate = Gate()
+    taken: list[int] = []
+
+    def step(batch: Batch, deadline: float) -> None:
+        gate.running.set()
+        gate.waiting(3)
+        taken.append(len(gate.group.take_along(batch)))
+        gate.group.pass_on(batch)
+        taken.append(len(gate.group.take_along(batch)))
+        gate.settle(batch)
+
+    gate.steps = [step]
+    first = Caller(gate)
+    gate.running.wait(10)
+    others = [Caller(gate) for _ in range(3)]
+    for caller in [first, *others]:
+        caller.join()
+    assert taken == [3, 0]
+    assert gate.batches == [4]
+
+
+def test_too_many_are_told_to_try_again_at_once() -> None:
+    gate = Gate(max_waiting=2)
+    first = Caller(gate)
+    gate.running.wait(10)
+    others = [Caller(gate) for _ in range(2)]
+    gate.waiting(2)
+    with pytest.raises(TryAgainError, match="nothing was changed"):
+        gate.group.submit(pending())
+    gate.go.set()
+    assert all(caller.join().error is None for caller in [first, *others])
+
+
+def test_whose_deadline_passes_in_the_queue_leaves_it_with_nothing_changed() -> None:
+    gate = Gate()
+    first = Caller(gate)
+    gate.running.wait(10)
+    with pytest.raises(TryAgainError):
+        gate.group.submit(pending(5))
+    last = Caller(gate)
+    gate.waiting(1)
+    gate.go.set()
+    assert first.join().error is last.join().error is None
+    assert gate.batches == [1, 1]
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_whose_deadline_passes_in_a_batch_leaves_it_and_knows_whether_it_may_be_done(sent: bool) -> None:
+    gate = Gate()
+
+    def step(batch: Batch, deadline: float) -> None:
+        gate.waiting(1)
+        gate.group.take_along(batch)
+        if sent:
+            assert gate.group.send(batch, list(batch.pendings))
+        gate.hold(batch, deadline)
+
+    gate.steps = [step]
+    first = Caller(gate)
+    while not gate.group._computing:
+        pass
+    with pytest.raises(OutcomeUnknownError if sent else TryAgainError):
+        gate.group.submit(pending(50))
+    gate.go.set()
+    assert first.join().error is None
+    assert gate.batches == [1]
+
+
+def test_nothing_is_sent_for_somebody_who_left() -> None:
+    gate = Gate()
+    sent: list[bool] = []
+
+    def step(batch: Batch, deadline: float) -> None:
+        gate.waiting(1)
+        gate.group.take_along(batch)
+        computed = list(batch.pendings)
+        gate.hold(batch, deadline)
+        sent.append(gate.group.send(batch, computed))
+        sent.append(gate.group.send(batch, list(batch.pendings)))
+
+    gate.steps = [step]
+    first = Caller(gate)
+    while not gate.group._computing:
+        pass
+    with pytest.raises(TryAgainError):
+        gate.group.submit(pending(50))
+    gate.go.set()
+    first.join()
+    assert sent == [False, True]
+
+
+@pytest.mark.parametrize("how", ["its deadline passed", "it was interrupted"])
+def test_when_a_leader_leaves_another_one_of_its_batch_carries_on(how: str) -> None:
+    gate = Gate()
+    seen: list[object] = []
+
+    def begin(batch: Batch, deadline: float) -> Exception | None:
+        batch.progress = "half done"
+        gate.running.set()
+        gate.waiting(3)
+        gate.group.take_along(batch)
+        if how == "it was interrupted":
+            raise KeyboardInterrupt
+        return TryAgainError("late")
+
+    def finish(batch: Batch, deadline: float) -> None:
+        seen.append(batch.progress)
+        gate.settle(batch)
+
+    gate.steps = [begin, finish]
+    leader = Caller(gate)
+    gate.running.wait(10)
+    others = [Caller(gate) for _ in range(3)]
+    expected = KeyboardInterrupt if how == "it was interrupted" else TryAgainError
+    assert isinstance(leader.join().error, expected)
+    assert [caller.join().error for caller in others] == [None] * 3
+    assert (seen, gate.batches) == (["half done"], [3])
+    assert idle(gate)
+
+
+@pytest.mark.parametrize("how", ["its deadline passed", "it was interrupted"])
+def test_a_leader_that_leaves_alone_lets_the_next_lead(how: str) -> None:
+    gate = Gate()
+    gate.steps = [gate.interrupted if how == "it was interrupted" else gate.hold_until_late]
+    leader = Caller(gate)
+    gate.running.wait(10)
+    next_one = Caller(gate)
+    gate.waiting(1)
+    gate.go.set()
+    assert leader.join().error is not None
+    assert next_one.join().error is None
+    assert idle(gate)
+
+
+def test_a_batch_that_fails_tells_every_change_of_it_why() -> None:
+    gate = Gate()
+
+    def fail(batch: Batch, deadline: float) -> None:
+        gate.waiting(2)
+        gate.group.take_along(batch)
+        raise RuntimeError("broken")
+
+    gate.steps = [fail]
+    first = Caller(gate)
+    while not gate.group._computing:
+        pass
+    others = [Caller(gate) for _ in range(2)]
+    assert [str(caller.join().pending.error) for caller in [first, *others]] == ["broken"] * 3
+    assert idle(gate)
 
 
 @pytest.mark.parametrize("promoted", [True, False], ids=["after it was made the leader", "while it waited"])
 def test_an_interrupted_waiter_stops_nobody_else(promoted: bool) -> None:
     gate = Gate()
-    first = started(gate.group.submit, pending())
+    first = Caller(gate)
     gate.running.wait(10)
-    interrupted, released = pending(), threading.Event()
-    interrupted.turn = Interrupting(released)  # type: ignore[assignment]  # a lock in all that is used
-    failures: list[BaseException] = []
-
-    def submit() -> None:
-        try:
-            gate.group.submit(interrupted)
-        except KeyboardInterrupt as error:
-            failures.append(error)
-
-    second = started(submit)
-    while not gate.group._waiting:
-        pass
-    third = pending()
-    last = started(gate.group.submit, third)
-    while len(gate.group._waiting) < 2:
-        pass
+    released = threading.Event()
+    interrupted = pending()
+    interrupted.turn = Interrupting(released)
+    second = Caller(gate, interrupted)
+    gate.waiting(1)
+    last = Caller(gate)
+    gate.waiting(2)
     if promoted:
         gate.go.set()
-        first.join(10)
+        first.join()
         released.set()
     else:
         released.set()
-        second.join(10)
+        second.join()
         gate.go.set()
-    for thread in (first, second, last):
-        thread.join(10)
-    assert failures
-    assert third.done
-    assert not gate.group._busy
-
-
-def test_when_the_leader_is_interrupted_its_followers_learn_that_the_outcome_is_unknown() -> None:
-    calls: list[int] = []
-    running, go = threading.Event(), threading.Event()
-
-    def run(batch: list[Pending]) -> None:
-        calls.append(len(batch))
-        if len(calls) == 1:
-            running.set()
-            go.wait(10)
-            return
-        raise KeyboardInterrupt
-
-    group = Group(run, max_batch=100)
-    first = started(group.submit, pending())
-    running.wait(10)
-    waiting = [pending(), pending()]
-
-    def submit(one: Pending) -> None:
-        with contextlib.suppress(KeyboardInterrupt):
-            group.submit(one)
-
-    threads = [started(submit, one) for one in waiting]
-    while len(group._waiting) < 2:
-        pass
-    go.set()
-    for thread in [first, *threads]:
-        thread.join(10)
-    kinds = sorted(type(one.error).__name__ for one in waiting)
-    assert kinds == ["KeyboardInterrupt", "OutcomeUnknownError"]
+    assert isinstance(second.join().error, KeyboardInterrupt)
+    assert last.join().pending.done
+    assert first.join().error is None
+    assert idle(gate)
 
 
 def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
     gate = Gate()
-    leader = started(gate.group.submit, pending())
+    leader = Caller(gate)
     assert gate.running.wait(10)
     child = os.fork()
     if not child:
         signal.alarm(10)  # ends a child that waits for ever
-        own = pending()
-        gate.group.submit(own)
-        os._exit(0 if own.result == 2 else 1)
+        own: Any = pending()
+        with contextlib.suppress(BaseException):
+            gate.group.submit(own)
+        os._exit(0 if own.result == 1 else 1)
     assert os.waitpid(child, 0)[1] == 0
     gate.go.set()
-    leader.join(10)
+    leader.join()
     assert gate.batches == [1]

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 import msgspec
 
 from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.committer import CommitSettings, Committer
+from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.commits.state import State
 from polaris_spark.config import StoreURI
 from polaris_spark.index import Entry

@@ -1,0 +1,147 @@
+"""Step 2 of the commit protocol: changes, one after the other, on savepoints of one working state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from polaris_spark.clock import Clock
+from polaris_spark.commits.change import Operation, PrepareAgain
+from polaris_spark.commits.group import Memo, Pending
+from polaris_spark.commits.rows import Entries, LogEntry
+from polaris_spark.commits.settings import OPERATIONS
+from polaris_spark.commits.state import Effects, Snapshot, State
+from polaris_spark.errors import BadRequestError, ReferenceGoneError, UnprocessableError
+from polaris_spark.ids import IdGenerator
+from polaris_spark.index import Entry
+
+_encode_mark = msgspec.msgpack.Encoder().encode
+
+
+class _Mark(msgspec.Struct, frozen=True, array_like=True):
+    """Value of an entry of the index `operations`; its pointer is the `Entries` object."""
+
+    digest: bytes
+    first: int
+    count: int
+
+
+_decode_mark = msgspec.msgpack.Decoder(_Mark).decode
+
+
+class Applied:
+    """What some changes came to: the working state, and the effects and log entries of those that succeeded."""
+
+    def __init__(self, state: State, entries_id: int) -> None:
+        self.state = state
+        self.entries_id = entries_id
+        """Id of the object that will hold the log entries."""
+        self.entries: list[LogEntry] = []
+        self.effects: list[Effects] = []
+        self.pendings: list[Pending] = []
+        self.failed = False
+        """Whether any change failed."""
+
+    @property
+    def base(self) -> Snapshot:
+        """The commit that the changes were applied to."""
+        return self.state.base
+
+
+class Applier:
+    """Applies changes to heads of one reference."""
+
+    def __init__(self, name: str, ids: IdGenerator, clock: Clock, operation_lifetime_ms: int) -> None:
+        self._name = name
+        self._ids = ids
+        self._clock = clock
+        self._lifetime_ms = operation_lifetime_ms
+
+    def begin(self, base: Snapshot) -> Applied:
+        """A working state on a head, without changes as yet.
+
+        Raises:
+            ReferenceGoneError: the reference was dropped.
+        """
+        if base.head.sealed:
+            raise ReferenceGoneError(f"reference {self._name!r} was dropped")
+        return Applied(State(base, self._ids.next_id), self._ids.next_id())
+
+    def apply(self, applied: Applied, pendings: Sequence[Pending]) -> None:
+        """Apply further changes; each has its result, its error, or is to be prepared again."""
+        state = applied.state
+        for pending in pendings:
+            applied.pendings.append(pending)
+            if pending.refused is not None:
+                pending.fail(pending.refused)
+                continue
+            state.begin()
+            try:
+                self._apply_one(applied, pending)
+            except PrepareAgain:
+                state.undo()
+                pending.must_prepare = True
+                continue
+            except Exception as error:
+                state.undo()
+                pending.fail(error)
+                applied.failed = True
+                continue
+            if state.effects:
+                applied.effects.append(state.effects)
+
+    def _apply_one(self, applied: Applied, pending: Pending) -> None:
+        state, change, operation = applied.state, pending.change, pending.change.operation
+        pending.must_prepare, pending.error = False, None
+        if operation.id:
+            before = self._done_before(applied, operation)
+            if before is not None:
+                pending.memo = None
+                pending.succeed(change.repeat(state, before))
+                return
+        fence = state.base.head.fence
+        if pending.prepared_fence != fence or not state.holds(pending.prepared_reads):
+            pending.must_prepare = True
+            return
+        memo = pending.memo
+        if memo is not None and memo.fence == fence and state.holds(memo.reads):
+            state.redo(memo.effects)
+            state.reads = memo.reads
+            result = memo.result
+        else:
+            state.begin()
+            result = change.apply(state, pending.prepared)
+            pending.memo = Memo(state.reads, state.effects.copy(), result, fence)
+        mine = state.effects.entries
+        if operation.id and mine:
+            mark = _Mark(operation.digest, len(applied.entries), len(mine))
+            state.put(OPERATIONS, operation.key, Entry(applied.entries_id, _encode_mark(mark)))
+        applied.entries += mine
+        pending.succeed(result)
+
+    def _done_before(self, applied: Applied, operation: Operation) -> list[LogEntry] | None:
+        state = applied.state
+        entry = state.lookup(OPERATIONS, operation.key)
+        if entry is None:
+            self._refuse_forgotten(operation, state.base.commit.operations_floor)
+            return None
+        mark = _decode_mark(entry.value)
+        if mark.digest != operation.digest:
+            raise UnprocessableError("this idempotency key was used before with a different request")
+        same_commit = entry.pointer == applied.entries_id
+        listed = applied.entries if same_commit else state.get(entry.pointer, Entries).entries
+        return list(listed[mark.first : mark.first + mark.count])
+
+    def _refuse_forgotten(self, operation: Operation, floor: int) -> None:
+        """Refuse an operation that may have been done and forgotten, or that would be remembered for too long."""
+        made = int.from_bytes(operation.id[:6], "big")
+        age = self._clock.now_ms() - made
+        lifetime = self._lifetime_ms
+        if abs(age) > lifetime or made < floor:
+            raise BadRequestError(
+                f"this idempotency key was made {abs(age) / 60_000:.0f} minutes "
+                f"{'ago' if age > 0 else 'ahead of this clock'}; keys are remembered for {lifetime / 60_000:.0f} "
+                "minutes, or for less where another process says so: find out whether the request was carried out, "
+                "then send it with a new key"
+            )

@@ -1,0 +1,217 @@
+"""Carrying out a batch of changes: attempts, each on the head that the last one found, until one is in force."""
+
+from __future__ import annotations
+
+import random
+
+from polaris_spark.clock import Clock
+from polaris_spark.commits.applying import Applied, Applier
+from polaris_spark.commits.building import Builder
+from polaris_spark.commits.files import BatchFiles
+from polaris_spark.commits.group import Batch, Group, Pending
+from polaris_spark.commits.publishing import Outcome, Publication
+from polaris_spark.commits.reading import HeadReader
+from polaris_spark.commits.retry import Turns, backoff_ms
+from polaris_spark.commits.settings import CommitSettings, FileWriter
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.errors import OutcomeUnknownError, TryAgainError
+from polaris_spark.ids import IdGenerator
+from polaris_spark.store.objects import ObjectStore
+
+
+class _Run:
+    """How far a batch came. Whoever leads it next goes on from here."""
+
+    def __init__(self, now: float, files: BatchFiles) -> None:
+        self.began = now
+        self.files = files
+        self.attempt = 0
+        self.troubles = 0
+        self.settled = False
+        """Every change has its result or its error."""
+        self.applied: Applied | None = None
+        self.foreseen = False
+        """Whether `applied` stands on a commit that was not in force yet."""
+        self.fresh: Snapshot | None = None
+        """The head that was read last during this run."""
+        self.publication: Publication | None = None
+        self.aboard: list[Pending] = []
+        """Whose changes the publication was made of."""
+        self.ahead: Snapshot | None = None
+        """The head that the next batch may compute on."""
+        self.cause: Exception | None = None
+
+
+class Attempts:
+    """Carries out the batches of one reference in one process."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        name: str,
+        heads: HeadReader,
+        *,
+        ids: IdGenerator,
+        clock: Clock,
+        rng: random.Random,
+        settings: CommitSettings,
+        files: FileWriter | None,
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._heads = heads
+        self._clock = clock
+        self._rng = rng
+        self._files = files
+        self._applier = Applier(name, ids, clock, settings.operation_lifetime_ms)
+        self._builder = Builder(store, ids, clock, settings)
+        self._turns = Turns(ids, clock, rng)
+        self.group = Group(self, clock, max_batch=settings.max_batch, max_waiting=settings.max_waiting)
+
+    def carry(self, batch: Batch, deadline: float) -> Exception | None:
+        """Carry a batch out; see `Carrier`."""
+        run: _Run | None = batch.progress
+        if run is None:
+            files = BatchFiles(self._name, self._files, self._clock)
+            run = batch.progress = _Run(self._clock.monotonic_ms(), files)
+        while not run.settled:
+            try:
+                self._go_on(batch, run, deadline)
+            except (OutcomeUnknownError, TryAgainError) as error:
+                if run.publication is not None and run.publication.in_doubt:
+                    raise
+                self._wait_out(run, error, deadline)
+            except BaseException:
+                run.applied = None  # whoever goes on does not know how far it came
+                raise
+            if not run.settled and self._clock.monotonic_ms() >= deadline:
+                return self._late(run)
+        return None
+
+    def _go_on(self, batch: Batch, run: _Run, deadline: float) -> None:
+        if run.publication is None:
+            run.publication = self._publication(batch, run, deadline)
+        publication = run.publication
+        if publication is None:
+            return
+        if not publication.in_doubt and not self.group.send(batch, run.aboard):
+            run.publication = run.applied = None
+            return
+        begun = self._clock.monotonic_ms()
+        outcome = publication.publish()
+        if outcome is Outcome.COMMITTED:
+            publication.remember()
+            self._heads.advance(publication.new)
+            self._turns.won(self._clock.monotonic_ms() - begun)
+            run.settled = True
+        elif outcome is Outcome.LOST:
+            self.group.unsent(batch)
+            run.publication = run.applied = None
+            run.attempt += 1
+            self._turns.lost()
+        else:
+            if outcome is Outcome.BUSY:
+                self.group.unsent(batch)
+            self._wait_out(run, publication.cause, deadline)
+
+    # Computing
+
+    def _publication(self, batch: Batch, run: _Run, deadline: float) -> Publication | None:
+        """The commit of the batch, ready to be written; None if the batch is settled, or its leader is late."""
+        early = self._foreseen(batch, run) if run.attempt == 0 else None
+        if not self._await_turn(batch, run, deadline):
+            return None
+        if early is not None and early.base is self._heads.known():
+            return self._ready(batch, run, early)
+        applied = self._applied(batch, run)
+        if not applied.effects and applied.base is not run.fresh:
+            run.fresh = self._heads.read()  # no swap would find out that the head has moved
+            if run.fresh is not applied.base:
+                applied = self._applied(batch, run)
+        if not run.files.write(applied.pendings):
+            run.applied = None
+            return None
+        if not applied.effects:
+            run.settled = True
+            return None
+        return self._ready(batch, run, self._built(applied))
+
+    def _foreseen(self, batch: Batch, run: _Run) -> Publication | None:
+        """While the batch before is written, compute on what it will leave, if it succeeds.
+
+        Returns:
+            where rows are not written together with the swap: the commit, its rows written.
+        """
+        if run.applied is None:
+            before: _Run | None = None if batch.previous is None else batch.previous.progress
+            ahead = None if before is None else before.ahead
+            run.foreseen = ahead is not None
+            run.applied = self._applier.begin(ahead or self._heads.known())
+            self._applier.apply(run.applied, list(batch.pendings))
+        applied = run.applied
+        if not run.foreseen or self._store.backend.transactional or applied.failed or not applied.effects:
+            return None
+        if not run.files.write(applied.pendings):
+            run.applied = None
+            return None
+        publication = self._built(applied)
+        publication.write_rows()
+        return publication
+
+    def _await_turn(self, batch: Batch, run: _Run, deadline: float) -> bool:
+        """Wait for the batch before, and for other processes; False if the deadline came first."""
+        previous = batch.previous
+        if previous is not None and not previous.ended.wait(deadline - self._clock.monotonic_ms()):
+            return False
+        now = self._clock.monotonic_ms()
+        age = now - min([pending.since for pending in batch.pendings], default=now)
+        pause = self._turns.pause_ms(self._heads.known(), run.attempt, age)
+        if pause:
+            self._clock.sleep_ms(min(pause, max(0.0, deadline - now)))
+        return True
+
+    def _applied(self, batch: Batch, run: _Run) -> Applied:
+        """Every change of the batch, and those that came meanwhile, applied to the head to commit on."""
+        self.group.take_along(batch)
+        run.fresh = self._heads.read() if run.attempt or self._turns.contended else None
+        base = run.fresh or self._heads.known()
+        applied, pendings = run.applied, list(batch.pendings)
+        done = 0 if applied is None else len(applied.pendings)
+        if (
+            applied is None
+            or applied.base is not base
+            or applied.pendings != pendings[:done]
+            or (run.foreseen and applied.failed)  # perhaps only for not finding what was being written
+        ):
+            applied, done = self._applier.begin(base), 0
+        self._applier.apply(applied, pendings[done:])
+        run.applied, run.foreseen = applied, False
+        return applied
+
+    def _built(self, applied: Applied) -> Publication:
+        built = self._builder.build(applied)
+        return Publication(self._store, self._name, applied.base, built.snapshot, built.objects)
+
+    def _ready(self, batch: Batch, run: _Run, publication: Publication) -> Publication:
+        """Let the next batch compute while this one is written, unless others are likely to come first."""
+        run.aboard = [] if run.applied is None else list(run.applied.pendings)
+        if run.attempt == 0 and not self._turns.contended:
+            publication.remember()
+            run.ahead = publication.new
+            self.group.pass_on(batch)
+        return publication
+
+    # Trouble
+
+    def _wait_out(self, run: _Run, cause: Exception | None, deadline: float) -> None:
+        run.troubles, run.cause = run.troubles + 1, cause
+        pause = backoff_ms(run.troubles, 0.0, self._rng)  # in trouble age buys nothing
+        self._clock.sleep_ms(min(pause, max(0.0, deadline - self._clock.monotonic_ms())))
+
+    def _late(self, run: _Run) -> Exception:
+        """What to tell a leader whose deadline has passed."""
+        took = self._clock.monotonic_ms() - run.began
+        why = f" ({run.cause})" if run.cause is not None else ""
+        if run.publication is not None and run.publication.in_doubt:
+            return OutcomeUnknownError(f"a commit of {self._name!r} is in doubt after {took:.0f} ms{why}")
+        return TryAgainError(f"{self._name!r} is contended: nothing was changed in {took:.0f} ms{why}")

@@ -1,0 +1,70 @@
+"""From applied changes to a commit that is ready to be written."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from polaris_spark.clock import Clock
+from polaris_spark.commits.applying import Applied
+from polaris_spark.commits.heads import thin
+from polaris_spark.commits.rows import Commit, Entries, RecentHead, child_pointers
+from polaris_spark.commits.settings import OPERATIONS, CommitSettings
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.ids import IdGenerator
+from polaris_spark.store.objects import ObjectStore
+from polaris_spark.store.references import new_version
+
+
+class Built(NamedTuple):
+    """A commit that is ready to be written: what the head will be, and all its new objects."""
+
+    snapshot: Snapshot
+    objects: list[tuple[int, msgspec.Struct]]
+
+
+class Builder:
+    """Builds commits of one reference."""
+
+    def __init__(self, store: ObjectStore, ids: IdGenerator, clock: Clock, settings: CommitSettings) -> None:
+        self._store = store
+        self._ids = ids
+        self._clock = clock
+        self._settings = settings
+
+    def build(self, applied: Applied) -> Built:
+        """A commit of everything that was applied, on the head that it was applied to."""
+        base = applied.base
+        if not base.ours:  # what a newer release says in its commit would not be carried on
+            self._store.get_for_rewrite(base.head.commit, Commit)
+        time = max(self._clock.now_ms(), base.commit.time + 1)
+        objects = [item for effects in applied.effects for item in effects.objects]
+        objects.append((applied.entries_id, Entries(tuple(applied.entries))))
+        roots = dict(zip(base.commit.index_names, base.commit.index_roots, strict=True))
+        forgotten = base.commit.operations_floor
+        for name, index in applied.state.indexes.items():
+            quota = self._settings.quotas.get(name, self._settings.default_quota)
+            floor = None
+            if name == OPERATIONS:
+                oldest = max(0, time - self._settings.operation_lifetime_ms)
+                floor, forgotten = oldest.to_bytes(6, "big"), max(forgotten, oldest)
+            roots[name], shards = index.freeze(quota, self._ids.next_id, floor=floor)
+            objects += shards
+        parents, skips = child_pointers(base.head.number, base.head.commit, base.commit)
+        number, id = base.head.number + 1, self._ids.next_id()
+        commit = Commit(
+            number,
+            time,
+            applied.entries_id,
+            parents,
+            skips,
+            (),
+            tuple(roots),
+            tuple(roots.values()),
+            forgotten,
+        )
+        objects.append((id, commit))
+        recent = thin(base.head.recent, RecentHead(time, number, id))
+        head = msgspec.structs.replace(base.head, commit=id, number=number, time=time, recent=recent)
+        return Built(Snapshot(self._store, new_version(), head, commit, ours=True), objects)

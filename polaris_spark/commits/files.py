@@ -1,0 +1,71 @@
+"""Files that changes come with, such as `metadata.json`: written before the rows that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from polaris_spark.clock import Clock
+from polaris_spark.commits.group import Pending
+from polaris_spark.commits.settings import FileWriter
+from polaris_spark.errors import CorruptionError
+
+_PATIENCE_MS: Final = 10.0
+"""Files are written one after the other while that is as quick as this; then several at a time."""
+_THREADS: Final = 16
+
+_Files = list[tuple[str, bytes]]
+
+
+class BatchFiles:
+    """The files of one batch. Its changes may come with other files in each attempt."""
+
+    def __init__(self, name: str, writer: FileWriter | None, clock: Clock) -> None:
+        self._name = name
+        self._clock = clock
+        self._writer = writer
+        self._written: dict[str, bytes] = {}
+        """What the attempt before wrote, by location; contended changes are not to pile files up in memory."""
+
+    def write(self, pendings: Sequence[Pending]) -> bool:
+        """Write the files of each change that was applied, unless the attempt before wrote the same.
+
+        Returns:
+            False if those of some change could not be written: it is refused, alone.
+        """
+        before, self._written = self._written, {}
+        missing: list[tuple[Pending, _Files]] = []
+        for pending in pendings:
+            if pending.error is not None or pending.must_prepare or pending.memo is None:
+                continue
+            mine = pending.memo.effects.files
+            files = [file for file in mine if before.get(file[0]) != file[1]]
+            if files:
+                missing.append((pending, files))
+            self._written.update(mine)
+        if not missing:
+            return True
+        self._write_all(missing)
+        for pending, files in missing:
+            if pending.refused is not None:
+                for location, _ in files:
+                    self._written.pop(location, None)
+        return all(pending.refused is None for pending, _ in missing)
+
+    def _write_all(self, missing: list[tuple[Pending, _Files]]) -> None:
+        begun = self._clock.monotonic_ms()
+        for position, (pending, files) in enumerate(missing):
+            if self._clock.monotonic_ms() - begun > _PATIENCE_MS and position + 1 < len(missing):
+                with ThreadPoolExecutor(_THREADS) as pool:
+                    list(pool.map(lambda item: self._write(*item), missing[position:]))
+                return
+            self._write(pending, files)
+
+    def _write(self, pending: Pending, files: _Files) -> None:
+        try:
+            if self._writer is None:
+                raise CorruptionError(f"reference {self._name!r} cannot carry files")
+            self._writer.write_all(files)
+        except Exception as error:
+            pending.refused = error

@@ -1,0 +1,57 @@
+"""The head of a reference, as one process knows it."""
+
+from __future__ import annotations
+
+from polaris_spark.backends.base import ReferenceRow
+from polaris_spark.commits.publishing import read_head
+from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.errors import ReferenceGoneError
+from polaris_spark.ids import IdGenerator
+from polaris_spark.store.objects import ObjectStore
+
+
+class HeadReader:
+    """Reads the head of one reference and remembers it. Thread-safe."""
+
+    def __init__(self, store: ObjectStore, name: str, ids: IdGenerator) -> None:
+        self._store = store
+        self._name = name
+        self._ids = ids
+        self._known: Snapshot | None = None
+
+    def read(self) -> Snapshot:
+        """The head as it is now: one read of the reference row, and of the commit if it has moved.
+
+        Raises:
+            ReferenceGoneError: the row is missing.
+        """
+        return self.adopt(self._store.backend.read_reference(self._store.realm, self._name))
+
+    def known(self) -> Snapshot:
+        """The head that this process knows, perhaps no longer the newest; read now if it knows none."""
+        return self._known or self.read()
+
+    def adopt(self, row: ReferenceRow | None) -> Snapshot:
+        """The head that a row says.
+
+        Raises:
+            ReferenceGoneError: there is no row.
+        """
+        known = self._known
+        if known is not None and row is not None and row.version == known.version:
+            return known
+        if row is None:
+            raise ReferenceGoneError(
+                f"reference {self._name!r} of realm {self._store.realm!r} does not exist"
+            )
+        head = read_head(row, self._name)
+        self._ids.observe(max(head.commit, head.fence))
+        return self.advance(Snapshot(self._store, row.version, head, self._store.get(head.commit, Commit)))
+
+    def advance(self, snapshot: Snapshot) -> Snapshot:
+        """Know a head that is in the store, unless a later one is known."""
+        known = self._known
+        if known is None or snapshot.head.number >= known.head.number:
+            self._known = snapshot
+        return snapshot
