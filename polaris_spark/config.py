@@ -138,6 +138,7 @@ class Properties:
     python: str | None = None
     create: bool = True
     idempotency_key_lifetime: int = 30 * 60_000
+    commit_timeout: int = 60_000
     history_retention: int = 3 * 86_400_000
     grace: int = 3 * 3_600_000
     cache_bytes: int = 128 * 2**20
@@ -263,6 +264,7 @@ _PARSERS = {
     "python": _text,
     "create": _flag,
     "idempotency-key-lifetime": duration_ms,
+    "commit-timeout": duration_ms,
     "history-retention": duration_ms,
     "grace": duration_ms,
     "cache-bytes": size_bytes,

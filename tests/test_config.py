@@ -139,7 +139,7 @@ def test_properties_are_parsed() -> None:
         "store": "sqlite:///tmp/x.db", "store.timeout": "5 s", "warehouse": "/tmp/w", "realm": "r", "catalog": "c",
         "branch": "b", "principal": "p", "metadata-files": "never", "python": "/usr/bin/python3", "create": "FALSE",
         "idempotency-key-lifetime": "1h", "history-retention": "7 d", "grace": "90min", "cache-bytes": "64 MiB",
-        "polaris.append-rebase": "true", "polaris.schema-merge": "true",
+        "polaris.append-rebase": "true", "polaris.schema-merge": "true", "commit-timeout": "5s",
     }  # fmt: skip  # all properties at a glance
     properties = Properties.parse(given)
     assert properties.store_options == {"timeout": "5 s"}
@@ -149,6 +149,7 @@ def test_properties_are_parsed() -> None:
     assert properties.idempotency_key_lifetime == 3_600_000
     assert (properties.history_retention, properties.grace) == (7 * 86_400_000, 90 * 60_000)
     assert properties.cache_bytes == 64 * 2**20
+    assert properties.commit_timeout == 5_000
     assert properties.append_rebase
     assert properties.schema_merge
     assert properties.other == {}

@@ -148,9 +148,14 @@ def _open(properties: Properties, connection: Connection, principal: str, sharin
         initialise=lambda references: initialize(references, operation),
     )
     files = Files(dict(properties.other))
-    settings = CommitSettings(QUOTAS, operation_lifetime_ms=properties.idempotency_key_lifetime)
+    settings = CommitSettings(
+        QUOTAS,
+        operation_lifetime_ms=properties.idempotency_key_lifetime,
+        deadline_ms=properties.commit_timeout,
+    )
     file_options = tuple(sorted(properties.other.items()))
-    references = connection.references(realm, settings, files, (settings.operation_lifetime_ms, file_options))
+    sharing_key = (settings.operation_lifetime_ms, settings.deadline_ms, file_options)
+    references = connection.references(realm, settings, files, sharing_key)
     context = Context(
         clock=connection.clock,
         warehouse="",

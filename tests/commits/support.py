@@ -13,7 +13,7 @@ from polaris_spark.clock import Clock, ManualClock
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.rows import LogEntry
-from polaris_spark.commits.settings import CommitSettings
+from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import State
 from polaris_spark.errors import CommitFailedError
 from polaris_spark.ids import IdGenerator, Lease, LeaseSource
@@ -80,6 +80,7 @@ def references(
     realm: str = "r",
     clock: Clock | None = None,
     leases: LeaseSource | None = None,
+    files: FileWriter | None = None,
     **settings: object,
 ) -> References:
     """The references of a new process's view of a store: own cache, own ids.
@@ -96,6 +97,7 @@ def references(
         ids=IdGenerator(leases or OneLease(), clock),
         clock=clock,
         settings=CommitSettings(quotas={}, **settings),  # type: ignore[arg-type]  # whatever a test sets
+        files=files,
     )
     found.initialize()
     return found

@@ -1,0 +1,339 @@
+"""Batches that overlap: what is computed on a commit that is not in force yet, and leaders that leave."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Conflict, ObjectRow, ReferenceRow, Swapped
+from polaris_spark.clock import SystemClock
+from polaris_spark.commits.committer import Committer
+from polaris_spark.commits.log import entries
+from polaris_spark.commits.state import State
+from polaris_spark.errors import BadRequestError, CommitFailedError, OutcomeUnknownError, TryAgainError
+from polaris_spark.store.cache import ObjectCache
+
+from .support import Add, committer, number
+
+
+class Held:
+    """A backend whose swaps do as told: each takes the next of `steps`, which gets the swap itself."""
+
+    def __init__(self, *, transactional: bool = True) -> None:
+        self.inner = open_backend(f"memory:{uuid.uuid4()}")
+        self.transactional = transactional
+        self.steps: list[Callable[[Callable[[], Swapped | Conflict]], Swapped | Conflict]] = []
+        self.at_swap, self.go = threading.Event(), threading.Event()
+        self.rows: set[int] = set()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inner, name)
+
+    def hold(self, swap: Callable[[], Swapped | Conflict]) -> Swapped | Conflict:
+        self.at_swap.set()
+        assert self.go.wait(10)
+        return swap()
+
+    def break_after_hold(self, swap: Callable[[], Swapped | Conflict]) -> Swapped | Conflict:
+        self.at_swap.set()
+        assert self.go.wait(10)
+        raise RuntimeError("the driver has a bug")
+
+    def _do(self, swap: Callable[[], Swapped | Conflict]) -> Swapped | Conflict:
+        return self.steps.pop(0)(swap) if self.steps else swap()
+
+    def write_and_swap(
+        self, realm: str, rows: Sequence[ObjectRow], name: str, expected: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        return self._do(lambda: self.inner.write_and_swap(realm, rows, name, expected, new))
+
+    def swap_reference(self, realm: str, name: str, expected: bytes, new: ReferenceRow) -> Swapped | Conflict:
+        return self._do(lambda: self.inner.swap_reference(realm, name, expected, new))
+
+    def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        self.inner.write_objects(realm, rows)
+        self.rows |= {row.id for row in rows}
+
+
+class Caller:
+    """A thread that commits a change."""
+
+    def __init__(self, committer: Committer, change: Add, **how: Any) -> None:
+        self.change = change
+        self.result: object = None
+        self._committer, self._how = committer, how
+        self._thread = threading.Thread(target=self._commit)
+        self._thread.start()
+
+    def _commit(self) -> None:
+        try:
+            self.result = self._committer.commit(self.change, **self._how)
+        except BaseException as error:
+            self.result = error
+
+    def join(self) -> Any:
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        return self.result
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition, ten seconds at most."""
+    patience = threading.Event()
+    for _ in range(10_000):
+        if condition():
+            return
+        patience.wait(0.001)
+    raise AssertionError("it never came true")
+
+
+def opened(held: Held, **settings: object) -> Committer:
+    backend: Any = held
+    c = committer(backend, clock=SystemClock(), **settings)
+    c.commit(Add("warm"))
+    return c
+
+
+def waiting(c: Committer) -> int:
+    return len(c._attempts.group._waiting)
+
+
+def test_the_next_batch_is_computed_while_one_is_written() -> None:
+    held = Held()
+    c = opened(held)
+    held.steps = [held.hold]
+    first = Caller(c, Add("a"))
+    held.at_swap.wait(10)
+    second = Caller(c, Add("a"))
+    until(lambda: second.change.runs == 1)
+    assert first.result is None
+    held.go.set()
+    assert (first.join(), second.join()) == (1, 2)
+    assert second.change.runs == 1
+    assert [commit.number for _, commit, _, _ in entries(c.read().store, c.read().head)] == [3, 2, 1]
+
+
+def test_what_was_computed_on_a_commit_that_failed_is_judged_again() -> None:
+    held = Held()
+    c = opened(held)
+    held.steps = [held.break_after_hold]
+    first = Caller(c, Add("a"))
+    held.at_swap.wait(10)
+    second = Caller(c, Add("a", expect=1))
+    third = Caller(c, Add("b", expect=0))
+    until(lambda: second.change.runs or third.change.runs)
+    held.go.set()
+    assert isinstance(first.join(), RuntimeError)
+    assert isinstance(second.join(), CommitFailedError)
+    assert third.join() == 1
+    assert number(c, "a") == 0
+
+
+def test_what_was_computed_on_a_commit_that_came_late_is_computed_again_on_what_it_became() -> None:
+    held = Held()
+    c = opened(held)
+    other = committer(held.inner, clock=SystemClock())
+    held.steps = [held.hold]
+    first = Caller(c, Add("a"))
+    held.at_swap.wait(10)
+    other.commit(Add("a", 10))
+    second = Caller(c, Add("a"))
+    until(lambda: second.change.runs == 1)
+    held.go.set()
+    assert sorted([first.join(), second.join()]) == [11, 12]
+    assert number(c, "a") == 12
+
+
+def test_a_failure_on_a_commit_that_is_being_written_stands_once_that_is_in_force() -> None:
+    held = Held()
+    c = opened(held)
+    held.steps = [held.hold]
+    first = Caller(c, Add("a"))
+    held.at_swap.wait(10)
+    second = Caller(c, Add("a", expect=0))
+    until(lambda: second.change.runs == 1)
+    held.go.set()
+    assert first.join() == 1
+    assert isinstance(second.join(), CommitFailedError)
+
+
+@pytest.mark.parametrize("transactional", [True, False])
+def test_without_a_cache_nothing_is_missed_that_is_still_being_written(
+    monkeypatch: pytest.MonkeyPatch, transactional: bool
+) -> None:
+    held = Held(transactional=transactional)
+    c = opened(held)
+    monkeypatch.setattr(ObjectCache, "put", lambda *_: None)
+    c._heads._known.store._cache.clear()  # type: ignore[union-attr]
+    held.steps = [held.hold]
+    first = Caller(c, Add("a"))
+    held.at_swap.wait(10)
+    second = Caller(c, Add("a"))
+    until(lambda: second.change.runs)
+    held.go.set()
+    assert (first.join(), second.join()) == (1, 2)
+
+
+def test_where_rows_are_written_apart_those_of_the_next_batch_go_while_one_is_swapped() -> None:
+    held = Held(transactional=False)
+    c = opened(held)
+    held.steps = [held.hold]
+    first = Caller(c, Add("a"))
+    held.at_swap.wait(10)
+    written = len(held.rows)
+    second = Caller(c, Add("a"))
+    until(lambda: len(held.rows) > written)
+    assert first.result is None
+    held.go.set()
+    assert (first.join(), second.join()) == (1, 2)
+    assert c.read().head.commit in held.rows
+    assert c.read().head.number == 3
+
+
+def test_a_leader_in_doubt_leaves_at_its_deadline_and_another_finds_out() -> None:
+    held = Held()
+    c = opened(held)
+    held.steps = [held.hold]
+    blocking = Caller(c, Add("x"))
+    held.at_swap.wait(10)
+    held.steps = [lost_on_the_way_back] * 100
+    callers = [Caller(c, Add("a"), deadline_ms=300.0)]
+    until(lambda: callers[0].change.runs)
+    callers.append(Caller(c, Add("a"), deadline_ms=10_000.0))
+    until(lambda: waiting(c) == 1)
+    held.go.set()
+    assert blocking.join() == 1
+    assert isinstance(callers[0].join(), OutcomeUnknownError)
+    held.steps.clear()
+    assert callers[1].join() == 2
+    assert number(c, "a") == 2
+
+
+def test_a_leader_that_changed_nothing_leaves_at_its_deadline_and_the_others_are_done() -> None:
+    held = Held()
+    c = opened(held)
+    held.steps = [held.hold]
+    blocking = Caller(c, Add("x"))
+    held.at_swap.wait(10)
+    held.steps = [busy] * 1_000
+    callers = [Caller(c, Add("a"), deadline_ms=300.0)]
+    until(lambda: callers[0].change.runs)
+    callers.append(Caller(c, Add("b"), deadline_ms=10_000.0))
+    until(lambda: waiting(c) == 1)
+    held.go.set()
+    assert blocking.join() == 1
+    assert isinstance(callers[0].join(), TryAgainError)
+    held.steps.clear()
+    assert callers[1].join() == 1
+    assert (number(c, "a"), number(c, "b")) == (0, 1)
+
+
+def test_when_a_leader_is_interrupted_in_its_swap_the_others_are_done_once() -> None:
+    held = Held()
+    c = opened(held)
+    held.steps = [held.hold]
+    blocking = Caller(c, Add("x"))
+    held.at_swap.wait(10)
+    held.steps = [interrupted_after]
+    callers = [Caller(c, Add("a"))]
+    until(lambda: callers[0].change.runs)
+    callers.append(Caller(c, Add("a")))
+    until(lambda: waiting(c) == 1)
+    held.go.set()
+    assert blocking.join() == 1
+    assert isinstance(callers[0].join(), KeyboardInterrupt)
+    assert callers[1].join() == 2
+    assert number(c, "a") == 2
+
+
+def test_an_interrupted_computation_is_begun_again_by_another() -> None:
+    class Interrupted(Add):
+        def apply(self, state: State, prepared: object) -> int:
+            if self.runs:
+                raise KeyboardInterrupt
+            return super().apply(state, prepared)
+
+    held = Held()
+    c = opened(held)
+    other = committer(held.inner, clock=SystemClock())
+    held.steps = [held.hold]
+    blocking = Caller(c, Add("x"))
+    held.at_swap.wait(10)
+    first = Caller(c, Interrupted("a"))
+    until(lambda: first.change.runs)
+    second = Caller(c, Add("b"))
+    until(lambda: waiting(c) == 1)
+    other.commit(Add("a"))
+    held.go.set()
+    assert blocking.join() == 1
+    assert isinstance(first.join(), KeyboardInterrupt)
+    assert second.join() == 1
+    assert number(c, "a") == 1
+
+
+class Filing(Add):
+    """A change that comes with a file."""
+
+    def apply(self, state: State, prepared: object) -> int:
+        state.write_file(f"/{self.name.decode()}", b"content")
+        return super().apply(state, prepared)
+
+
+class Together:
+    """Writes files; those after the first are written only if several are at once."""
+
+    def __init__(self, n: int) -> None:
+        self.written: list[str] = []
+        self._barrier = threading.Barrier(n)
+        self._slow = threading.Event()
+
+    def write_all(self, files: Sequence[tuple[str, bytes]]) -> None:
+        for location, _ in files:
+            if location == "/bad":
+                raise BadRequestError("cannot be written there")
+            if location == "/slow":
+                self._slow.wait(0.05)
+            elif location != "/warm":
+                self._barrier.wait(10)
+            self.written.append(location)
+
+
+def test_files_that_take_long_are_written_side_by_side_and_one_that_cannot_be_fails_alone() -> None:
+    files = Together(6)
+    held = Held()
+    c = opened(held, files=files)
+    held.steps = [held.hold]
+    blocking = Caller(c, Add("x"))
+    held.at_swap.wait(10)
+    names = ["slow", "bad", *(f"t{n}" for n in range(6))]
+    callers = []
+    for name in names:
+        callers.append(Caller(c, Filing(name)))
+        until(lambda: waiting(c) == max(0, len(callers) - 1) or callers[0].change.runs)
+    until(lambda: waiting(c) == len(names) - 1)
+    held.go.set()
+    results = [caller.join() for caller in callers]
+    assert blocking.join() == 1
+    assert isinstance(results.pop(1), BadRequestError)
+    assert results == [1] * 7
+    assert sorted(files.written) == ["/slow", *(f"/t{n}" for n in range(6))]
+
+
+def lost_on_the_way_back(swap: Callable[[], Swapped | Conflict]) -> Swapped | Conflict:
+    swap()
+    threading.Event().wait(0.02)
+    raise OutcomeUnknownError("lost on the way back")
+
+
+def busy(_: Callable[[], Swapped | Conflict]) -> Swapped | Conflict:
+    raise TryAgainError("the database is busy")
+
+
+def interrupted_after(swap: Callable[[], Swapped | Conflict]) -> Swapped | Conflict:
+    swap()
+    raise KeyboardInterrupt

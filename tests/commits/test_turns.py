@@ -1,0 +1,106 @@
+"""How processes take turns at one reference: by what the last commits' ids say."""
+
+from __future__ import annotations
+
+import random
+
+from polaris_spark.clock import ManualClock
+from polaris_spark.commits.retry import RIVALRY_MS, Turns
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.ids import IdGenerator, IdParts, Lease, pack
+
+MINE, OTHER, THIRD = 1, 2, 3
+
+
+class _Node:
+    """The lease of one node."""
+
+    def acquire(self, after_ms: int) -> Lease:
+        return Lease(MINE, after_ms + 1, after_ms + 10**9)
+
+    def renew(self, lease: Lease) -> Lease:
+        return lease
+
+    def release(self, lease: Lease, last_id: int) -> None:
+        pass
+
+
+class Stage:
+    """Turns of a process on node `MINE`, and heads whose last commits were made by given nodes."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.turns = Turns(IdGenerator(_Node(), self.clock), self.clock, random.Random(1))
+
+    def head(self, *nodes: int, ago_ms: int = 0) -> Snapshot:
+        """A head: its commit is of the first node, its parents of the others; all are `ago_ms` older than it."""
+        now = self.clock.now_ms()
+        ids = [
+            pack(IdParts(now - (ago_ms if place else 0), node, 50 - place))
+            for place, node in enumerate(nodes)
+        ]
+        commit = Commit(9, now, 0, tuple(ids[1:]))
+        return Snapshot(None, b"v", Head(ids[0], 9, now), commit)  # type: ignore[arg-type]  # nothing is read
+
+    def pause(self, head: Snapshot, attempt: int = 0, age_ms: float = 0.0) -> float:
+        """The mean of many pauses."""
+        return sum(self.turns.pause_ms(head, attempt, age_ms) for _ in range(400)) / 400
+
+
+def test_a_process_alone_never_waits() -> None:
+    stage = Stage()
+    assert stage.pause(stage.head(MINE, MINE)) == 0
+    assert stage.pause(stage.head(OTHER, OTHER)) == 0  # others made commits, but none came in between
+
+
+def test_others_count_until_none_has_come_in_between_for_a_while() -> None:
+    stage = Stage()
+    stage.turns.lost()
+    assert stage.turns.contended
+    stage.clock.advance(RIVALRY_MS)
+    assert not stage.turns.contended
+    assert stage.pause(stage.head(MINE, OTHER)) == 0
+
+
+def test_who_had_more_than_its_share_waits_longer_and_who_had_none_does_not_wait() -> None:
+    stage = Stage()
+    stage.turns.lost()
+    greedy = stage.pause(stage.head(MINE, MINE, MINE, OTHER))
+    fair = stage.pause(stage.head(MINE, OTHER, MINE, OTHER))
+    assert greedy > fair > 0
+    assert stage.pause(stage.head(OTHER, OTHER, OTHER)) == 0
+
+
+def test_the_more_take_turns_the_longer_each_waits() -> None:
+    stage = Stage()
+    stage.turns.lost()
+    two = stage.pause(stage.head(MINE, OTHER, MINE, OTHER, MINE, OTHER))
+    three = stage.pause(stage.head(MINE, OTHER, THIRD, MINE, OTHER, THIRD))
+    assert three > two
+
+
+def test_commits_of_long_ago_are_nobodys_share() -> None:
+    stage = Stage()
+    stage.turns.lost()
+    old = stage.pause(stage.head(MINE, *[OTHER] * 9, ago_ms=2 * int(RIVALRY_MS)))
+    new = stage.pause(stage.head(MINE, *[OTHER] * 9))
+    assert old > new
+
+
+def test_attempts_wait_longer_and_age_buys_priority() -> None:
+    stage = Stage()
+    stage.turns.lost()
+    head = stage.head(MINE, OTHER)
+    assert stage.pause(head, attempt=3) > stage.pause(head, attempt=1) > 0
+    assert stage.pause(head, attempt=3, age_ms=5_000) < stage.pause(head, attempt=3) / 10
+
+
+def test_waits_follow_how_long_commits_take() -> None:
+    stage = Stage()
+    stage.turns.lost()
+    head = stage.head(MINE, OTHER)
+    quick = stage.pause(head)
+    for _ in range(100):
+        stage.turns.won(50.0)
+    assert stage.pause(head) > 10 * quick
