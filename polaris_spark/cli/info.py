@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
@@ -17,10 +16,9 @@ from polaris_spark.cli.options import AsJSON, Password, Store
 from polaris_spark.cli.output import KINDS, errors, grid, hexadecimal, iso, plain, print_json, screen, size
 from polaris_spark.commits.state import Snapshot
 from polaris_spark.index.keys import decode_key
-from polaris_spark.system.leases import NodeRecord
+from polaris_spark.system.leases import NodeRecord, node_records
 from polaris_spark.system.realms import RealmState
 from polaris_spark.system.registry import ROOT
-from polaris_spark.system.stores import SYSTEM_REALM
 
 Json = dict[str, Any]
 
@@ -54,7 +52,9 @@ def _facts(store: OpenStore, sizes: dict[str, Size] | None) -> Json:
         "format": store.record.format,
         "created": iso(store.record.created_ms),
         "realms": [_realm(realm, sizes) for realm in store.realms()],
-        "node-leases": [_node(number, record) for number, record in sorted(_nodes(store))],
+        "node-leases": [
+            _node(number, record) for number, record in sorted(node_records(store.backend).items())
+        ],
     }
 
 
@@ -112,16 +112,6 @@ def _catalog(realm: OpenRealm, name: str) -> Json:
         "views": counts["view"],
         "properties": row.properties,
     }
-
-
-def _nodes(store: OpenStore) -> Iterator[tuple[int, NodeRecord]]:
-    for split in store.backend.splits("references", [SYSTEM_REALM], 1):
-        for batch in store.backend.scan(split):
-            names, values = batch.column("name").to_pylist(), batch.column("value").to_pylist()
-            for name, value in zip(names, values, strict=True):
-                kind, _, number = name.partition("/")
-                if kind == "node":
-                    yield int(number), msgspec.msgpack.decode(value, type=NodeRecord)
 
 
 def _node(number: int, record: NodeRecord) -> Json:

@@ -3,7 +3,7 @@
 A record is never deleted: a lease that is given back says how far its holder came, and a new holder starts
 after that, or after the whole span of a lease that ran out. So spans of one node never overlap, whatever
 anybody's clock says. The reference `clock` keeps the time of the last lease or renewal, so that a machine
-whose clock is far behind is noticed.
+whose clock is far behind is noticed, and the millisecond before which no lease may begin any more (`start_over`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from polaris_spark.clock import EPOCH_MS, Clock
 from polaris_spark.errors import ClockError, TryAgainError
 from polaris_spark.ids import NODES, Lease, id_time_ms
 from polaris_spark.store.references import Versioned
-from polaris_spark.system.stores import system_references
+from polaris_spark.system.stores import SYSTEM_REALM, system_references
 
 LEASE_MS: Final = 60 * 60_000
 """How long a lease or a renewal lasts, milliseconds."""
@@ -31,6 +31,7 @@ BEHIND_MS: Final = 60_000
 """A clock further than this behind the last lease refuses to lease, milliseconds."""
 
 CLOCK: Final = "clock"
+_NODE: Final = "node"
 _PROBES = 16
 
 
@@ -49,6 +50,8 @@ class ClockRecord(msgspec.Struct, frozen=True):
 
     time_ms: int
     holder: str
+    floor_ms: int = 0
+    """No lease begins earlier."""
 
 
 class NodeLeases:
@@ -84,15 +87,15 @@ class NodeLeases:
             ClockError: this machine's clock is behind the store's by more than a minute.
             TryAgainError: every node is leased.
         """
-        now = self._noted_now()
+        now, floor = self._noted_now()
         earliest = None
         for node in self._candidates():
-            name = f"node/{node}"
+            name = f"{_NODE}/{node}"
             found = self._references.read(name, NodeRecord)
             if found is not None and not found.value.released and found.value.end_ms > now:
                 earliest = min(found.value.end_ms, earliest or found.value.end_ms)
                 continue
-            start = max(now, after_ms + 1, EPOCH_MS, found.value.end_ms if found else 0)
+            start = max(now, after_ms + 1, floor, EPOCH_MS, found.value.end_ms if found else 0)
             new = self._references.row(NodeRecord(self._name(), start, start + LEASE_MS))
             if self._references.put(name, found.version if found else None, new):
                 return Lease(node, start, start + LEASE_MS, new.version)
@@ -107,8 +110,8 @@ class NodeLeases:
         Raises:
             ClockError: as `acquire`.
         """
-        now = self._noted_now()
-        name = f"node/{lease.node}"
+        now, _ = self._noted_now()
+        name = f"{_NODE}/{lease.node}"
         found = self._holding(lease)
         if found is None:
             return None
@@ -124,13 +127,13 @@ class NodeLeases:
         if found is not None:
             end = id_time_ms(last_id) + 1 if last_id else found.value.start_ms
             record = NodeRecord(found.value.holder, found.value.start_ms, end, released=True)
-            self._references.put(f"node/{lease.node}", found.version, self._references.row(record))
+            self._references.put(f"{_NODE}/{lease.node}", found.version, self._references.row(record))
 
     def _name(self) -> str:
         return self._holder or _holder()
 
     def _holding(self, lease: Lease) -> Versioned[NodeRecord] | None:
-        found = self._references.read(f"node/{lease.node}", NodeRecord)
+        found = self._references.read(f"{_NODE}/{lease.node}", NodeRecord)
         return found if found is not None and found.version == lease.token else None
 
     def _candidates(self) -> Iterator[int]:
@@ -141,18 +144,76 @@ class NodeLeases:
         yield from range(first, self._nodes)
         yield from range(first)
 
-    def _noted_now(self) -> int:
-        """The time, having compared it with the last lease's and noted it for the next."""
+    def _noted_now(self) -> tuple[int, int]:
+        """The time, having compared it with the last lease's and noted it for the next; and when leases may begin."""
         while True:
             now = self._clock.now_ms()
             found = self._references.read(CLOCK, ClockRecord)
+            floor = 0 if found is None else found.value.floor_ms
             if found is not None and now < found.value.time_ms:
                 if now < found.value.time_ms - BEHIND_MS:
                     raise _behind(now, found.value)
-                return now
-            new = self._references.row(ClockRecord(now, self._name()))
+                return now, floor
+            new = self._references.row(ClockRecord(now, self._name(), floor))
             if self._references.put(CLOCK, found.version if found else None, new):
-                return now
+                return now, floor
+
+
+def node_records(backend: Backend) -> dict[int, NodeRecord]:
+    """Who has, or had, which node."""
+    found = {}
+    references = system_references(backend)
+    for split in backend.splits("references", [SYSTEM_REALM], 1):
+        for batch in backend.scan(split):
+            for name in batch.column("name").to_pylist():
+                kind, _, number = name.partition("/")
+                record = references.read(name, NodeRecord) if kind == _NODE else None
+                if record is not None:
+                    found[int(number)] = record.value
+    return found
+
+
+def start_over(backend: Backend, clock: Clock, highest_id: int) -> int:
+    """End every lease, and let the next ones begin where no lease that was ever given reaches, although records of
+    leases may have been lost or come back older. Nobody has to wait for that.
+
+    Why no id is made twice afterwards: a lease begins at its taker's time, which is within a minute (`BEHIND_MS`) of
+    everybody's, or no lease would have been given; or, if that is later, after an id that its taker had seen or where
+    the node's last lease ended; and it lasts an hour beyond its taker's time or beginning (`LEASE_MS`). What is left
+    of those ids and beginnings is counted in here; hence whatever lost lease there is ends before the millisecond
+    returned, and every new one begins at it or later. A record that is left is given a fresh version, so that its
+    holder, or an earlier one whose record came back, cannot renew it. Whoever holds a lost lease may even go on to use
+    it.
+
+    The price: for about an hour, ids say that they were made up to so much later than they were. They are compared with
+    each other, and with times only where things old enough are looked for, which then are found an hour later.
+
+    Args:
+        highest_id: the highest id that is known to be in use.
+    Returns:
+        the first millisecond since 1970 of new leases.
+    """
+    references = system_references(backend)
+    records = node_records(backend)
+    while True:
+        now = clock.now_ms()
+        last = references.read(CLOCK, ClockRecord)
+        seen = [now, id_time_ms(highest_id)]
+        seen += [record.end_ms if record.released else record.start_ms for record in records.values()]
+        seen += [last.value.time_ms, last.value.floor_ms] if last else []
+        floor = max(seen) + LEASE_MS + BEHIND_MS
+        new = references.row(ClockRecord(max(now, last.value.time_ms if last else 0), _holder(), floor))
+        if references.put(CLOCK, last.version if last else None, new):
+            break
+    for node in records:
+        name = f"{_NODE}/{node}"
+        found = references.read(name, NodeRecord)
+        while found is not None:
+            ended = msgspec.structs.replace(found.value, end_ms=floor, released=True)
+            if references.put(name, found.version, references.row(ended)):
+                break
+            found = references.read(name, NodeRecord)
+    return floor
 
 
 def reset_clock(backend: Backend, clock: Clock) -> None:
@@ -166,7 +227,7 @@ def reset_clock(backend: Backend, clock: Clock) -> None:
         found = references.read(CLOCK, ClockRecord)
         if found is None:
             return
-        new = references.row(ClockRecord(clock.now_ms(), _holder()))
+        new = references.row(ClockRecord(clock.now_ms(), _holder(), found.value.floor_ms))
         if references.put(CLOCK, found.version, new):
             return
 

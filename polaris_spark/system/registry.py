@@ -27,7 +27,7 @@ from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import Snapshot, State
 from polaris_spark.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, ReferenceGoneError
 from polaris_spark.ids import IdGenerator
-from polaris_spark.index import Entry
+from polaris_spark.index import Entry, Index
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import new_version
 
@@ -52,7 +52,7 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     floor_time: int = 0
 
 
-_encode = msgspec.msgpack.Encoder().encode
+encode_registration = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Registration).decode
 
 
@@ -125,8 +125,7 @@ class References:
 
     def listed(self) -> list[Registered]:
         """All registrations, live and dropped, by name."""
-        items = self.root.read().index(REFERENCES).range()
-        return [_registered(key.decode(), entry) for key, entry in items]
+        return listed_in(self.root.read().index(REFERENCES))
 
     def open(self, name: str) -> Committer:
         """The committer of a live reference; its row is completed if its creator did not get that far.
@@ -239,6 +238,11 @@ class References:
         return read_head(row, registered.row_name)
 
 
+def listed_in(index: Index) -> list[Registered]:
+    """All registrations, live and dropped, by name, of a registry's index `REFERENCES`."""
+    return [_registered(key.decode(), entry) for key, entry in index.range()]
+
+
 def _read_live(committer: Committer) -> Snapshot:
     snapshot = committer.read()
     if snapshot.head.sealed:
@@ -272,7 +276,7 @@ class _RegistryChange(Change[Registered]):
 
     def record(self, state: State, registered: Registered, now: int) -> Registered:
         key, r = self.name.encode(), registered.registration
-        state.put(REFERENCES, key, Entry(registered.source, _encode(r)))
+        state.put(REFERENCES, key, Entry(registered.source, encode_registration(r)))
         state.log(
             LogEntry(
                 self.operation.id,

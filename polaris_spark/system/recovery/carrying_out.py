@@ -1,0 +1,259 @@
+"""Carrying out a recovery.
+
+| step | why, and what a crash right after it leaves behind |
+| --- | --- |
+| 1. leases of ids start over | so that no id is made twice: nothing else has changed |
+| 2. every row gets a fresh version and a fence | what was begun before cannot be committed: nothing else has changed |
+| 3. the registry goes on from a complete commit | the others are found through it: run it again for them |
+| 4. the registry learns what it lost | what it did not list, and what had been dropped |
+| 5. the other references go on from complete commits | each by one swap: run it again for the rest |
+
+A reference goes back by a new commit on top of the one that is complete, so that its log says what happened. Numbers of
+lost commits are used again, but no id is: who is in doubt about a commit looks for its id at its number, and finds that
+it did not happen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from polaris_spark.backends.base import ReferenceRow
+from polaris_spark.clock import Clock
+from polaris_spark.commits.amending import amend_row
+from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.committer import CommitSettings, Committer
+from polaris_spark.commits.heads import thin
+from polaris_spark.commits.publishing import Built, Publisher, encode_head
+from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, RecentHead, child_pointers
+from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.errors import OutcomeUnknownError, StateError
+from polaris_spark.ids import IdGenerator, IdParts, pack
+from polaris_spark.index import Entry
+from polaris_spark.store.objects import ObjectStore
+from polaris_spark.store.references import new_version
+from polaris_spark.system.leases import start_over
+from polaris_spark.system.recovery.plan import Step
+from polaris_spark.system.registry import REFERENCES, ROOT, Registration, encode_registration
+
+ACTION = "recover"
+"""Action of log entries that recoveries leave."""
+
+_DEADLINE_MS = 60_000.0
+
+
+class Recovered(NamedTuple):
+    """What a recovery came to."""
+
+    ids_from_ms: int
+    """Ids made from now on say this time or a later one, milliseconds since 1970."""
+    heads: dict[str, Head]
+    """The heads that were set, by name of the row."""
+
+
+class Recovery:
+    """Carries a plan out."""
+
+    def __init__(self, store: ObjectStore, *, ids: IdGenerator, clock: Clock, principal: str) -> None:
+        """
+        Args:
+            store: the realm's objects.
+            principal: who recovers, for the log.
+        """
+        self._store = store
+        self._backend = store.backend
+        self._ids = ids
+        self._clock = clock
+        self._principal = principal
+
+    def carry_out(self, steps: Sequence[Step], highest_id: int) -> Recovered:
+        """Do what a plan says. If it is interrupted, survey, plan and carry out again.
+
+        Args:
+            steps: the registry's first, then those of the references to recover.
+            highest_id: that the survey saw.
+        Raises:
+            StateError: the registry cannot be recovered, or a reference was changed since the survey.
+        """
+        if steps[0].action == "give-up":
+            raise StateError(
+                "no commit of the registry that is left is complete: restore a backup of the database"
+            )
+        ids_from = start_over(self._backend, self._clock, highest_id)
+        self._ids.observe(pack(IdParts(ids_from, 0, 0)))
+        fence = self._ids.next_id()
+        rows = {
+            step.found.row_name: self._fence(step, fence) for step in steps if step.found.head is not None
+        }
+        heads: dict[str, Head] = {}
+        for step in steps:
+            if step.action in ("set", "insert"):
+                heads[step.found.row_name] = self._go_on(step, rows.get(step.found.row_name), fence)
+            if step.action == "give-up":
+                self._amend(step, lambda head: msgspec.structs.replace(head, sealed=True))
+            if step.found.name == ROOT:
+                self._tell_registry(steps)
+        return Recovered(ids_from, heads)
+
+    def _fence(self, step: Step, fence: int) -> ReferenceRow:
+        return self._amend(step, lambda head: msgspec.structs.replace(head, fence=max(head.fence, fence)))
+
+    def _amend(self, step: Step, change: Callable[[Head], Head]) -> ReferenceRow:
+        """Amend the row of a reference that nobody changed since it was surveyed, but us."""
+        found = step.found
+        assert found.head is not None
+        expected = {found.head.commit} | ({step.head.commit} if step.head else set())
+
+        def checked(head: Head) -> Head:
+            if head.commit not in expected:
+                raise _moved(found.name)
+            return change(head)
+
+        return amend_row(
+            self._backend,
+            self._store.realm,
+            found.row_name,
+            checked,
+            clock=self._clock,
+            deadline_ms=_DEADLINE_MS,
+        )
+
+    def _go_on(self, step: Step, row: ReferenceRow | None, fence: int) -> Head:
+        found, head = step.found, step.head
+        assert head is not None
+        head = msgspec.structs.replace(head, fence=max(head.fence, fence))
+        if head.sealed:  # it takes no commits; the registry's log tells of it
+            self._amend(step, lambda _: head)
+            return head
+        if row is None and found.registered is not None and found.registered.source == head.commit:
+            self._insert(step, head)  # as any process would that finds the row missing
+            return head
+        built = self._built(step, head)
+        if row is None:
+            self._store.write(built.objects)
+            self._insert(step, built.snapshot.head)
+            return built.snapshot.head
+        publisher = Publisher(
+            self._store, found.row_name, clock=self._clock, rng=random.Random(), deadline_ms=_DEADLINE_MS
+        )
+        commit = self._store.get(head.commit, Commit)
+        base = Snapshot(self._store, row.version, head, commit)
+        if not publisher.publish(base, built, self._clock.monotonic_ms()):
+            raise _moved(found.name)
+        return built.snapshot.head
+
+    def _built(self, step: Step, head: Head) -> Built:
+        """A commit that says what happened, on top of a head, with the same content."""
+        before = self._store.get_for_rewrite(head.commit, Commit)
+        now = self._clock.now_ms()
+        time = max(now, before.time + 1)
+        entries_id, id = self._ids.next_ids(2)
+        parents, skips = child_pointers(head.number, head.commit, before)
+        commit = msgspec.structs.replace(
+            before,
+            number=head.number + 1,
+            time=time,
+            entries=entries_id,
+            parents=parents,
+            skips=skips,
+            merged=(),
+        )
+        new_head = msgspec.structs.replace(
+            head,
+            commit=id,
+            number=commit.number,
+            time=time,
+            recent=thin(head.recent, RecentHead(time, commit.number, id)),
+        )
+        entries = Entries((log_entry(step, self._principal, now),))
+        return Built(
+            Snapshot(self._store, new_version(), new_head, commit), [(entries_id, entries), (id, commit)]
+        )
+
+    def _insert(self, step: Step, head: Head) -> None:
+        name, realm = step.found.row_name, self._store.realm
+        new = ReferenceRow(new_version(), encode_head(head))
+        while (row := self._backend.read_reference(realm, name)) is None:
+            with contextlib.suppress(OutcomeUnknownError):  # the next read tells
+                self._backend.insert_reference(realm, name, new)
+        if row.version != new.version:
+            raise _moved(step.found.name)
+
+    def _tell_registry(self, steps: Sequence[Step]) -> None:
+        told = [step for step in steps if step.registry or _sealed(step)]
+        if told:
+            root = Committer(self._store, ROOT, ids=self._ids, clock=self._clock, settings=CommitSettings({}))
+            root.commit(_Tell(told, Operation(b"", self._principal), self._clock))
+
+
+class _Tell(Change[None]):
+    """Tells the registry of references that it lost, of drops that it lost, and of sealed rows that went back."""
+
+    def __init__(self, steps: Sequence[Step], operation: Operation, clock: Clock) -> None:
+        self.steps = steps
+        self.operation = operation
+        self.clock = clock
+
+    def prepare(self, view: State) -> int:
+        return self.clock.now_ms()
+
+    def apply(self, state: State, prepared: object) -> None:
+        assert isinstance(prepared, int)
+        for step in self.steps:
+            if step.registry:
+                self._register(state, step, prepared)
+            state.log(log_entry(step, self.operation.principal, prepared))
+
+    def _register(self, state: State, step: Step, now: int) -> None:
+        head, found = step.head, step.found
+        assert head is not None
+        name, who = found.name.encode(), self.operation.principal
+        if found.registered is not None:
+            dropped = msgspec.structs.replace(
+                found.registered.registration, state="dropped", time=now, principal=who
+            )
+            state.put(REFERENCES, name, Entry(found.registered.source, encode_registration(dropped)))
+            return
+        registration = Registration(
+            found.generation,
+            "dropped" if head.sealed else "live",
+            now,
+            who,
+            head.number,
+            head.time,
+            head.floor_number,
+            head.floor_time,
+        )
+        state.put(REFERENCES, name, Entry(head.commit, encode_registration(registration)))
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> None:
+        return None
+
+
+def log_entry(step: Step, principal: str, now: int) -> LogEntry:
+    """What the log says of a step."""
+    found, head = step.found, step.head
+    summary = {"why": step.why}
+    if found.head is not None:
+        summary |= {"from": str(found.head.number), "from-commit": f"{found.head.commit:x}"}
+    if head is not None:
+        summary |= {"to": str(head.number), "to-commit": f"{head.commit:x}"}
+        if found.head is None or head.floor_number > found.head.floor_number:
+            summary["history-from"] = str(head.floor_number)
+    if found.undone.commits:
+        summary["lost-commits"] = str(found.undone.commits)
+    return LogEntry(b"", principal, now, ACTION, found.generation, found.name.encode(), summary=summary)
+
+
+def _sealed(step: Step) -> bool:
+    return step.action == "set" and step.head is not None and step.head.sealed
+
+
+def _moved(name: str) -> StateError:
+    return StateError(
+        f"reference {name!r} was changed while it was being recovered: stop whoever writes to the store, and try again"
+    )

@@ -1,0 +1,94 @@
+"""What to do about what a survey found; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from polaris_spark.commits.rows import Head, RecentHead
+from polaris_spark.system.recovery.survey import Found
+
+Action = Literal["keep", "set", "insert", "give-up"]
+"""`keep` the head as it is; `set` the row to another one; `insert` the row that is missing; `give-up`: no commit of the
+reference is complete, the registry does not list it, and its row is sealed."""
+
+Registry = Literal["", "list", "drop"]
+"""What the registry is to be told: `list` a reference that it does not know; `drop` one whose row is sealed, so that it
+was dropped."""
+
+
+class Step(NamedTuple):
+    """What to do about one reference."""
+
+    found: Found
+    action: Action
+    head: Head | None
+    """What to go on from, for `set` and `insert`: the head before the commit that records the recovery."""
+    registry: Registry
+    why: str
+    """In words; empty if there is nothing to do."""
+
+
+def plan(found: Sequence[Found]) -> list[Step]:
+    """Steps in the order in which they are to be carried out; the registry, the first of `found`, comes first."""
+    return [_step(one) for one in found]
+
+
+def _step(found: Found) -> Step:
+    if found.target is None or found.history_from is None:
+        return Step(found, "give-up", found.head, "", "no commit that is left is complete")
+    registry, why = _registry(found)
+    if found.head is None:
+        why = "the row is missing"
+        return Step(found, "insert", _head(found), registry, why)
+    if found.target.id != found.head.commit:
+        number = found.target.number
+        if number > found.head.number:
+            why = f"commit {number:,} was asked for"
+        elif found.heads[0].complete:
+            why = f"commit {number:,} was asked for; {found.undone.commits:,} later ones are undone"
+        else:
+            why = f"commit {found.head.number:,} lost {len(found.heads[0].lost):,} objects"
+        return Step(found, "set", _head(found), registry, why)
+    if found.history_from.number > found.head.floor_number:
+        why = f"history before commit {found.history_from.number:,} lost {len(found.lost_history):,} objects"
+        return Step(found, "set", _head(found), registry, why)
+    return Step(found, "keep", found.head, registry, why)
+
+
+def _registry(found: Found) -> tuple[Registry, str]:
+    if found.state == "unlisted":
+        return "list", "the registry does not list it"
+    if found.state == "live" and found.head is not None and found.head.sealed:
+        return "drop", "the registry lost that it was dropped"
+    return "", ""
+
+
+def _head(found: Found) -> Head:
+    """The head that names the target, with the history that is complete and the recent heads in it."""
+    target, first, before = found.target, found.history_from, found.head
+    assert target is not None
+    assert first is not None
+    registration = found.registered.registration if found.registered else None
+    floor_number, floor_time = 0, 0
+    if before is not None:
+        floor_number, floor_time = before.floor_number, before.floor_time
+    elif registration is not None:
+        floor_number, floor_time = registration.floor_number, registration.floor_time
+    if first.number > floor_number:
+        floor_number, floor_time = first.number, first.time
+    recent = [
+        RecentHead(state.known.time, state.known.number, state.known.id)
+        for state in found.heads
+        if state.complete and floor_number <= state.known.number < target.number
+    ]
+    return Head(
+        target.id,
+        target.number,
+        target.time,
+        floor_number,
+        floor_time,
+        (RecentHead(target.time, target.number, target.id), *recent),
+        before.fence if before is not None else 0,
+        before.sealed if before is not None else False,
+    )

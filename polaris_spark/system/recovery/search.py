@@ -1,0 +1,106 @@
+"""Commits that no reference leads to any more, found by reading the whole realm once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+from polaris_spark.backends.base import Backend
+from polaris_spark.commits.completeness import BATCH, Completeness
+from polaris_spark.commits.lineage import Known, ancestors
+from polaris_spark.commits.rows import Commit
+from polaris_spark.errors import CorruptionError
+from polaris_spark.objects import decode_header, type_name
+from polaris_spark.system.registry import REFERENCES
+
+
+class _Stored(NamedTuple):
+    known: Known
+    ancestors: tuple[int, ...]
+    near: int
+    """How many of these are the nearest ancestors, the first ones."""
+    registry: bool
+    """Whether it holds registrations."""
+    empty: bool
+
+
+class StoredCommits:
+    """Every commit that is stored in a realm, whether anything leads to it or not."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        realm: str,
+        objects: Completeness,
+        on_read: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """
+        Args:
+            objects: reads them.
+            on_read: told how many rows were read, each time.
+        """
+        self._stored: dict[int, _Stored] = {}
+        for ids in _commit_ids(backend, realm, on_read):
+            for id, commit in objects.values(ids, Commit).items():
+                known = Known(commit.number, id, commit.time, commit.entries)
+                named = tuple(ancestor for _, ancestor in ancestors(commit))
+                self._stored[id] = _Stored(
+                    known,
+                    named,
+                    len(commit.parents),
+                    REFERENCES in commit.index_names,
+                    not commit.index_names,
+                )
+
+    def after(self, base: int, besides: Collection[int], forks: Collection[int] | None = None) -> list[Known]:
+        """Commits that descend from the commit `base`, which may itself be lost, newest first.
+
+        Args:
+            besides: commits that belong to another reference; what descends from the base only through them is its.
+            forks: commits where references fork; what descends from them may be anybody's and is left out. None: it
+                is not, and gaps in the history do not matter.
+        """
+        found = {base}
+        later = frozenset() if forks is None else {id for id in forks if id >= base}
+        for id in sorted(self._stored):  # an id is higher than those of all ancestors
+            stored = self._stored[id]
+            named = stored.ancestors if forks is None else stored.ancestors[: stored.near]
+            if id not in besides and not found.isdisjoint(named) and later.isdisjoint(named):
+                found.add(id)
+        found.discard(base)
+        return _newest_first(self._stored[id].known for id in found)
+
+    def of_registry(self) -> list[Known]:
+        """Commits of the registry, newest first; the last is the realm's oldest commit, empty, with which it began."""
+        found = {id: stored.known for id, stored in self._stored.items() if stored.registry}
+        first = min(self._stored, default=0)
+        if first and self._stored[first].empty:
+            found[first] = self._stored[first].known
+        return _newest_first(iter(found.values()))
+
+
+def _newest_first(commits: Iterator[Known]) -> list[Known]:
+    return sorted(commits, key=lambda known: (-known.number, -known.id))
+
+
+def _commit_ids(backend: Backend, realm: str, on_read: Callable[[int], None]) -> Iterator[list[int]]:
+    wanted = type_name(Commit)
+    found: list[int] = []
+    for split in backend.splits("objects", [realm], 1):
+        for batch in backend.scan(split):
+            on_read(batch.num_rows)
+            columns = (batch.column(name).to_pylist() for name in ("id", "part", "value"))
+            for id, part, value in zip(*columns, strict=True):
+                if part == 0 and _type(value, f"{realm}/{id}") == wanted:
+                    found.append(id)
+            while len(found) >= BATCH:
+                yield found[:BATCH]
+                del found[:BATCH]
+    yield found
+
+
+def _type(value: bytes, key: str) -> str:
+    try:
+        return decode_header(value, key).type
+    except CorruptionError:
+        return ""

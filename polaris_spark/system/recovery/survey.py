@@ -1,0 +1,352 @@
+"""What is left of the references of a realm: which of their heads are complete, and what was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from polaris_spark.commits.completeness import BATCH, Completeness, Lost
+from polaris_spark.commits.lineage import (
+    Known,
+    Lineage,
+    complete_back_to,
+    first_complete,
+    lineage,
+    named_by,
+)
+from polaris_spark.commits.publishing import read_head
+from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
+from polaris_spark.commits.state import StoredObjects
+from polaris_spark.errors import InputError, NotFoundError
+from polaris_spark.index import Index
+from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.recovery.search import StoredCommits
+from polaris_spark.system.registry import REFERENCES, ROOT, Registered, listed_in
+
+ReferenceState = Literal["live", "dropped", "unlisted"]
+"""What the registry says of a reference; `unlisted`: it has a row, and the registry does not know it."""
+
+
+class HeadState(NamedTuple):
+    """A head that a reference has or had."""
+
+    known: Known
+    complete: bool
+    lost: tuple[Lost, ...]
+    """What of it is missing."""
+
+
+class Undone(NamedTuple):
+    """What a reference loses if it goes back to an older commit."""
+
+    commits: int
+    unreadable: int
+    """How many of these commits do not say any more what they changed."""
+    entries: tuple[tuple[Known, LogEntry], ...]
+    """What the others changed, newest first, each with its commit."""
+
+
+NOTHING_UNDONE = Undone(0, 0, ())
+
+
+class Found(NamedTuple):
+    """What was found about one reference."""
+
+    name: str
+    row_name: str
+    state: ReferenceState
+    registered: Registered | None
+    head: Head | None
+    """What the row says; None if the row is missing."""
+    heads: tuple[HeadState, ...]
+    """The head and the recent ones, newest first."""
+    target: Known | None
+    """The commit to go on from: the newest one that is complete, or the one that was asked for."""
+    history_from: Known | None
+    """From here on, all of the target's history is complete."""
+    lost_history: tuple[Lost, ...]
+    """Why history begins there, if that is above its floor."""
+    undone: Undone
+    newer: tuple[Known, ...]
+    """Complete commits after the head, newest first, that nothing leads to; found by a search only."""
+
+    @property
+    def generation(self) -> int:
+        """Which reference of its name it is; 0 for the registry."""
+        if self.registered is not None:
+            return self.registered.registration.generation
+        return int(self.row_name.rpartition("@")[2], 16) if self.state == "unlisted" else 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether the row is there, and all that its head and its history need, as the registry has it."""
+        if self.head is None or self.history_from is None or self.state == "unlisted":
+            return False
+        whole = self.heads[0].complete and self.history_from.number <= self.head.floor_number
+        return whole and not (self.head.sealed and self.state == "live")
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it is the row of a reference of which nothing is left, and which a recovery sealed."""
+        return self.state == "unlisted" and self.head is not None and self.head.sealed and self.target is None
+
+
+class _Row(NamedTuple):
+    """A reference that may have a row."""
+
+    name: str
+    row_name: str
+    state: ReferenceState
+    registered: Registered | None
+    head: Head | None
+
+    @property
+    def floor(self) -> int:
+        if self.head is not None:
+            return self.head.floor_number
+        return self.registered.registration.floor_number if self.registered else 0
+
+
+class Survey:
+    """Looks at the references of one realm; changes nothing."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        search: bool = False,
+        on_read: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """
+        Args:
+            store: the realm's objects.
+            search: read the whole realm for commits after the heads; done anyway where a row is missing, or what its
+                head needs.
+            on_read: told how many objects were read, each time.
+        """
+        self._objects = Completeness(store.backend, store.realm, on_read)
+        self._store = store
+        self._search = search
+        self._on_read = on_read
+        self._stored: StoredCommits | None = None
+        self._lineages: dict[str, Lineage] = {}
+        self.highest_id = 0
+        """The highest id that was seen, of what leads to the commits of this realm."""
+
+    def run(self, name: str | None = None, to: int | None = None) -> list[Found]:
+        """The registry, and every other reference or the one of that name, by name.
+
+        Args:
+            to: the commit that the reference `name` is to go on from, whatever is newest.
+        Raises:
+            NotFoundError: there is no such reference.
+            InputError: `to` is not complete, or not in the history of `name`.
+            CorruptionError: the value of a row cannot be read.
+            NewerFormatError: a newer release wrote a row.
+        """
+        root = self._row(ROOT, ROOT, "live", None)
+        found = [self._found(root, (), to if name == ROOT else None)]
+        rows = self._others(found[0].target)
+        if name not in (None, ROOT, *(row.name for row in rows)):
+            known = ", ".join((ROOT, *(row.name for row in rows)))
+            raise NotFoundError(f"there is no reference {name!r}; there are: {known}")
+        for row in rows:
+            if name in (None, row.name):
+                found.append(self._found(row, rows, to if name == row.name else None))
+        return [one for one in found if not one.given_up]
+
+    def _others(self, root: Known | None) -> list[_Row]:
+        """Every reference besides the registry that the registry or a row tells of, by name."""
+        listed = [] if root is None else self._listed(root.id)
+        rows = [self._row(r.name, r.row_name, r.registration.state, r) for r in listed]
+        rows = [row for row in rows if row.head is not None or row.state == "live"]  # else it was swept
+        generations = {r.name: r.registration.generation for r in listed}
+        newest: dict[str, int] = {}
+        for name, generation in self._generations():
+            if generation > max(generations.get(name, -1), newest.get(name, -1)):
+                newest[name] = generation
+        rows += [self._row(name, f"{name}@{g:x}", "unlisted", None) for name, g in newest.items()]
+        return sorted(rows, key=lambda row: row.name)
+
+    def _listed(self, root: int) -> list[Registered]:
+        commit = self._store.get(root, Commit)
+        if REFERENCES not in commit.index_names:
+            return []
+        index = commit.index_roots[commit.index_names.index(REFERENCES)]
+        return listed_in(Index(index, StoredObjects(self._store).read_shards))
+
+    def _generations(self) -> Iterator[tuple[str, int]]:
+        """(name, generation) of every row."""
+        backend = self._store.backend
+        for split in backend.splits("references", [self._store.realm], 1):
+            for batch in backend.scan(split):
+                for row_name in batch.column("name").to_pylist():
+                    name, at, generation = row_name.rpartition("@")
+                    if at:
+                        yield name, int(generation, 16)
+
+    def _row(self, name: str, row_name: str, state: ReferenceState, registered: Registered | None) -> _Row:
+        row = self._store.backend.read_reference(self._store.realm, row_name)
+        head = None if row is None else read_head(row, row_name)
+        if head is not None:
+            self._saw(head.fence, *(known.id for known in named_by(head)))
+        return _Row(name, row_name, state, registered, head)
+
+    def _commits(self, row: _Row) -> Lineage:
+        """The history of a reference, as far as its row leads to it."""
+        if row.row_name not in self._lineages:
+            began = _began(row)
+            named = [*([] if row.head is None else named_by(row.head)), *([] if began is None else [began])]
+            self._lineages[row.row_name] = lineage(self._objects, named, row.floor)
+        return self._lineages[row.row_name]
+
+    def _saw(self, *ids: int) -> None:
+        self.highest_id = max(self.highest_id, *ids)
+
+    def _found(self, row: _Row, others: Sequence[_Row], to: int | None) -> Found:
+        heads = self._heads(row)
+        newer = self._newer(row, others) if self._search or row.head is None else []
+        target = self._newest(row, others) if to is None else self._asked(row, to)
+        first: Known | None = None
+        lost_history: tuple[Lost, ...] = ()
+        undone = NOTHING_UNDONE
+        if target is not None:
+            self._saw(target.id, *(known.id for known in newer))
+            commits = self._commits(row)
+            known = commits.get(target.number)
+            if known is None or known.id != target.id:
+                commits = lineage(self._objects, [target], row.floor)
+            number = complete_back_to(self._objects, commits, target, row.floor)
+            first, below = commits.get(number, target), commits.get(number - 1)
+            if below is not None and number > row.floor:
+                lost_history = tuple(self._objects.lost_below(below.id))
+            undone = self._undone(row, target)
+        return Found(
+            row.name,
+            row.row_name,
+            row.state,
+            row.registered,
+            row.head,
+            heads,
+            target,
+            first,
+            lost_history,
+            undone,
+            tuple(newer),
+        )
+
+    def _heads(self, row: _Row) -> tuple[HeadState, ...]:
+        named: dict[int, Known] = {}
+        for known in [] if row.head is None else named_by(row.head):
+            named.setdefault(known.id, known)
+        self._objects.check(list(named))
+        return tuple(
+            HeadState(known, self._objects.complete(id), tuple(self._objects.lost_below(id)))
+            for id, known in named.items()
+        )
+
+    def _newer(self, row: _Row, others: Sequence[_Row]) -> list[Known]:
+        """Complete commits after the one that the row names, newest first; of a missing row, after where it began.
+        Those after a fork may be another reference's."""
+        return self._complete_after(row, _base(row), others, None)
+
+    def _newest(self, row: _Row, others: Sequence[_Row]) -> Known | None:
+        """The newest complete commit: in the history of the row; of a row that is missing, whatever follows what it
+        began from and can be no other reference's."""
+        began, commits = _began(row), self._commits(row)
+        newest = first_complete(self._objects, sorted(commits.values(), reverse=True))
+        if row.head is not None and newest is not None and newest.id == row.head.commit:
+            return newest
+        # Where many commits in a row are lost, nothing names the ones right before them.
+        for known in self._complete_after(row, newest or began, others, _forks((row, *others))):
+            older = row.head is None or known.number < row.head.number
+            if older and commits.get(known.number, known).id == known.id:
+                return known
+        return newest
+
+    def _complete_after(
+        self, row: _Row, base: Known | None, others: Sequence[_Row], forks: Collection[int] | None
+    ) -> list[Known]:
+        if self._stored is None:
+            self._stored = StoredCommits(self._store.backend, self._store.realm, self._objects, self._on_read)
+        related = [other for other in others if other is not row and _place(other) == _place(row)]
+        if base is None:
+            candidates = self._stored.of_registry() if row.name == ROOT else []
+        elif forks is not None and any(other.registered is None for other in related):
+            candidates = []  # nobody knows where these forked
+        else:
+            besides = {known.id for other in related for known in self._own(other)} - {base.id}
+            candidates = self._stored.after(base.id, besides, forks)
+        self._objects.check([known.id for known in candidates])
+        return [known for known in candidates if self._objects.complete(known.id)]
+
+    def _own(self, row: _Row) -> list[Known]:
+        """Commits of a reference that are not of what it forked from, too."""
+        began = _began(row)
+        shared = -1 if began is None else began.number
+        return [known for known in self._commits(row).values() if known.number > shared]
+
+    def _asked(self, row: _Row, to: int) -> Known:
+        commit = self._objects.values([to], Commit).get(to)
+        if commit is None:
+            raise InputError(f"{to:x} is no commit that can be read")
+        known, base = Known(commit.number, to, commit.time, commit.entries), _base(row)
+        if base is None:
+            related = row.name == ROOT and REFERENCES in commit.index_names
+        elif known.number <= base.number:
+            related = self._commits(row).get(known.number, base).id == to
+        else:
+            related = lineage(self._objects, [known], base.number).get(base.number, known).id == base.id
+        if not related:
+            raise InputError(f"commit {to:x} neither precedes nor follows the head of {row.name!r}")
+        if not self._objects.check([to]):
+            missing = len(self._objects.lost_below(to))
+            raise InputError(f"commit {to:x} is not complete: {missing:,} objects are lost")
+        return known
+
+    def _undone(self, row: _Row, target: Known) -> Undone:
+        if row.head is None or row.head.number <= target.number:
+            return NOTHING_UNDONE
+        numbers = range(row.head.number, target.number, -1)
+        readable = [known for n in numbers if (known := self._commits(row).get(n)) and known.entries]
+        listed: list[tuple[Known, LogEntry]] = []
+        unreadable = len(numbers)
+        for start in range(0, len(readable), BATCH):
+            some = readable[start : start + BATCH]
+            values = self._objects.values([known.entries for known in some], Entries)
+            unreadable -= len(values)
+            for known in some:
+                if known.entries in values:
+                    listed += [(known, entry) for entry in reversed(values[known.entries].entries)]
+        return Undone(len(numbers), unreadable, tuple(listed))
+
+
+def _base(row: _Row) -> Known | None:
+    """The commit that the row names; of a missing row, the one that it began from."""
+    if row.head is None:
+        return _began(row)
+    return Known(row.head.number, row.head.commit, row.head.time)
+
+
+def _began(row: _Row) -> Known | None:
+    """The commit that the registry says a reference began from."""
+    if row.registered is None:
+        return None
+    registration = row.registered.registration
+    return Known(registration.number, row.registered.source, registration.commit_time)
+
+
+def _forks(rows: Sequence[_Row]) -> set[int]:
+    """Commits where one reference began in the history of another, or several began."""
+    forks: set[int] = set()
+    first: set[int] = set()
+    for began in filter(None, map(_began, {row.row_name: row for row in rows}.values())):
+        if began.number > 0 or began.id in first:
+            forks.add(began.id)
+        first.add(began.id)
+    return forks
+
+
+def _place(row: _Row) -> str:
+    """What references have in common that fork from each other: `cat/1/heads` of `cat/1/heads/main`."""
+    return row.name.rpartition("/")[0]
