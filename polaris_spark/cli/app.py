@@ -15,9 +15,11 @@ from polaris_spark import __version__
 from polaris_spark.cli.cat import cat
 from polaris_spark.cli.demo.command import demo
 from polaris_spark.cli.export import export
+from polaris_spark.cli.heads import heads
 from polaris_spark.cli.info import info
 from polaris_spark.cli.log import log
 from polaris_spark.cli.output import errors, plain
+from polaris_spark.cli.recover import recover
 from polaris_spark.cli.serve import serve
 from polaris_spark.cli.tables import tables
 from polaris_spark.errors import PolarisError
@@ -62,7 +64,7 @@ def top(
         raise typer.Exit
 
 
-for command in (demo, info, log, tables, cat, serve, export):
+for command in (demo, info, log, tables, cat, serve, export, heads, recover):
     app.command()(command)
 
 

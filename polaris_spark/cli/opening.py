@@ -106,6 +106,7 @@ class OpenStore:
         self.record = record
         self.uri = connection.uri
         self.backend: Backend = connection.backend
+        self.ids = connection.ids
         self._connection = connection
 
     def realms(self) -> list[OpenRealm]:

@@ -194,7 +194,7 @@ def _open(properties: Properties, connection: Connection, principal: str, sharin
 
 def principal_of(properties: Properties) -> str:
     """Who changes are logged for: the property, else the user of this process."""
-    return check_principal(properties.principal or _user())
+    return check_principal(properties.principal or os_user())
 
 
 def check_principal(principal: str) -> str:
@@ -212,7 +212,8 @@ def check_principal(principal: str) -> str:
     return principal
 
 
-def _user() -> str:
+def os_user() -> str:
+    """The name of this process's user."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container's user that no password file names

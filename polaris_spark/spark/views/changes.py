@@ -24,6 +24,7 @@ from polaris_spark.spark.views.commits import entries_of
 from polaris_spark.spark.views.history import HistoryView, Logged
 from polaris_spark.spark.views.identifiers import dotted
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.recovery.carrying_out import ACTION as RECOVER
 from polaris_spark.system.registry import ROOT
 
 KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view", CATALOG: "catalog"}
@@ -136,7 +137,7 @@ class Changes(HistoryView[ChangeRow]):
             listed = entries.get(logged.commit.entries, ())
             for position in range(len(listed) - 1, -1, -1):
                 entry = listed[position]
-                registry = logged.task.reference == ROOT
+                registry = logged.task.reference == ROOT or entry.action == RECOVER
                 old = decode_key(entry.old_key) if entry.old_key else None
                 yield ChangeRow(logged, position, entry, _decoded(entry.key, registry=registry), old)
 
@@ -147,7 +148,7 @@ def kind_name(kind: bytes) -> str:
 
 
 _REFERENCE = b""
-"""Keys of the registry are names of references as they are."""
+"""Keys of the registry are names of references as they are; so are those of recoveries."""
 
 
 def _decoded(key: bytes, *, registry: bool) -> DecodedKey:

@@ -1,0 +1,85 @@
+"""`polaris-spark heads`: the recent heads of references, and whether each is complete."""
+
+from __future__ import annotations
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from polaris_spark.cli.opening import open_store
+from polaris_spark.cli.options import AsJSON, Password, Realm, Store
+from polaris_spark.cli.output import grid, hexadecimal, plain, print_json, screen, utc
+from polaris_spark.cli.surveying import (
+    INCOMPLETE,
+    Branch,
+    Catalog,
+    Reference,
+    Search,
+    chosen,
+    found_json,
+    lost_words,
+    reading,
+)
+from polaris_spark.system.recovery.plan import plan
+from polaris_spark.system.recovery.survey import Found, Survey
+
+
+def heads(
+    store: Store,
+    realm: Realm = "default",
+    catalog: Catalog = None,
+    branch: Branch = None,
+    reference: Reference = None,
+    search: Search = False,
+    password: Password = None,
+    as_json: AsJSON = False,
+) -> None:
+    """List recent heads of references, and whether all that each needs is there; exit code 1 if anything is not."""
+    with open_store(store, password) as opened, reading() as on_read:
+        place = opened.realm(realm)
+        name = chosen(place, catalog, branch, reference)
+        listed = Survey(place.objects, search=search, on_read=on_read).run(name)
+    if name is not None:
+        listed = [found for found in listed if found.name == name]
+    if as_json:
+        print_json([found_json(found) for found in listed])
+    else:
+        for found in listed:
+            _show(found, screen())
+    if not all(found.complete for found in listed):
+        raise typer.Exit(INCOMPLETE)
+
+
+def _show(found: Found, console: Console) -> None:
+    title = Text(plain(found.name), style="bold")
+    title.append(f"  {_in_words(found)}", style="green" if found.complete else "bold red")
+    console.print(title, soft_wrap=True)
+    if found.heads:
+        table = grid(None, "commit", "id", "time", "complete", "lost", right=("commit",))
+        for state in found.heads:
+            known = state.known
+            table.add_row(
+                f"{known.number:,}",
+                hexadecimal(known.id),
+                utc(known.time),
+                Text("yes", style="green") if state.complete else Text("no", style="red"),
+                Text(lost_words(state.lost)),
+            )
+        console.print(table)
+    if found.lost_history:
+        console.print(Text(f"history lost {lost_words(found.lost_history)}"), soft_wrap=True)
+    for known in found.newer:
+        line = f"commit {known.number:,} {known.id:x} of {utc(known.time)} comes after this head, and is complete"
+        console.print(Text(line, style="yellow"), soft_wrap=True)
+    console.print()
+
+
+def _in_words(found: Found) -> str:
+    """What is known of a reference, in a line."""
+    if found.target is None or found.history_from is None:
+        return "nothing complete is left"
+    dropped = " (dropped)" if found.state == "dropped" else ""
+    if found.complete:
+        return f"complete back to commit {found.history_from.number:,}{dropped}"
+    (step,) = plan([found])
+    return f"{step.why}: complete at commit {found.target.number:,}, back to {found.history_from.number:,}{dropped}"

@@ -1,0 +1,217 @@
+"""`polaris-spark recover`: go on from complete commits after the database lost rows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from polaris_spark.cli.cat import possible_ids
+from polaris_spark.cli.opening import OpenStore, open_store
+from polaris_spark.cli.options import AsJSON, Password, Realm, Store
+from polaris_spark.cli.output import entity_name, hexadecimal, iso, plain, print_json, screen, utc
+from polaris_spark.cli.surveying import (
+    INCOMPLETE,
+    Branch,
+    Catalog,
+    Reference,
+    chosen,
+    found_json,
+    lost_words,
+    reading,
+)
+from polaris_spark.clock import SystemClock
+from polaris_spark.commits.lineage import Known
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.errors import InputError, StateError
+from polaris_spark.rest.session import os_user
+from polaris_spark.system.leases import node_records
+from polaris_spark.system.recovery.carrying_out import Recovered, Recovery
+from polaris_spark.system.recovery.plan import Step, plan
+from polaris_spark.system.recovery.survey import Survey
+from polaris_spark.system.registry import ROOT
+
+Json = dict[str, Any]
+
+SHOWN = 20
+"""How many undone changes of a reference are shown; JSON has them all."""
+
+_AFTERWARDS = (
+    "Start every process that uses this store anew (servers, Spark drivers, Python programs): "
+    "one that ran before may have lost rows in its cache, and would write commits that point to them."
+)
+
+
+def recover(
+    store: Store,
+    realm: Realm = "default",
+    catalog: Catalog = None,
+    branch: Branch = None,
+    reference: Reference = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMIT-ID",
+            help="The commit to go on from, older or newer than the head; for one reference.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only say what would be done.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Do it although processes seem to be running that use the store.")
+    ] = False,
+    password: Password = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Go on from the newest complete commits after rows were lost; says what is lost, and does it with --yes."""
+    with open_store(store, password) as opened, reading() as on_read:
+        place = opened.realm(realm)
+        name = chosen(place, catalog, branch, reference)
+        survey = Survey(place.objects, on_read=on_read)
+        steps = plan(survey.run(name, _commit(to, name)))
+        _refuse_half(steps, name)
+        running = _running(opened)
+        done = None
+        if yes:
+            if running and not force:
+                raise StateError(
+                    f"leases show running processes: {', '.join(running)}; stop them, or, if they are dead, "
+                    "add --force"
+                )
+            recovery = Recovery(place.objects, ids=opened.ids, clock=SystemClock(), principal=os_user())
+            done = recovery.carry_out(steps, survey.highest_id)
+    if as_json:
+        print_json(_json(steps, running, done))
+    else:
+        _show(steps, running, done, screen())
+    if done is None and any(_changes(step) for step in steps):
+        raise typer.Exit(INCOMPLETE)
+
+
+def _commit(text: str | None, name: str | None) -> int | None:
+    if text is None:
+        return None
+    if name is None:
+        raise InputError("--to needs --reference, or --catalog, to say whose commit it is")
+    return possible_ids(text)[0]
+
+
+def _refuse_half(steps: list[Step], name: str | None) -> None:
+    """One reference alone cannot go on while the registry, through which it is found, cannot."""
+    if name not in (None, ROOT) and steps[0].action != "keep":
+        raise StateError(
+            f"{ROOT} must be recovered first ({steps[0].why}): leave --reference and --catalog out"
+        )
+
+
+def _running(store: OpenStore) -> list[str]:
+    """Who holds a lease of ids now."""
+    now = SystemClock().now_ms()
+    records = node_records(store.backend).values()
+    return sorted({one.holder for one in records if not one.released and one.end_ms > now})
+
+
+def _changes(step: Step) -> bool:
+    return step.action != "keep" or bool(step.registry)
+
+
+def _json(steps: list[Step], running: list[str], done: Recovered | None) -> Json:
+    return {
+        "done": done is not None,
+        "running": running,
+        "ids-from": None if done is None else iso(done.ids_from_ms),
+        "references": [_step_json(step, done) for step in steps],
+    }
+
+
+def _step_json(step: Step, done: Recovered | None) -> Json:
+    undone = step.found.undone
+    head = None if done is None else done.heads.get(step.found.row_name)
+    return found_json(step.found) | {
+        "action": step.action,
+        "registry": step.registry or None,
+        "why": step.why or None,
+        "lost-commits": undone.commits,
+        "unreadable-commits": undone.unreadable,
+        "lost-changes": [_change_json(known, entry) for known, entry in undone.entries],
+        "history-from": None if step.head is None else step.head.floor_number,
+        "head": None if head is None else {"number": head.number, "id": hexadecimal(head.commit)},
+    }
+
+
+def _change_json(known: Known, entry: LogEntry) -> Json:
+    kind, name = entity_name(entry.key)
+    return {
+        "commit": known.number,
+        "time": iso(entry.time),
+        "principal": entry.principal,
+        "action": entry.action,
+        "kind": kind,
+        "name": name,
+        "summary": entry.summary,
+    }
+
+
+def _show(steps: list[Step], running: list[str], done: Recovered | None, console: Console) -> None:
+    changing = [step for step in steps if _changes(step)]
+    for step in changing:
+        _show_step(step, done, console)
+    whole = len(steps) - len(changing)
+    console.print(Text(f"{whole:,} of {len(steps):,} references keep their heads.", style="dim"))
+    if done is not None:
+        console.print(
+            f"Every reference has a fresh version. Ids made from now on say {utc(done.ids_from_ms)} or later."
+        )
+        console.print(Text(_AFTERWARDS, style="bold"), soft_wrap=True)
+        return
+    if running:
+        console.print(
+            Text(f"Running processes, to be stopped first: {plain(', '.join(running))}", style="red")
+        )
+    console.print("Nothing was changed; --yes does it.")
+
+
+def _show_step(step: Step, done: Recovered | None, console: Console) -> None:
+    found, head = step.found, step.head
+    console.print(Text(plain(found.name), style="bold").append(f"  {step.why}", style="red"), soft_wrap=True)
+    tense = "was" if done is not None else "would be"
+    if step.action in ("set", "insert") and head is not None:
+        line = f"  {tense} set to commit {head.number:,} {head.commit:x} of {utc(head.time)}"
+        before = found.head.floor_number if found.head is not None else 0
+        line += f", with history from commit {head.floor_number:,}" if head.floor_number > before else ""
+        console.print(line, soft_wrap=True)
+    if step.action == "give-up":
+        console.print(f"  {tense} given up", soft_wrap=True)
+    if step.registry:
+        console.print(
+            f"  {tense} {'listed again' if step.registry == 'list' else 'dropped again'} in the registry"
+        )
+    for lost in (found.heads[0].lost if found.heads else (), found.lost_history):
+        if lost:
+            console.print(Text(f"  lost objects: {lost_words(lost)}", style="dim"), soft_wrap=True)
+    _show_undone(step, console)
+    if found.newer and (head is None or found.newer[0].id != head.commit):
+        newest = found.newer[0]
+        console.print(
+            Text(f"  commit {newest.number:,} {newest.id:x} is newer and complete: see --to", style="yellow"),
+            soft_wrap=True,
+        )
+
+
+def _show_undone(step: Step, console: Console) -> None:
+    undone = step.found.undone
+    if not undone.commits:
+        return
+    names = {name for _, entry in undone.entries if (name := entity_name(entry.key)[1])}
+    told = f"  {undone.commits:,} commits are lost, with changes to {len(names):,} entities that can be named"
+    console.print(Text(told, style="red"), soft_wrap=True)
+    if undone.unreadable:
+        console.print(f"  {undone.unreadable:,} of them do not say any more what they changed")
+    for known, entry in undone.entries[:SHOWN]:
+        name = plain(entity_name(entry.key)[1])
+        line = f"    {known.number:,}  {utc(entry.time)}  {plain(entry.principal)}  {entry.action}  {name}"
+        console.print(Text(line), soft_wrap=True)
+    if len(undone.entries) > SHOWN:
+        console.print(Text(f"    and {len(undone.entries) - SHOWN:,} more changes (see --json)", style="dim"))

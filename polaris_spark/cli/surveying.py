@@ -1,0 +1,116 @@
+"""What `heads` and `recover` share: looking at a realm with progress on standard error, and showing what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn
+
+from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.cli.opening import OpenRealm
+from polaris_spark.cli.output import errors, hexadecimal, iso, plain
+from polaris_spark.commits.completeness import Lost
+from polaris_spark.commits.lineage import Known
+from polaris_spark.errors import InputError
+from polaris_spark.system.recovery.survey import Found
+
+Json = dict[str, Any]
+
+INCOMPLETE = 1
+"""Exit code where something is incomplete."""
+
+NAMED = 3
+"""How many lost objects are named; the others are counted."""
+
+Catalog = Annotated[
+    str | None, typer.Option(help="Only this catalog's branch, main unless said.", show_default=False)
+]
+Branch = Annotated[
+    str | None, typer.Option(help="Branch of the catalog, with --catalog.", show_default=False)
+]
+Reference = Annotated[
+    str | None, typer.Option(help="Only this reference, such as root or catalogs.", show_default=False)
+]
+Search = Annotated[bool, typer.Option("--search", help="Read the whole realm for commits after the heads.")]
+
+
+def chosen(place: OpenRealm, catalog: str | None, branch: str | None, reference: str | None) -> str | None:
+    """The reference that the options name; None for all.
+
+    Raises:
+        InputError: they contradict each other.
+        CorruptionError: what says which catalogs there are is lost; --reference names one all the same.
+    """
+    if reference is not None and (catalog is not None or branch is not None):
+        raise InputError("--reference stands for itself, without --catalog and --branch")
+    if catalog is None and branch is None:
+        return reference
+    return head_name(place.catalog(catalog), *([] if branch is None else [branch]))
+
+
+@contextmanager
+def reading() -> Iterator[Callable[[int], None]]:
+    """Progress of objects read, on a terminal."""
+    console = errors()
+    columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("reading objects", total=None)
+        yield lambda count: progress.advance(task, count)
+
+
+def commit_json(known: Known) -> Json:
+    """A commit as a JSON value."""
+    return {
+        "number": known.number,
+        "id": hexadecimal(known.id),
+        "time": iso(known.time) if known.time else None,
+    }
+
+
+def lost_json(lost: tuple[Lost, ...]) -> Json:
+    """Lost objects as a JSON value: how many, and the first of them."""
+    return {
+        "count": len(lost),
+        "first": [
+            {
+                "id": hexadecimal(one.id),
+                "reason": one.reason,
+                "needed-by": hexadecimal(one.holder) if one.holder else None,
+                "type-of-that": one.holder_type or None,
+            }
+            for one in lost[:NAMED]
+        ],
+    }
+
+
+def lost_words(lost: tuple[Lost, ...]) -> str:
+    """Lost objects in words."""
+    named = [
+        f"{one.id:x} ({plain(one.reason)}; "
+        + (f"{plain(one.holder_type)} {one.holder:x} needs it)" if one.holder else "the commit)")
+        for one in lost[:NAMED]
+    ]
+    more = [f"{len(lost) - NAMED:,} more"] if len(lost) > NAMED else []
+    return ", ".join(named + more)
+
+
+def found_json(found: Found) -> Json:
+    """What was found about a reference as a JSON value."""
+    return {
+        "reference": found.name,
+        "state": found.state,
+        "complete": found.complete,
+        "row": found.row_name if found.head is not None else None,
+        "history-floor": found.head.floor_number if found.head is not None else None,
+        "newest-complete": None if found.target is None else commit_json(found.target),
+        "history-complete-from": None if found.history_from is None else found.history_from.number,
+        "lost-history": lost_json(found.lost_history),
+        "heads": [
+            commit_json(state.known) | {"complete": state.complete, "lost": lost_json(state.lost)}
+            for state in found.heads
+        ],
+        "newer": [commit_json(known) for known in found.newer],
+    }

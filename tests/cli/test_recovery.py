@@ -1,0 +1,147 @@
+"""`polaris-spark heads` and `polaris-spark recover`."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import polaris_spark
+from tests.cli.catalogs import COMMITS, make_catalog, run, send
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> str:
+    """A store whose catalog lost its newest commit."""
+    store = make_catalog(tmp_path)
+    delete(tmp_path, run("log", store, "--limit", "1", "--json").json[0]["id"])
+    return store
+
+
+def delete(directory: Path, id: str) -> None:
+    with sqlite3.connect(directory / "catalog.db") as database:
+        assert database.execute("DELETE FROM objects WHERE id = ?", (int(id, 16),)).rowcount == 1
+
+
+def rows(directory: Path) -> list[tuple[object, ...]]:
+    with sqlite3.connect(directory / "catalog.db") as database:
+        return [*database.execute("SELECT * FROM objects"), *database.execute('SELECT * FROM "references"')]
+
+
+def test_heads_of_a_store_that_lost_nothing_are_complete(store: str) -> None:
+    answer = run("heads", store, "--json")
+    assert answer.code == 0
+    found = {one["reference"]: one for one in answer.json}
+    assert {"root", "catalogs"} < set(found)
+    (main,) = [one for name, one in found.items() if name.endswith("/heads/main")]
+    assert main["complete"]
+    assert (main["heads"][0]["number"], main["history-complete-from"]) == (COMMITS, 0)
+    assert all(head["complete"] for head in main["heads"])
+    assert "complete back to commit 0" in run("heads", store).out
+
+
+def test_one_reference_can_be_looked_at(store: str) -> None:
+    assert [one["reference"] for one in run("heads", store, "--reference", "root", "--json").json] == ["root"]
+    (main,) = run("heads", store, "--catalog", "polaris", "--search", "--json").json
+    assert main["newer"] == []
+    assert run("heads", store, "--branch", "main").code == 0
+
+
+def test_what_is_lost_is_named(damaged: str) -> None:
+    answer = run("heads", damaged, "--catalog", "polaris", "--json")
+    assert answer.code == 1
+    (main,) = answer.json
+    assert [head["complete"] for head in main["heads"][:2]] == [False, True]
+    assert main["heads"][0]["lost"]["first"][0]["id"] == main["heads"][0]["id"]
+    assert main["newest-complete"]["number"] == COMMITS - 1
+    out = run("heads", damaged).out
+    assert f"lost 1 objects: complete at commit {COMMITS - 1}" in out
+    assert re.search(rf"{COMMITS}\s+[0-9a-f]+\s.*no\s+[0-9a-f]+ \(missing; the commit\)", out)
+
+
+def test_recovering_is_tried_dry_first(damaged: str, tmp_path: Path) -> None:
+    before = rows(tmp_path)
+    answer = run("recover", damaged)
+    assert answer.code == 1
+    assert f"would be set to commit {COMMITS - 1}" in answer.out
+    assert "1 commits are lost" in answer.out
+    assert "Nothing was changed; --yes does it." in answer.out
+    assert rows(tmp_path) == before
+
+
+def test_it_goes_on_from_the_commit_before_and_the_log_says_so(damaged: str, tmp_path: Path) -> None:
+    answer = run("recover", damaged, "--yes", "--json")
+    assert answer.code == 0
+    assert answer.json["done"]
+    (changed,) = [one for one in answer.json["references"] if one["action"] != "keep"]
+    assert (changed["action"], changed["lost-commits"], changed["unreadable-commits"]) == ("set", 1, 1)
+    assert run("heads", damaged).code == 0
+    newest = run("log", damaged, "--json").json[0]
+    (change,) = newest["changes"]
+    assert (newest["number"], newest["id"]) == (COMMITS, changed["head"]["id"])
+    assert (change["action"], change["summary"]["to"]) == ("recover", str(COMMITS - 1))
+    assert "recover" in run("log", damaged).out
+    with polaris_spark.connect(store=damaged, warehouse=str(tmp_path)) as catalog:
+        listed = send(catalog, "GET", "namespaces/db/tables")
+        assert [one["name"] for one in listed["identifiers"]] == ["t"]
+        send(catalog, "POST", "namespaces", {"namespace": ["after"]})
+    assert run("recover", damaged).code == 0
+
+
+def test_lost_changes_are_told(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    newest = run("log", store, "--json").json[:3]
+    delete(tmp_path, newest[0]["changes"][0]["after"])
+    delete(tmp_path, newest[2]["changes"][0]["after"] or newest[2]["changes"][0]["before"])
+    answer = run("recover", store, "--json")
+    (main,) = [one for one in answer.json["references"] if one["action"] == "set"]
+    assert main["lost-changes"][0]["name"] == "db.v"
+    assert main["lost-changes"][0]["principal"] == "ada"
+    assert main["lost-commits"] == len(main["lost-changes"]) >= 1
+    out = run("recover", store).out
+    assert re.search(r"ada  create-view  db\.v", out)
+
+
+def test_running_processes_are_to_be_stopped_first(damaged: str, tmp_path: Path) -> None:
+    with polaris_spark.connect(store=damaged, warehouse=str(tmp_path), catalog="other"):
+        assert "Running processes, to be stopped first" in run("recover", damaged).out
+        refused = run("recover", damaged, "--yes")
+        assert refused.code == 2
+        assert "stop them" in refused.err
+        forced = run("recover", damaged, "--yes", "--force")
+        assert forced.code == 0
+        assert "Start every process that uses this store anew" in forced.out
+
+
+def test_a_commit_can_be_asked_for(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    wanted = run("log", store, "--json").json[2]
+    answer = run("recover", store, "--catalog", "polaris", "--to", wanted["id"], "--yes")
+    assert answer.code == 0
+    assert "2 commits are lost" in answer.out
+    assert run("log", store, "--json").json[1]["id"] == wanted["id"]
+
+
+def test_what_cannot_be_done_is_said_in_a_line(damaged: str) -> None:
+    for arguments, message in (
+        (("recover", damaged, "--to", "abc"), "--to needs --reference"),
+        (("recover", damaged, "--to", "abc", "--reference", "root"), "no commit that can be read"),
+        (("heads", damaged, "--reference", "nothing"), "there is no reference 'nothing'; there are: root"),
+        (("heads", damaged, "--reference", "root", "--branch", "main"), "stands for itself"),
+    ):
+        answer = run(*arguments)
+        assert (answer.code, answer.out) == (2, "")
+        assert message in answer.err
+
+
+def test_a_reference_alone_does_not_go_on_without_the_registry(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    delete(tmp_path, run("log", store, "--reference", "root", "--json").json[0]["id"])
+    answer = run("recover", store, "--reference", "catalogs", "--yes")
+    assert answer.code == 2
+    assert "root must be recovered first" in answer.err
+    assert run("recover", store, "--yes").code == 0
+    assert run("heads", store).code == 0
+    assert run("tables", store).code == 0
