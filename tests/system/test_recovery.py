@@ -14,13 +14,14 @@ from polaris_spark.commits.log import commits, entries
 from polaris_spark.commits.publishing import encode_head
 from polaris_spark.commits.rows import Entries, LogEntry
 from polaris_spark.errors import InputError, ReferenceGoneError, StateError
-from polaris_spark.ids import IdGenerator
+from polaris_spark.ids import IdGenerator, id_time_ms
 from polaris_spark.objects import MAX_ROW_BYTES, Strong, encode, object_type, rows_of
-from polaris_spark.system.leases import NodeLeases
+from polaris_spark.system.leases import LEASE_MS, NodeLeases
 from polaris_spark.system.recovery.carrying_out import ACTION, Recovery
 from polaris_spark.system.recovery.plan import plan
 from polaris_spark.system.recovery.survey import Survey
 from polaris_spark.system.registry import ROOT
+from polaris_spark.system.stores import SYSTEM_REALM
 from tests.commits.support import Add, number
 from tests.system.losses import (
     DEV,
@@ -177,6 +178,46 @@ def test_it_goes_back_to_a_commit_that_is_no_recent_head(history: History) -> No
     recover(backend, history.clock)
     assert head_of(backend, row_of(backend)).number == wanted + 1
     check_sound(backend, history)
+
+
+def test_no_id_is_made_twice_although_leases_came_back_older_and_their_holders_run_on() -> None:
+    history = History()
+    history.create(MAIN)
+    clock, backend = history.clock, history.backend
+    assert isinstance(clock, ManualClock)
+    system = backend._tables.references[SYSTEM_REALM]
+    before = dict(system)
+    made: list[int] = []
+    running = []
+    for _ in range(40):
+        ids = IdGenerator(NodeLeases(backend, clock, nodes=50), clock)
+        made += ids.next_ids(5)
+        running.append(ids)
+        clock.advance(1_000)
+    system.clear()
+    system.update(before)
+    recover(backend, clock)
+    seen = set(made)
+    for minutes in (0, 30, 59, 70, 130):
+        for ids in [*running, *(IdGenerator(NodeLeases(backend, clock, nodes=50), clock) for _ in range(10))]:
+            some = ids.next_ids(20)
+            assert seen.isdisjoint(some), f"after {minutes} minutes"
+            seen.update(some)
+            if ids not in running:
+                ids.release()
+        clock.advance(minutes * 60_000)
+
+
+def test_ids_go_on_after_everything_that_is_left(history: History) -> None:
+    backend = history.copy()
+    backend._tables.references[SYSTEM_REALM].clear()
+    highest = ids_of(backend)[-1]
+    done = recover(backend, history.clock)
+    new = IdGenerator(NodeLeases(backend, history.clock), history.clock).next_id()
+    assert new > highest
+    assert id_time_ms(new) >= done.ids_from_ms > history.clock.now_ms() + LEASE_MS
+    again = recover(backend, history.clock)
+    assert again.ids_from_ms >= done.ids_from_ms + LEASE_MS
 
 
 @pytest.mark.parametrize("left", [18, 25, 3])
@@ -461,9 +502,9 @@ def check_newest(backend: MemoryBackend, known: dict[str, list[tuple[int, int]]]
     forked = any(name.startswith(DEV) for name in known)
     for row_name, one in known.items():
         left = [(number, id) for number, id in one if whole(backend, id)]
-        if (row_name.rpartition("@")[0] or row_name) not in names and (
-            not left or left[0][0] == 0 or row_name not in listed
-        ):
+        name = row_name.rpartition("@")[0] or row_name
+        if row_name not in listed or (name not in names and (not left or left[0][0] == 0)):
+            assert forked or name not in names
             continue
         assert left, row_name
         went = goes_on_from(backend, row_name)
