@@ -11,8 +11,9 @@ from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.log import commits, entries
-from polaris_spark.commits.publishing import encode_head
+from polaris_spark.commits.publishing import Outcome, Publication, encode_head
 from polaris_spark.commits.rows import Entries, LogEntry
+from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import InputError, ReferenceGoneError, StateError
 from polaris_spark.ids import IdGenerator, id_time_ms
 from polaris_spark.objects import MAX_ROW_BYTES, Strong, encode, object_type, rows_of
@@ -428,13 +429,16 @@ def test_a_commit_in_doubt_is_known_not_to_have_happened_after_it_was_lost(histo
     backend = history.copy()
     lost = head_of(backend, row_of(backend))
     running = process(backend, history.clock)
-    publisher = running.open(MAIN)._publisher
+    before = running.open(MAIN).read()
     lose(backend, {lost.commit})
     recover(backend, history.clock)
-    assert not publisher._happened(b"version of the lost swap", lost)
     kept = head_of(backend, row_of(backend)).recent[1]
     survived = msgspec.structs.replace(lost, commit=kept.commit, number=kept.number)
-    assert publisher._happened(b"version of another swap", survived)
+    for head, outcome in ((lost, Outcome.LOST), (survived, Outcome.COMMITTED)):
+        new = Snapshot(running.store, b"version of a swap in doubt", head, before.commit)
+        publication = Publication(running.store, row_of(backend), before, new, [])
+        publication.in_doubt = True
+        assert publication.publish() is outcome
 
 
 def test_a_reference_that_moves_meanwhile_is_not_set_back(history: History) -> None:

@@ -26,10 +26,12 @@ from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.amending import amend_row
 from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.committer import CommitSettings, Committer
+from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.heads import thin
-from polaris_spark.commits.publishing import Built, Publisher, encode_head
+from polaris_spark.commits.publishing import Outcome, Publication, encode_head
+from polaris_spark.commits.retry import backoff_ms
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, RecentHead, child_pointers
+from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.commits.state import Snapshot, State
 from polaris_spark.errors import OutcomeUnknownError, StateError
 from polaris_spark.ids import IdGenerator, IdParts, pack
@@ -132,21 +134,30 @@ class Recovery:
         if row is None and found.registered is not None and found.registered.source == head.commit:
             self._insert(step, head)  # as any process would that finds the row missing
             return head
-        built = self._built(step, head)
+        new, objects = self._built(step, head)
         if row is None:
-            self._store.write(built.objects)
-            self._insert(step, built.snapshot.head)
-            return built.snapshot.head
-        publisher = Publisher(
-            self._store, found.row_name, clock=self._clock, rng=random.Random(), deadline_ms=_DEADLINE_MS
-        )
-        commit = self._store.get(head.commit, Commit)
-        base = Snapshot(self._store, row.version, head, commit)
-        if not publisher.publish(base, built, self._clock.monotonic_ms()):
-            raise _moved(found.name)
-        return built.snapshot.head
+            self._store.write(objects)
+            self._insert(step, new.head)
+        else:
+            base = Snapshot(self._store, row.version, head, self._store.get(head.commit, Commit))
+            self._publish(step, Publication(self._store, found.row_name, base, new, objects))
+        return new.head
 
-    def _built(self, step: Step, head: Head) -> Built:
+    def _publish(self, step: Step, publication: Publication) -> None:
+        """Try until it is known what came of it, or the deadline passed."""
+        rng, started, attempt = random.Random(), self._clock.monotonic_ms(), 0
+        while (outcome := publication.publish()) is not Outcome.COMMITTED:
+            if outcome is Outcome.LOST:
+                raise _moved(step.found.name)
+            if self._clock.monotonic_ms() - started > _DEADLINE_MS:
+                raise publication.cause or OutcomeUnknownError(
+                    f"whether {step.found.name!r} was set is not known"
+                )
+            attempt += 1
+            self._clock.sleep_ms(backoff_ms(attempt, 0.0, rng))
+        publication.remember()
+
+    def _built(self, step: Step, head: Head) -> tuple[Snapshot, list[tuple[int, msgspec.Struct]]]:
         """A commit that says what happened, on top of a head, with the same content."""
         before = self._store.get_for_rewrite(head.commit, Commit)
         now = self._clock.now_ms()
@@ -170,9 +181,7 @@ class Recovery:
             recent=thin(head.recent, RecentHead(time, commit.number, id)),
         )
         entries = Entries((log_entry(step, self._principal, now),))
-        return Built(
-            Snapshot(self._store, new_version(), new_head, commit), [(entries_id, entries), (id, commit)]
-        )
+        return Snapshot(self._store, new_version(), new_head, commit), [(entries_id, entries), (id, commit)]
 
     def _insert(self, step: Step, head: Head) -> None:
         name, realm = step.found.row_name, self._store.realm
