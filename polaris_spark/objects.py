@@ -138,18 +138,24 @@ def encode(value: msgspec.Struct) -> bytes:
     Raises:
         ObjectTooLargeError: it points to so many objects that the header alone would not fit in one row.
     """
+    return encode_with_header(value)[1]
+
+
+def encode_with_header(value: msgspec.Struct) -> tuple[Header, bytes]:
+    """The header of an object, and what `encode` gives; raises as that does."""
     entry = _by_class[type(value)]
     strong: list[int] = []
     weak: list[int] = []
     payload = _encode(entry.wire.pack(value, strong, weak))
-    header = _encode((entry.name, entry.revision, strong, weak))
+    described = Header(entry.name, entry.revision, tuple(strong), tuple(weak))
+    header = _encode(described)
     if len(header) + _PREAMBLE.size > MAX_ROW_BYTES:
         raise ObjectTooLargeError(
             f"an object of type {entry.name!r} points to {len(strong) + len(weak)} others, more than one row can name"
         )
     size = _PREAMBLE.size + len(header) + len(payload)
     parts = -(-size // MAX_ROW_BYTES)
-    return b"".join((_PREAMBLE.pack(FORMAT, parts, len(header)), header, payload))
+    return described, b"".join((_PREAMBLE.pack(FORMAT, parts, len(header)), header, payload))
 
 
 def rows_of(id: int, data: bytes) -> list[ObjectRow]:
@@ -265,7 +271,7 @@ def _wire(cls: type[msgspec.Struct]) -> _Wire:
         for f in fields
     ]
     wire = msgspec.defstruct(cls.__name__ + "Wire", shape, array_like=True, frozen=True, gc=False)
-    return _Wire(wire, _packer(fields), _unpacker(cls, fields), msgspec.msgpack.Decoder(wire).decode)
+    return _Wire(wire, _packer(cls, fields), _unpacker(cls, fields), msgspec.msgpack.Decoder(wire).decode)
 
 
 def _wire_default(field: _Field, info: msgspec.structs.FieldInfo) -> Any:
@@ -277,11 +283,15 @@ def _wire_default(field: _Field, info: msgspec.structs.FieldInfo) -> Any:
     return msgspec.convert(field.pack(info.default, [], []), field.wire_type)
 
 
-def _packer(fields: list[_Field]) -> Callable[[Any, list[int], list[int]], Any]:
+def _packer(cls: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, list[int], list[int]], Any]:
     pointing = [(position, field.pack) for position, field in enumerate(fields) if field.pack is not None]
+
+    blank = None if any(info.required for info in msgspec.structs.fields(cls)) else cls()
 
     def pack(value: Any, strong: list[int], weak: list[int]) -> list[Any]:
         values = list(astuple(value))
+        if value == blank:  # as most indexes and logs of most tables; 0 points to nothing
+            return values
         for position, pack_field in pointing:
             values[position] = pack_field(values[position], strong, weak)
         return values

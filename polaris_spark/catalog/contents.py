@@ -106,6 +106,7 @@ class ContentChange(CatalogChange[Stored[C]], Generic[C]):
         super().__init__(context, operation)
         check_name((*name.namespace, name.name))
         self.name = name
+        self.key = table_key(name, self.kind)
 
     def prepare(self, view: State) -> object:
         return Prepared(self.context.clock.now_ms(), str(uuid.uuid4()))
@@ -132,7 +133,9 @@ class ContentChange(CatalogChange[Stored[C]], Generic[C]):
         existing_file: str | None = None,
     ) -> Stored[C]:
         """Write a draft as new content; `existing_file` is the metadata file that it was read from, if any."""
-        before = content_of(state, found.content, self.cls) if found else None
+        before: Table | View | Unloaded | None = draft.base
+        if before is None and found:
+            before = content_of(state, found.content, self.cls)
         entity_id = found.entity_id if found else state.new_id()
         where = existing_file or metadata_location(draft, prepared.uuid)
         value, objects = draft.freeze(state.new_id, entity_id=entity_id, metadata_location=where)
@@ -146,7 +149,7 @@ class ContentChange(CatalogChange[Stored[C]], Generic[C]):
             new = places(value)
             locations.require_allowed(self.context.allowed, new - old)
             locations.move(state, entity_id, old, new, shared=self.context.shared_locations)
-        key = table_key(self.name, self.kind)
+        key = self.key
         if found is None:
             add_entity(state, key, content, entity_id)
         else:
@@ -165,11 +168,10 @@ def _require_namespace(state: State, name: TableName) -> None:
 
 
 def _same_places(one: Table | View | Unloaded, other: Table | View) -> bool:
-    if isinstance(one, Unloaded):
+    if isinstance(one, Unloaded) or one.location != other.location:
         return False
-    return one.location == other.location and all(
-        one.properties.get(name) == other.properties.get(name) for name in locations.PATHS
-    )
+    before, after = one.properties.get, other.properties.get
+    return list(map(before, locations.PATHS)) == list(map(after, locations.PATHS))
 
 
 class DropContent(CatalogChange["C | Unloaded"], Generic[C]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polaris_spark.catalog.contents import C, ContentChange, Prepared, Stored
-from polaris_spark.catalog.entities import Context, TableName, find, table_key
+from polaris_spark.catalog.entities import Context, TableName, find
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.locations import require_allowed, segments
 from polaris_spark.catalog.metadata import TableDraft, ViewDraft, parse_table, parse_view
@@ -50,7 +50,7 @@ class Register(ContentChange[C]):
         assert isinstance(prepared, tuple)
         fixed, text = prepared
         assert isinstance(fixed, Prepared)
-        found = find(state, table_key(self.name, self.kind))
+        found = find(state, self.key)
         if found is None or not self.overwrite:
             self.require_place(state)
         if isinstance(text, PolarisError):

@@ -14,7 +14,6 @@ from polaris_spark.catalog.entities import (
     TableName,
     default_location,
     find,
-    table_key,
 )
 from polaris_spark.catalog.manifest_files import ManifestFiles
 from polaris_spark.catalog.merging import SCHEMA_MERGE, is_on, merged
@@ -123,7 +122,7 @@ class CommitTable(TableChange):
 
     def apply(self, state: State, prepared: object) -> Stored[Table]:
         assert isinstance(prepared, Prepared)
-        found = find(state, table_key(self.name))
+        found = find(state, self.key)
         if found is None:
             if not self.creates:
                 raise NoSuchTableError(f"Table does not exist: {self.name}")
@@ -197,7 +196,7 @@ class CommitTable(TableChange):
         """The manifest lists that rebasing needs, if it will be needed as far as can be seen."""
         files = self.context.manifest_files
         # Not recorded as read: `apply` sees for itself what has become of the table meanwhile.
-        entry = view.base.index(NAMES).get(table_key(self.name))
+        entry = view.base.index(NAMES).get(self.key)
         if entry is None or files is None:
             return {}
         table = view.get(entry.pointer, Table)

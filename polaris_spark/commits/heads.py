@@ -20,6 +20,11 @@ def thin(recent: Sequence[RecentHead], newest: RecentHead) -> tuple[RecentHead, 
     For each spacing, heads are kept that fall into different multiples of it, the oldest of each multiple first seen,
     so that a head once kept for a wide spacing stays until a wider one takes over.
     """
+    following = recent[ALWAYS_KEPT - 1 : ALWAYS_KEPT + 1]
+    if len(following) == 2 and following[0].time // SPACINGS_MS[0] == following[1].time // SPACINGS_MS[0]:
+        # The head that is no longer among the newest has an older one in the multiple of every spacing, since each
+        # spacing divides the next: it goes, and the others stay as they are.
+        return (newest, *recent[: ALWAYS_KEPT - 1], *recent[ALWAYS_KEPT:])
     kept = [newest, *recent[: ALWAYS_KEPT - 1]]
     rest = list(recent[ALWAYS_KEPT - 1 :])
     for spacing in SPACINGS_MS:

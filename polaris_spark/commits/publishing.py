@@ -54,17 +54,18 @@ class Publication:
         self.in_doubt = False
         self.cause: Exception | None = None
         """Why the last try was not conclusive."""
-        self._objects = objects
         self._rows = store.rows(objects)
         self._row = ReferenceRow(new.version, encode_head(new.head))
         self._store = store
         self._name = name
         self._rows_written = False
-        self._lost = False
+        self._lost = self._remembered = False
 
     def remember(self) -> None:
         """Let readers in this process find the new objects without asking the database."""
-        self._store.remember(self._objects, self._rows)
+        if not self._remembered:
+            self._store.remember(self._rows)
+            self._remembered = True
 
     def write_rows(self) -> None:
         """Write the objects, where that is apart from the swap. May be repeated.

@@ -102,6 +102,8 @@ def key_after(key: bytes) -> bytes:
 
 
 def _escape(text: str) -> bytes:
+    if text.isprintable():  # neither the bytes that are escaped nor surrogates are
+        return text.encode()
     try:
         data = text.encode()
     except UnicodeEncodeError as error:

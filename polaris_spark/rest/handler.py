@@ -33,14 +33,13 @@ def handle(
         headers: names in any case.
     """
     try:
-        for named in (query or {}, headers or {}):
-            _refuse_no_text(*named, *named.values())
-        _refuse_no_text(method, path, body or "")
-        lower = {name.lower(): value for name, value in headers.items()} if headers else {}
+        query, headers = query or {}, headers or {}
+        _refuse_no_text(*query, *query.values(), *headers, *headers.values(), method, path, body or "")
+        lower = {name.lower(): value for name, value in headers.items()}
         match = ROUTER.find(method, path)
         if match.prefix is not None and match.prefix != catalog.name:
             raise NotFoundError(f"no catalog {match.prefix!r} here; this is catalog {catalog.name!r}")
-        request = Request(method, path, match.params, dict(query or {}), lower, body, principal)
+        request = Request(method, path, match.params, dict(query), lower, body, principal)
         return catalog.loading(lambda: match.answer(catalog, request), principal)
     except Exception as error:
         return response_of(error)

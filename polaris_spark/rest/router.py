@@ -83,7 +83,7 @@ class Router:
 
 def _unescape(part: str) -> str:
     """A part as Iceberg's Java client writes it: like form data, with `+` for a space and `%2B` for a plus."""
-    return _unquoted(part, unquote_plus)
+    return _unquoted(part, unquote_plus) if "%" in part or "+" in part else part
 
 
 def _unquoted(part: str, unquoting: Callable[..., str]) -> str:

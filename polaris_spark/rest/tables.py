@@ -52,9 +52,9 @@ def etag(content: int, snapshots: Snapshots) -> str:
 
 def answer(reader: ObjectReader, stored: Stored[Table], snapshots: Snapshots) -> Response:
     """A LoadTableResult. Where it leaves snapshots out, a header says how to ask for them."""
-    location = msgspec.json.encode(stored.value.metadata_location).decode()
-    metadata = render(stored.value, reader, snapshots=snapshots).decode()
-    body = f'{{"metadata-location":{location},"metadata":{metadata},"config":{{}}}}'
+    location = msgspec.json.encode(stored.value.metadata_location)
+    metadata = render(stored.value, reader, snapshots=snapshots)
+    body = (b'{"metadata-location":%b,"metadata":%b,"config":{}}' % (location, metadata)).decode()
     headers = {"Content-Type": "application/json", "ETag": etag(stored.content, snapshots)}
     if snapshots == "refs":
         headers.update(pin(stored))

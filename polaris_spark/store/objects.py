@@ -16,6 +16,17 @@ from polaris_spark.store.cache import ObjectCache
 S = TypeVar("S", bound=msgspec.Struct)
 
 
+class Rows(list[ObjectRow]):
+    """Rows of objects, with the objects as the cache will hold them once the rows are written."""
+
+    __slots__ = ("decoded",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoded: list[tuple[int, Decoded, int]] = []
+        """Ids, objects, and the bytes of their rows."""
+
+
 class ObjectStore:
     """Objects of one realm of one store. Thread-safe; holds no connection of its own."""
 
@@ -79,12 +90,12 @@ class ObjectStore:
             NewerFormatError: a newer release wrote it, and its unknown fields would be lost.
             CorruptionError: as `get`.
         """
-        found = self.read((id,))[id]
-        objects.refuse_newer(found.header, self.key(id))
+        found = self._cache.get((self._space, id)) or self.read((id,))[id]
         value = found.value
-        if type(value) is not cls:
-            raise self._wrong_type(id, found, cls)
-        return value
+        if type(value) is cls and found.header.revision <= objects.revision_of(cls):
+            return value
+        objects.refuse_newer(found.header, self.key(id))
+        raise self._wrong_type(id, found, cls)
 
     def read(self, ids: Collection[int]) -> dict[int, Decoded]:
         """The objects `ids` with their headers: cached ones, one read of the others, one more of their
@@ -107,18 +118,20 @@ class ObjectStore:
                 self._keep(id, decoded, len(data))
         return result
 
-    def rows(self, values: Iterable[tuple[int, msgspec.Struct]]) -> list[ObjectRow]:
+    def rows(self, values: Iterable[tuple[int, msgspec.Struct]]) -> Rows:
         """Objects as rows, large ones in several parts.
 
         Raises:
             NewerFormatError: the realm does not yet allow a type's revision to be written.
             ObjectTooLargeError: an object points to more others than a row can name.
         """
-        rows: list[ObjectRow] = []
+        rows = Rows()
         for id, value in values:
             if type(value) not in self._allowed:
                 self._refuse_unallowed(value)
-            rows.extend(objects.rows_of(id, objects.encode(value)))
+            header, data = objects.encode_with_header(value)
+            rows += objects.rows_of(id, data)
+            rows.decoded.append((id, Decoded(header, value), len(data)))
         return rows
 
     def write(self, values: Collection[tuple[int, msgspec.Struct]]) -> None:
@@ -130,24 +143,12 @@ class ObjectStore:
         """
         rows = self.rows(values)
         self.backend.write_objects(self.realm, rows)
-        self.remember(values, rows)
+        self.remember(rows)
 
-    def remember(self, values: Iterable[tuple[int, msgspec.Struct]], rows: Sequence[ObjectRow]) -> None:
-        """Put objects that are now in the database into the cache, so that the next reader needs no read.
-
-        Args:
-            values: the objects by id.
-            rows: what `rows()` made of them.
-        """
-        firsts: dict[int, bytes] = {}
-        sizes: dict[int, int] = {}
-        for row in rows:
-            if row.part == 0:
-                firsts[row.id] = row.value
-            sizes[row.id] = sizes.get(row.id, 0) + len(row.value)
-        for id, value in values:
-            header = objects.decode_header(firsts[id], self.key(id))
-            self._keep(id, Decoded(header, value), sizes[id])
+    def remember(self, rows: Rows) -> None:
+        """Put the objects of rows that are in the database by now into the cache, to save the next reader a read."""
+        for id, decoded, row_bytes in rows.decoded:
+            self._keep(id, decoded, row_bytes)
 
     def _keep(self, id: int, decoded: Decoded, row_bytes: int) -> None:
         memory = self._cache.footprints.memory_bytes(decoded, row_bytes)

@@ -93,7 +93,7 @@ def test_nothing_is_remembered_before_it_is_written(store: ObjectStore, backend:
     with pytest.raises(CorruptionError):
         store.get(1, Leaf)
     backend.write_objects("realm", rows)
-    store.remember(objects, rows)
+    store.remember(rows)
     assert store.get_many([1, 2], Leaf) == dict(objects)
     assert len(backend.reads) == 1
 

@@ -79,5 +79,11 @@ def _fold(log: Log, reader: ObjectReader, new_id: NewId) -> tuple[Log, NewRows]:
 
 
 def _segment_text(log: Log, position: int, reader: ObjectReader) -> bytes:
-    found = reader.get(log.segments[position].piece, LogItems).text
-    return found.split(SEPARATOR, log.skip)[-1] if position == 0 and log.skip else found
+    segment = log.segments[position]
+    found = reader.get(segment.piece, LogItems).text
+    if position or not log.skip:
+        return found
+    left = segment.items - log.skip
+    if left > log.skip:
+        return found.split(SEPARATOR, log.skip)[-1]
+    return found[len(found.rsplit(SEPARATOR, left)[0]) + len(SEPARATOR) :]
