@@ -36,21 +36,27 @@ class PostgreSQL:
         if self._user is not None:
             os.chown(self._directory, self._user.pw_uid, self._user.pw_gid)
         self.port = _free_port()
+        self._settings = dict(settings or {})
         try:
-            self._start(settings or {})
+            self._run(
+                "initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"
+            )
+            self.start()
         except BaseException:
             shutil.rmtree(self._directory, ignore_errors=True)
             raise
 
-    def _start(self, settings: Mapping[str, str]) -> None:
-        self._run(
-            "initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"
-        )
+    def start(self) -> None:
+        """Start the server, again after `kill`, on the same port and files.
+
+        Raises:
+            StateError: it does not start; the message says why.
+        """
         options = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": "",
             "port": str(self.port),
-            **settings,
+            **self._settings,
         }
         given = " ".join(f"-c {name}='{value}'" for name, value in options.items())
         log = str(self._directory / "log")
@@ -64,6 +70,10 @@ class PostgreSQL:
     def uri(self) -> str:
         """`postgresql://...` of the database `postgres`."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def kill(self) -> None:
+        """Have the server abandon everything at once, so that it recovers from its log when it starts again."""
+        self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "-t", str(_SECONDS), "stop")
 
     def close(self) -> None:
         """Stop the server and remove its files."""

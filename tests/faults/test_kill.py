@@ -1,0 +1,202 @@
+"""Processes and servers that are killed at any moment, by SIGKILL, under a stream of commits."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.clock import SystemClock
+from polaris_spark.errors import StateError
+from polaris_spark.system.leases import LEASE_MS, NodeLeases, NodeRecord
+from polaris_spark.system.stores import system_references
+from polaris_spark.testing.postgresql import PostgreSQL
+from polaris_spark.testing.versitygw import VersityGateway
+from tests.faults.checking import acknowledged, check, wait_until
+from tests.faults.working import Plan, start
+from tests.rest.client import connect
+from tests.servers import unavailable
+
+TABLES = ("t0", "t1", "t2")
+DATABASES = ["sqlite", "postgresql", "s3"]
+
+
+@pytest.fixture
+def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store that does not exist yet, on the database that the test's parameter names."""
+    database: str = request.param
+    if database == "sqlite":
+        return f"sqlite://{tmp_path}/store.db"
+    found: str = request.getfixturevalue({"postgresql": "postgresql_uri", "s3": "s3_uri"}[database])
+    return found
+
+
+class Workers:
+    """Processes that commit to one store; what is killed is replaced."""
+
+    def __init__(self, uri: str, folder: Path, seed: int, processes: int) -> None:
+        print(f"seed {seed}")
+        self.uri, self.folder, self.seed = uri, folder, seed
+        self.rng = random.Random(seed)
+        self._numbers = count(1)
+        client = connect(uri, folder / "warehouse", metadata_files="never")
+        client.namespace("db")
+        for name in TABLES:
+            client.create(name)
+        client.session.close()
+        self.running: dict[int, ForkServerProcess] = {}
+        for _ in range(processes):
+            self.start()
+
+    def start(self) -> int:
+        """One more process; its number."""
+        number = next(self._numbers)
+        self.running[number] = start(Plan(self.uri, self.folder, number, self.seed, TABLES))
+        return number
+
+    def wait_for(self, commits: int) -> None:
+        """Wait until each process that runs now was told of so many commits more."""
+        goals = {number: acknowledged(self.folder, number) + commits for number in self.running}
+        for number, goal in goals.items():
+            wait_until(
+                lambda number=number, goal=goal: (  # type: ignore[misc]  # bound at once
+                    acknowledged(self.folder, number) >= goal or not self.running[number].is_alive()
+                ),
+                f"process {number} commits",
+            )
+            assert self.running[number].is_alive(), self.tail(number)
+
+    def kill_one(self) -> int:
+        """Kill a process at a random moment and start another; the number of the dead one."""
+        time.sleep(self.rng.uniform(0.0, 0.25))
+        victim = self.rng.choice(sorted(self.running))
+        process = self.running.pop(victim)
+        process.kill()
+        process.join()
+        assert process.exitcode == -9, self.tail(victim)
+        self.start()
+        return victim
+
+    def stop(self) -> None:
+        """Let all processes end in good order."""
+        (self.folder / "stop").touch()
+        for number, process in self.running.items():
+            process.join(180)
+            assert process.exitcode == 0, self.tail(number)
+
+    def kill_all(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        for process in self.running.values():
+            process.kill()
+            process.join()
+
+    def tail(self, number: int) -> str:
+        """The end of a journal, for messages."""
+        path = self.folder / f"journal-{number}"
+        return path.read_text()[-2_000:] if path.exists() else "no journal"
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Callable[..., Workers]]:
+    """Makes workers that are gone after the test."""
+    with ExitStack() as stack:
+
+        def make(uri: str, seed: int, processes: int = 2) -> Workers:
+            made = Workers(uri, tmp_path, seed, processes)
+            stack.callback(made.kill_all)
+            return made
+
+        yield make
+
+
+@pytest.mark.parametrize("uri", DATABASES, indirect=True)
+@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.long)])
+def test_nothing_is_lost_or_doubled_when_processes_are_killed(
+    uri: str, kills: int, tmp_path: Path, workers: Callable[..., Workers]
+) -> None:
+    some = workers(uri, 1)
+    some.wait_for(5)
+    for _ in range(kills):
+        some.kill_one()
+        if some.rng.random() < 0.7:
+            some.wait_for(some.rng.randrange(1, 8))
+    some.wait_for(3)
+    some.stop()
+    told = check(uri, tmp_path)
+    assert len(told.keys("done")) > 20
+    print(told)
+
+
+class LaterClock(SystemClock):
+    """The clock of a machine on which more time has passed."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + LEASE_MS + 60_000
+
+
+def test_leases_of_killed_processes_free_themselves(tmp_path: Path, workers: Callable[..., Workers]) -> None:
+    uri = f"sqlite://{tmp_path}/store.db"
+    some = workers(uri, 2, processes=1)
+    some.wait_for(1)
+    pid = some.running[1].pid
+    some.kill_one()
+    some.wait_for(1)
+    some.stop()
+    backend = open_backend(uri)
+    references = system_references(backend)
+    held = {}
+    for node in range(1_024):
+        found = references.read(f"node/{node}", NodeRecord)
+        if found is not None and not found.value.released:
+            held[node] = found.value
+    (node,) = held
+    assert str(pid) in held[node].holder
+    later = NodeLeases(backend, LaterClock(), seed=seed_of_choice(node))
+    lease = later.acquire(0)
+    assert lease.node == node
+    assert lease.start_ms >= held[node].end_ms
+    backend.close()
+
+
+def seed_of_choice(node: int) -> int:
+    """A seed with which leases begin their search at a node."""
+    return next(seed for seed in count() if random.Random(seed).sample(range(1_024), 16)[0] == node)
+
+
+@pytest.fixture
+def killable(request: pytest.FixtureRequest) -> Iterator[PostgreSQL | VersityGateway]:
+    """A server of its own, for it is killed."""
+    try:
+        server: PostgreSQL | VersityGateway = (
+            PostgreSQL() if request.param == "postgresql" else VersityGateway()
+        )
+    except StateError as error:
+        unavailable(f"these tests need {request.param}: {error}")
+        raise
+    with server:
+        yield server
+
+
+@pytest.mark.parametrize("killable", ["postgresql", "s3"], indirect=True)
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.long)])
+def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
+    killable: PostgreSQL | VersityGateway, kills: int, tmp_path: Path, workers: Callable[..., Workers]
+) -> None:
+    uri = killable.uri if isinstance(killable, PostgreSQL) else killable.uri("killed")
+    some = workers(uri, 3)
+    some.wait_for(5)
+    for _ in range(kills):
+        time.sleep(some.rng.uniform(0.0, 0.3))
+        killable.kill()
+        time.sleep(some.rng.uniform(0.0, 0.5))
+        killable.start()
+        some.wait_for(3)
+    some.stop()
+    print(check(uri, tmp_path))

@@ -1,0 +1,159 @@
+"""Processes that commit until they are stopped or killed, and write down what they were told.
+
+Each appends to a journal of its own, one JSON line an event, on the disk before it goes on: `sent` before a request,
+then what the answer said: `done`, `refused` (nothing was changed), `unknown`, or `wrong` for anything else. A process
+that is killed leaves `sent` lines without an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import threading
+import time
+from collections.abc import Sequence
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from polaris_spark.errors import OutcomeUnknownError, TryAgainError
+from tests.rest.client import Client, connect, new_key, set_properties, table, table_request, tables
+
+PRINCIPAL = "worker"
+"""Who commits: operation ids belong to their principal."""
+
+CALM_S = 0.01
+"""How long a thread waits after a refusal, seconds."""
+
+OPENING_S = 120
+"""How long a process may need to open a store that is in trouble, seconds."""
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload([__name__])
+
+
+class Plan(NamedTuple):
+    """What a process is to do."""
+
+    uri: str
+    folder: Path
+    number: int
+    seed: int
+    tables: tuple[str, ...]
+    threads: int = 2
+
+    @property
+    def journal(self) -> Path:
+        """Where the process writes down what happens."""
+        return self.folder / f"journal-{self.number}"
+
+    @property
+    def stop(self) -> Path:
+        """The file whose existence ends all processes of the folder in good order."""
+        return self.folder / "stop"
+
+
+class Journal:
+    """Lines that are on the disk when `write` returns. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def write(self, **event: Any) -> None:
+        """Append one event."""
+        os.write(self._file, json.dumps(event).encode() + b"\n")
+        os.fsync(self._file)
+
+
+def start(plan: Plan) -> ForkServerProcess:
+    """A process that works until the file `stop` exists."""
+    process = _context.Process(target=work, args=(plan,))
+    process.start()
+    return process
+
+
+def start_again(plan: Plan, requests: Sequence[dict[str, Any]]) -> ForkServerProcess:
+    """A process that sends requests again, each under its old operation id."""
+    process = _context.Process(target=repeat, args=(plan, requests))
+    process.start()
+    return process
+
+
+def work(plan: Plan) -> None:
+    """Commit from several threads until told to stop."""
+    journal = Journal(plan.journal)
+    with opened(plan) as session:
+        client = Client(session)
+        journal.write(event="open", pid=os.getpid())
+        threads = [
+            threading.Thread(target=_commit, args=(plan, client, journal, thread))
+            for thread in range(plan.threads)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        _until_it_works(session.close)
+    journal.write(event="closed")
+
+
+def repeat(plan: Plan, requests: Sequence[dict[str, Any]]) -> None:
+    """Send requests again, until each is answered."""
+    journal = Journal(plan.journal)
+    with opened(plan) as session:
+        for request in requests:
+            while _send(Client(session), journal, request) in ("refused", "unknown"):
+                time.sleep(CALM_S)
+
+
+def opened(plan: Plan) -> Any:
+    """A session, opened as soon as the store lets it."""
+    return _until_it_works(
+        lambda: (
+            connect(plan.uri, plan.folder / "warehouse", metadata_files="never", principal=PRINCIPAL).session
+        )
+    )
+
+
+def _until_it_works(function: Any) -> Any:
+    end = time.monotonic() + OPENING_S
+    while True:
+        try:
+            return function()
+        except (TryAgainError, OutcomeUnknownError):
+            if time.monotonic() > end:
+                raise
+        time.sleep(CALM_S)
+
+
+def _commit(plan: Plan, client: Client, journal: Journal, thread: int) -> None:
+    rng = random.Random(f"{plan.seed}:{plan.number}:{thread}")
+    made = 0
+    while not plan.stop.exists():
+        key = new_key()
+        if rng.random() < 0.1:
+            made += 1
+            request = {"path": tables("db"), "body": table_request(f"t{plan.number}_{thread}_{made}")}
+        else:
+            update = set_properties(**{f"p{plan.number}_{thread}": key})
+            where = table(rng.choice(plan.tables))
+            request = {"path": where, "body": {"requirements": [], "updates": [update]}}
+        if _send(client, journal, {"key": key, **request}) != "done":
+            time.sleep(CALM_S)
+
+
+def _send(client: Client, journal: Journal, request: dict[str, Any]) -> str:
+    """Send a request and write down what came of it."""
+    key = request["key"]
+    journal.write(event="sent", **request)
+    try:
+        answer = client.send("POST", request["path"], request["body"], key=key)
+    except BaseException as error:
+        journal.write(event="wrong", key=key, answer=repr(error))
+        raise
+    verdict = {200: "done", 503: "refused", 504: "unknown"}.get(answer.status, "wrong")
+    told = {} if verdict == "done" else {"answer": [answer.status, answer.body]}
+    journal.write(event=verdict, key=key, **told)
+    return verdict
