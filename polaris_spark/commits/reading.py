@@ -50,8 +50,9 @@ class HeadReader:
         return self.advance(Snapshot(self._store, row.version, head, self._store.get(head.commit, Commit)))
 
     def advance(self, snapshot: Snapshot) -> Snapshot:
-        """Know a head that is in the store, unless a later one is known."""
-        known = self._known
-        if known is None or snapshot.head.number >= known.head.number:
+        """Know a head that is in the store, unless a later one is known. A recovery goes back in numbers, but its
+        fence says that it is later."""
+        known, head = self._known, snapshot.head
+        if known is None or (head.fence, head.number) >= (known.head.fence, known.head.number):
             self._known = snapshot
         return snapshot

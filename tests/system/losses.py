@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import count
 
-from polaris_spark.backends.base import ObjectKey, ReferenceRow
+from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import Clock, ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import Snapshot
-from polaris_spark.errors import AlreadyExistsError, NotFoundError, ReferenceGoneError
+from polaris_spark.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, ReferenceGoneError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Index
 from polaris_spark.objects import decode, decode_header, part_count
@@ -29,6 +30,42 @@ REALM = "r"
 MAIN, DEV, OTHER = "cat/1/heads/main", "cat/1/heads/dev", "cat/2/heads/main"
 ME = Operation(b"", "me")
 _numbers = count()
+
+
+class Died(BaseException):
+    """A process that ends here."""
+
+
+class Ending(MemoryBackend):
+    """A store without transactions, for a process that ends, or loses an answer, at its n-th write."""
+
+    transactional = False
+
+    def __init__(self, inner: MemoryBackend, n: int, *, lost_answer: bool) -> None:
+        super().__init__(inner._name)
+        self.left = n
+        self._error: BaseException = OutcomeUnknownError("the answer is lost") if lost_answer else Died()
+
+    def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        super().write_objects(realm, rows)
+        self._count()
+
+    def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
+        outcome = super().insert_reference(realm, name, new)
+        self._count()
+        return outcome
+
+    def swap_reference(
+        self, realm: str, name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        outcome = super().write_and_swap(realm, (), name, expected_version, new)
+        self._count()
+        return outcome
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise self._error
 
 
 class History:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import msgspec
@@ -29,6 +30,8 @@ from tests.system.losses import (
     MAIN,
     ME,
     OTHER,
+    Died,
+    Ending,
     History,
     chain,
     commit_of,
@@ -451,6 +454,45 @@ def test_a_reference_that_moves_meanwhile_is_not_set_back(history: History) -> N
     )
     with pytest.raises(StateError, match="was changed while"):
         recovery.carry_out(steps, looked.highest_id)
+
+
+@pytest.mark.parametrize("lost_answer", [False, True], ids=["ends", "loses an answer"])
+def test_a_recovery_may_end_or_lose_an_answer_at_any_write(history: History, lost_answer: bool) -> None:
+    for n in range(1, 100):
+        backend = history.copy()
+        creator = process(backend, history.clock)
+        creator.create(OTHER, ME)
+        creator.commit(OTHER, Add("k"))
+        creator.create(DEV, ME)
+        creator.drop(DEV, ME)
+        lose(backend, {head_of(backend, row_of(backend)).commit, head_of(backend, ROOT).commit})
+        del backend._tables.references["r"][row_of(backend, OTHER)]
+        ending = Ending(backend, n, lost_answer=lost_answer)
+        if lost_answer:
+            recover(ending, history.clock)
+        else:
+            with contextlib.suppress(Died):
+                recover(ending, history.clock)
+            recover(backend, history.clock)
+        assert head_of(backend, row_of(backend)).number == 40
+        assert number(process(backend, history.clock).open(OTHER), "k") == 1
+        assert live(backend, history.clock) == [ROOT, MAIN, OTHER]
+        check_sound(backend, history)
+        if ending.left > 0:
+            assert n > 10
+            return
+    raise AssertionError("a recovery has fewer writes")
+
+
+def test_a_process_that_ran_on_goes_on_from_what_was_recovered(history: History) -> None:
+    backend = history.copy()
+    known = dict(chain(history.backend, head_of(backend, row_of(backend))))
+    running = process(backend, history.clock)
+    assert running.open(MAIN).read().head.number == 40
+    recover(backend, history.clock, MAIN, known[7])
+    assert running.commit(MAIN, Add("k1")) == 2
+    assert running.open(MAIN).known().head.number == 9
+    assert running.read(MAIN).head.number == 9
 
 
 @pytest.mark.parametrize(("seed", "forks"), [(0, False), (1, False), (2, True), (3, True)])

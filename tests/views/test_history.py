@@ -7,6 +7,7 @@ from uuid import UUID
 
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.log import commits
+from tests.cli.catalogs import run
 from tests.views.catalogs import Catalog, reader, rows
 
 ACTIONS = [
@@ -50,6 +51,19 @@ def test_a_rename_names_both_names(tmp_path: Path) -> None:
     assert (row["namespace"], row["name"]) == ("b", "u")
     assert (row["old_namespace"], row["old_name"]) == ("a", "t")
     catalog.session.close()
+
+
+def test_a_recovery_is_a_change_of_a_reference(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "c.db")
+    catalog.namespace("a")
+    first, last = sorted(row["commit_id"] for row in catalog.read("commits") if row["catalog"])
+    catalog.namespace("b")
+    catalog.session.close()
+    assert run("recover", catalog.store, "--branch", "main", "--to", f"{last:x}", "--yes").code == 0
+    assert first < last
+    found = [row for row in catalog.read("changes") if row["action"] == "recover"]
+    assert [(row["kind"], row["number"], row["summary"]["to"]) for row in found] == [("reference", 2, "1")]
+    assert found[0]["name"].endswith("/heads/main")
 
 
 def test_an_operation_id_is_shown_as_the_uuid_that_the_client_gave(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ it did not happen.
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -33,7 +33,7 @@ from polaris_spark.commits.retry import backoff_ms
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, RecentHead, child_pointers
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.commits.state import Snapshot, State
-from polaris_spark.errors import OutcomeUnknownError, StateError
+from polaris_spark.errors import OutcomeUnknownError, StateError, TryAgainError
 from polaris_spark.ids import IdGenerator, IdParts, pack
 from polaris_spark.index import Entry
 from polaris_spark.store.objects import ObjectStore
@@ -41,6 +41,8 @@ from polaris_spark.store.references import new_version
 from polaris_spark.system.leases import start_over
 from polaris_spark.system.recovery.plan import Step
 from polaris_spark.system.registry import REFERENCES, ROOT, Registration, encode_registration
+
+R = TypeVar("R")
 
 ACTION = "recover"
 """Action of log entries that recoveries leave."""
@@ -136,26 +138,27 @@ class Recovery:
             return head
         new, objects = self._built(step, head)
         if row is None:
-            self._store.write(objects)
+            self._retried(lambda: self._store.write(objects))
             self._insert(step, new.head)
         else:
             base = Snapshot(self._store, row.version, head, self._store.get(head.commit, Commit))
-            self._publish(step, Publication(self._store, found.row_name, base, new, objects))
+            publication = Publication(self._store, found.row_name, base, new, objects)
+            if self._retried(partial(_conclusive, publication)) is Outcome.LOST:
+                raise _moved(found.name)
+            publication.remember()
         return new.head
 
-    def _publish(self, step: Step, publication: Publication) -> None:
-        """Try until it is known what came of it, or the deadline passed."""
+    def _retried(self, once: Callable[[], R]) -> R:
+        """Do what may be repeated until the database says that it was done, or the deadline passed."""
         rng, started, attempt = random.Random(), self._clock.monotonic_ms(), 0
-        while (outcome := publication.publish()) is not Outcome.COMMITTED:
-            if outcome is Outcome.LOST:
-                raise _moved(step.found.name)
-            if self._clock.monotonic_ms() - started > _DEADLINE_MS:
-                raise publication.cause or OutcomeUnknownError(
-                    f"whether {step.found.name!r} was set is not known"
-                )
+        while True:
+            try:
+                return once()
+            except (OutcomeUnknownError, TryAgainError):
+                if self._clock.monotonic_ms() - started > _DEADLINE_MS:
+                    raise
             attempt += 1
             self._clock.sleep_ms(backoff_ms(attempt, 0.0, rng))
-        publication.remember()
 
     def _built(self, step: Step, head: Head) -> tuple[Snapshot, list[tuple[int, msgspec.Struct]]]:
         """A commit that says what happened, on top of a head, with the same content."""
@@ -186,10 +189,17 @@ class Recovery:
     def _insert(self, step: Step, head: Head) -> None:
         name, realm = step.found.row_name, self._store.realm
         new = ReferenceRow(new_version(), encode_head(head))
-        while (row := self._backend.read_reference(realm, name)) is None:
-            with contextlib.suppress(OutcomeUnknownError):  # the next read tells
+
+        def once() -> ReferenceRow:
+            row = self._backend.read_reference(realm, name)
+            if row is None:
                 self._backend.insert_reference(realm, name, new)
-        if row.version != new.version:
+                row = self._backend.read_reference(realm, name)
+            if row is None:
+                raise TryAgainError(f"reference {name!r} was inserted and cannot be read")
+            return row
+
+        if self._retried(once).version != new.version:
             raise _moved(step.found.name)
 
     def _tell_registry(self, steps: Sequence[Step]) -> None:
@@ -256,6 +266,14 @@ def log_entry(step: Step, principal: str, now: int) -> LogEntry:
     if found.undone.commits:
         summary["lost-commits"] = str(found.undone.commits)
     return LogEntry(b"", principal, now, ACTION, found.generation, found.name.encode(), summary=summary)
+
+
+def _conclusive(publication: Publication) -> Outcome:
+    """What came of trying to publish; raises, to be tried again, where that is not known."""
+    outcome = publication.publish()
+    if outcome in (Outcome.COMMITTED, Outcome.LOST):
+        return outcome
+    raise publication.cause or OutcomeUnknownError(outcome.value)
 
 
 def _sealed(step: Step) -> bool:
