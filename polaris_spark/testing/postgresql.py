@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from polaris_spark.errors import StateError
 
@@ -19,8 +20,12 @@ _USER_OF_ROOT = "nobody"
 _SECONDS = 60
 
 
+GUARDED: Final = "guarded"
+"""Users that are members of this role, if there is one, need their password."""
+
+
 class PostgreSQL:
-    """A server in a temporary directory, until `close`. Its user `postgres` needs no password."""
+    """A server in a temporary directory, until `close`. Its users need no password, save members of `GUARDED`."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         """
@@ -41,6 +46,8 @@ class PostgreSQL:
             self._run(
                 "initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"
             )
+            admitted = self._data / "pg_hba.conf"
+            admitted.write_text(f"host all +{GUARDED} 127.0.0.1/32 scram-sha-256\n{admitted.read_text()}")
             self.start()
         except BaseException:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -75,10 +82,18 @@ class PostgreSQL:
         """Have the server abandon everything at once, so that it recovers from its log when it starts again."""
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "-t", str(_SECONDS), "stop")
 
+    def restart(self) -> None:
+        """Stop the server, which ends its sessions, and start it again."""
+        self._stop()
+        self.start()
+
     def close(self) -> None:
         """Stop the server and remove its files."""
-        self._run("pg_ctl", "-D", str(self._data), "-m", "fast", "-w", "-t", str(_SECONDS), "stop")
+        self._stop()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _stop(self) -> None:
+        self._run("pg_ctl", "-D", str(self._data), "-m", "fast", "-w", "-t", str(_SECONDS), "stop")
 
     def __enter__(self) -> PostgreSQL:
         return self
