@@ -16,6 +16,9 @@ from polaris_spark.errors import BadRequestError, ReferenceGoneError, Unprocessa
 from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Entry
 
+SLOW_MS = 20.0
+"""A change that takes longer is applied once in a batch with others."""
+
 _encode_mark = msgspec.msgpack.Encoder().encode
 
 
@@ -71,6 +74,7 @@ class Applier:
     def apply(self, applied: Applied, pendings: Sequence[Pending]) -> None:
         """Apply further changes; each has its result, its error, or is to be prepared again."""
         state = applied.state
+        alone = len(applied.pendings) + len(pendings) == 1
         for pending in pendings:
             applied.pendings.append(pending)
             if pending.refused is not None:
@@ -78,7 +82,7 @@ class Applier:
                 continue
             state.begin()
             try:
-                self._apply_one(applied, pending)
+                self._apply_one(applied, pending, alone=alone)
             except PrepareAgain:
                 state.undo()
                 pending.must_prepare = True
@@ -91,7 +95,7 @@ class Applier:
             if state.effects:
                 applied.effects.append(state.effects)
 
-    def _apply_one(self, applied: Applied, pending: Pending) -> None:
+    def _apply_one(self, applied: Applied, pending: Pending, *, alone: bool) -> None:
         state, change, operation = applied.state, pending.change, pending.change.operation
         pending.must_prepare, pending.error = False, None
         if operation.id:
@@ -109,9 +113,16 @@ class Applier:
             state.redo(memo.effects)
             state.reads = memo.reads
             result = memo.result
+        elif pending.slow and not alone:
+            pending.must_prepare = True  # it comes again; the others do not wait for another run of it
+            return
         else:
             state.begin()
-            result = change.apply(state, pending.prepared)
+            begun = self._clock.monotonic_ms()
+            try:
+                result = change.apply(state, pending.prepared)
+            finally:
+                pending.slow = self._clock.monotonic_ms() - begun > SLOW_MS
             pending.memo = Memo(state.reads, state.effects.copy(), result, fence)
         mine = state.effects.entries
         if operation.id and mine:

@@ -49,6 +49,7 @@ class Pending:
         "refused",
         "result",
         "since",
+        "slow",
         "turn",
     )
 
@@ -72,6 +73,9 @@ class Pending:
         """Whether its submitter is to lead: `batch`, or a new one if that is None."""
         self.batch: Batch | None = None
         self.must_prepare = False
+        """Whether its submitter is to prepare and submit it again."""
+        self.slow = False
+        """Whether it took long to apply."""
         self.refused: Exception | None = None
         """Why it fails whatever the head is; it is not applied any more."""
         self.result: Any = None

@@ -12,6 +12,7 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Conflict, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.clock import SystemClock
+from polaris_spark.commits.applying import SLOW_MS
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.log import entries
 from polaris_spark.commits.state import State
@@ -274,6 +275,30 @@ def test_an_interrupted_computation_is_begun_again_by_another() -> None:
     assert isinstance(first.join(), KeyboardInterrupt)
     assert second.join() == 1
     assert number(c, "a") == 1
+
+
+def test_a_slow_change_delays_the_others_of_its_batch_by_one_run_at_most() -> None:
+    class Slow(Add):
+        def apply(self, state: State, prepared: object) -> int:
+            threading.Event().wait(2 * SLOW_MS / 1_000)
+            return super().apply(state, prepared)
+
+    held = Held()
+    c = opened(held)
+    other = committer(held.inner, clock=SystemClock())
+    held.steps = [held.hold]
+    blocking = Caller(c, Add("x"))
+    held.at_swap.wait(10)
+    slow = Caller(c, Slow("a"))
+    until(lambda: slow.change.runs)
+    quick = Caller(c, Add("b"))
+    until(lambda: waiting(c) == 1)
+    other.commit(Add("a"))  # the slow change must run again
+    held.go.set()
+    assert (blocking.join(), slow.join(), quick.join()) == (1, 2, 1)
+    newest_first = [entry.key for _, _, _, entry in entries(c.read().store, c.read().head)]
+    assert newest_first.index(b"a") < newest_first.index(b"b")
+    assert slow.change.runs == 2
 
 
 class Filing(Add):
