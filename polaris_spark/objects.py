@@ -244,6 +244,8 @@ class _Wire(NamedTuple):
 
 
 class _Field(NamedTuple):
+    """How one field travels; `pack` is for what is not empty: nothing else points anywhere."""
+
     name: str
     wire_type: Any
     pack: Callable[[Any, list[int], list[int]], Any] | None
@@ -278,7 +280,7 @@ def _wire_default(field: _Field, info: msgspec.structs.FieldInfo) -> Any:
     """The default of a field as it stands on the wire, for rows of a revision that lacked it."""
     if info.default_factory is not msgspec.NODEFAULT:
         return msgspec.field(default_factory=info.default_factory)
-    if info.default is msgspec.NODEFAULT or field.pack is None:
+    if info.default is msgspec.NODEFAULT or field.pack is None or not info.default:
         return info.default
     return msgspec.convert(field.pack(info.default, [], []), field.wire_type)
 
@@ -293,7 +295,9 @@ def _packer(cls: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, l
         if value == blank:  # as most indexes and logs of most tables; 0 points to nothing
             return values
         for position, pack_field in pointing:
-            values[position] = pack_field(values[position], strong, weak)
+            found = values[position]
+            if found:
+                values[position] = pack_field(found, strong, weak)
         return values
 
     return pack
@@ -335,8 +339,6 @@ def _struct_of(hint: Any) -> type[msgspec.Struct] | None:
 
 def _pointer(name: str, *, weak: bool) -> _Field:
     def pack(id: int, strong_ids: list[int], weak_ids: list[int]) -> int:
-        if not id:
-            return 0
         ids = weak_ids if weak else strong_ids
         ids.append(id)
         return len(ids)
@@ -356,7 +358,7 @@ def _tuple(name: str, hint: Any, item: Any) -> _Field:
     wire = _wire(inner)
 
     def pack(values: Collection[Any], strong: list[int], weak: list[int]) -> Any:
-        return [wire.pack(value, strong, weak) for value in values] if values else ()
+        return [wire.pack(value, strong, weak) for value in values]
 
     def unpack(values: Collection[Any], strong: tuple[int, ...], weak: tuple[int, ...]) -> Any:
         return tuple([wire.unpack(value, strong, weak) for value in values]) if values else ()
@@ -390,10 +392,7 @@ def _pointers(name: str, *, weak: bool) -> _Field:
 
 
 def _nested(name: str, wire: _Wire) -> _Field:
-    def pack(value: Any, strong: list[int], weak: list[int]) -> Any:
-        return None if value is None else wire.pack(value, strong, weak)
-
     def unpack(value: Any, strong: tuple[int, ...], weak: tuple[int, ...]) -> Any:
         return None if value is None else wire.unpack(value, strong, weak)
 
-    return _Field(name, wire.cls | None, pack, unpack)
+    return _Field(name, wire.cls | None, wire.pack, unpack)

@@ -96,8 +96,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
 def child_pointers(number: int, id: int, commit: Commit) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Parents and skips of a commit that follows `commit` (number `number`, id `id`)."""
     parents = (id, *commit.parents[: INLINE_PARENTS - 1])
-    skips = []
-    for level in range(max(0, number.bit_length() - FIRST_SKIP)):
-        aligned = number % (1 << (level + FIRST_SKIP)) == 0
-        skips.append(id if aligned else commit.skips[level])
-    return parents, tuple(skips)
+    levels = max(0, number.bit_length() - FIRST_SKIP)
+    zeros = (number & -number).bit_length() - 1
+    own = min(levels, max(0, zeros - FIRST_SKIP + 1))  # how many of the powers of two divide `number`
+    return parents, (id,) * own + commit.skips[own:levels]

@@ -22,18 +22,19 @@ class Turnstile:
     """Counts operations in progress, each of which is a `with` block, and holds new ones back during a fork."""
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
+        self._condition = threading.Condition(self._lock)
         self._active = 0
         self._held = False
 
     def __enter__(self) -> None:
-        with self._condition:
+        with self._lock:
             while self._held:
                 self._condition.wait()
             self._active += 1
 
     def __exit__(self, *_: object) -> None:
-        with self._condition:
+        with self._lock:
             self._active -= 1
             if self._held:
                 self._condition.notify_all()
