@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import base64
+import random
 import uuid
 
 import msgspec
 import pytest
 
 from polaris_spark.backends.base import ReferenceRow, Swapped
+from polaris_spark.catalog.entities import TableName
+from polaris_spark.commits.change import Operation
 from polaris_spark.commits.publishing import encode_head
+from polaris_spark.testing.bench.population import CreateTables
 from tests.rest.client import Client, path, rename, tables, view_request
 from tests.rest.conftest import Open
 
@@ -70,6 +74,25 @@ def test_a_later_page_is_there_even_if_the_namespace_is_dropped(catalog: Client,
     catalog.ok("DELETE", path("db"))
     rest = catalog.ok("GET", tables("db"), query={"pageSize": "10", "pageToken": tokened})
     assert [one["name"] for one in rest["identifiers"]] == ["c", "d", "e"]
+
+
+def test_pages_go_on_while_nearly_everything_is_dropped(catalog: Client) -> None:
+    session = catalog.session
+    names = [TableName(("db",), f"t{number:04d}") for number in range(2_000)]
+    session.catalog.commit(CreateTables(session.catalog.context, Operation(b"", "test"), names))
+    chance, left, found, token = random.Random(1), [name.name for name in names], [], ""
+    chance.shuffle(left)
+    while token is not None:
+        query = {"pageSize": "250", "pageToken": token}
+        answer = catalog.ok("GET", tables("db"), query=query)
+        found += [one["name"] for one in answer["identifiers"]]
+        token = answer.get("next-page-token")
+        for name in left[:240]:
+            assert catalog.send("DELETE", f"{tables('db')}/{name}").status == 204
+        del left[:240]
+    assert found == [name.name for name in names]
+    assert catalog.names("db") == sorted(left)
+    assert 0 < len(left) < 100
 
 
 def test_a_later_page_may_have_another_size(catalog: Client, tokened: str) -> None:

@@ -38,6 +38,9 @@ SCHEMA: dict[str, Any] = {
     ],
 }
 
+WAREHOUSE = "/warehouse"
+"""No file is written there."""
+
 BATCH = 4_000
 """Tables created by one commit."""
 
@@ -76,15 +79,24 @@ class CreateTables(CatalogChange[list[Stored[Table]]]):
         raise AssertionError("these creations have no operation id")
 
 
+def namespaces_for(tables: int) -> int:
+    """How many namespaces a catalog of so many tables has here: a hundred tables in each."""
+    return max(1, tables // 100)
+
+
+def name_of(number: int, tables: int, namespaces: int) -> TableName:
+    """The name of the table with this number, of `tables` spread evenly over `namespaces`."""
+    return TableName((f"namespace_{number * namespaces // tables:05d}",), f"table_{number:07d}")
+
+
 def names(tables: int, namespaces: int) -> Iterator[TableName]:
-    """Names of `tables` tables spread evenly over `namespaces`, those of one namespace together, namespaces in random
-    order."""
+    """Every name, those of one namespace together, namespaces in random order."""
     order = list(range(namespaces))
     random.Random(_SEED).shuffle(order)
-    for position, namespace in enumerate(order):
-        mine = tables * (position + 1) // namespaces - tables * position // namespaces
-        for number in range(mine):
-            yield TableName((f"namespace_{namespace:05d}",), f"table_{number:06d}")
+    for namespace in order:
+        first, end = (-(-part * tables // namespaces) for part in (namespace, namespace + 1))
+        for number in range(first, end):
+            yield name_of(number, tables, namespaces)
 
 
 def populate(
