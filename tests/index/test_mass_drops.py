@@ -108,6 +108,17 @@ def test_an_emptied_index_grows_again() -> None:
     assert out_of_bounds(again, shelf, TINY) == []
 
 
+def changed(
+    what: str, count: int, present: Sequence[bytes], total: int, chance: random.Random
+) -> dict[bytes, Entry | None]:
+    if what == "create":
+        return {key_of(chance.randrange(total), total): Entry(FIRST_ID + count) for _ in range(count)}
+    if what == "drop any":
+        return dict.fromkeys(chance.sample(present, min(count, len(present))))
+    first = chance.randrange(len(present) + 1) if what == "drop a run" else max(0, len(present) - count)
+    return dict.fromkeys(present[first : first + count])
+
+
 @given(
     total=st.integers(1, 700),
     sizes=st.sampled_from(
@@ -131,16 +142,7 @@ def test_bounds_hold_whatever_is_dropped_and_created(
     model = {key_of(number, total): Entry(FIRST_ID + number) for number in range(total)}
     root = shelf.root_of(model, sizes, quota)
     for what, count in steps:
-        present = sorted(model)
-        first = chance.randrange(len(present) + 1)
-        changes: dict[bytes, Entry | None] = {
-            "drop any": lambda n: dict.fromkeys(chance.sample(present, min(n, len(present)))),
-            "drop a run": lambda n: dict.fromkeys(present[first : first + n]),
-            "drop from the end": lambda n: dict.fromkeys(present[-n:]),
-            "create": lambda n: {
-                key_of(chance.randrange(total), total): Entry(FIRST_ID + n) for _ in range(n)
-            },
-        }[what](count)
+        changes = changed(what, count, sorted(model), total, chance)
         root = shelf.changed(root, changes, sizes, quota)
         model = {key: entry for key, entry in {**model, **changes}.items() if entry is not None}
         assert out_of_bounds(root, shelf, sizes) == []

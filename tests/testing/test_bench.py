@@ -37,7 +37,7 @@ def rates(written: dict[str, Any]) -> list[float]:
 
 
 def test_every_part_in_process_finds_figures_and_writes_a_table_and_a_plot(tmp_path):
-    parts = ("commits", "loading", "listing", "pyiceberg")
+    parts = ("commits", "loading", "listing", "growth", "pyiceberg")
     written = found(tmp_path, *parts)
     assert set(written["parts"]) == set(parts)
     assert all(written["parts"][part] for part in parts)

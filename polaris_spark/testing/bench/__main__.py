@@ -35,6 +35,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--calls", type=int, help=f"calls of one round (default: {FULL.calls})")
     parser.add_argument("--seconds", type=float, help=f"of timed rounds (default: {FULL.seconds:g})")
     parser.add_argument("--tables", type=int, help=f"of the large namespace (default: {FULL.tables:,})")
+    parser.add_argument(
+        "--sizes",
+        type=int,
+        nargs="+",
+        help="tables of the part growth's catalogs (default: 1000 100000 1000000)",
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it runs, not how fast")
     parser.add_argument("--directory", type=Path, help="where stores and files go (default: temporary)")
     parser.add_argument(
@@ -56,6 +62,7 @@ def _parse() -> argparse.Namespace:
 
 def _sizes(asked: argparse.Namespace) -> Sizes:
     given = {name: getattr(asked, name) for name in ("rounds", "calls", "seconds", "tables")}
+    given["sizes"] = tuple(sorted(asked.sizes)) if asked.sizes else None
     return (QUICK if asked.quick else FULL)._replace(**{n: v for n, v in given.items() if v is not None})
 
 

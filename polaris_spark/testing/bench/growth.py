@@ -1,12 +1,13 @@
 """What changes as a catalog grows: commits, look-ups and memory at a thousand tables and at a million.
 
 Each measurement runs in a process of its own, which begins with an empty cache: `python -m
-polaris_spark.testing.bench.growth WHAT STORE TABLES ARGUMENT` prints it as JSON.
+polaris_spark.testing.bench.growth WHAT STORE TABLES ...` prints it as JSON.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import random
 import statistics
 import subprocess
@@ -16,43 +17,46 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from polaris_spark.testing.bench.measuring import Figure, median_us
+from polaris_spark.testing.bench.measuring import Figure, Sample, compare, growth, limited, median_us
 from polaris_spark.testing.bench.population import WAREHOUSE, name_of, namespaces_for, populate
 from polaris_spark.testing.bench.traffic import counted
 
-SIZES = (1_000, 100_000, 1_000_000)
 WARM_UP = 500
-COMMITS = 2_000
+"""Commits before the measured ones."""
 WORKING_SET = 200
 """Tables that are looked up again and again."""
 CACHES_MIB = (32, 128)
-LOADS = 60_000
-"""Random tables that are loaded where memory is measured, at most."""
+BESIDE_CACHE_MIB = 48
+"""Memory that may be gained besides the cache: pages that SQLite keeps, a listing's answer, what Python does not give
+back."""
 IDS = 100_000
 """Ids in a batch."""
 _SEED = 7
 
 
-def measure(folder: Path, *, sizes: Sequence[int], rounds: int) -> list[Figure]:
-    """Build catalogs of these sizes (those in `folder` already are used again) and measure them in turns."""
-    sizes = sorted(sizes)
+def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int, loads: int) -> list[Figure]:
+    """Build catalogs of these sizes (those in `folder` already are used again) and measure them in turns.
+
+    Args:
+        sizes: numbers of tables, ascending.
+        calls: commits of a turn.
+        loads: random tables that are loaded where memory is measured.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     for size in sizes:
         _build(folder, size)
-    commits: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
+    taken: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
     for _ in range(rounds):
         for size in sizes:
-            commits[size].append(_run("commits", folder, size, COMMITS))
-    middle = {
-        size: {name: statistics.median([one[name] for one in taken]) for name in taken[0]}
-        for size, taken in commits.items()
-    }
-    least, most = sizes[0], sizes[-1]
-    figures = [_commit_figure(size, middle[size], middle[least]) for size in sizes]
-    figures += [_bytes_figure(size, middle[size]) for size in sizes]
+            taken[size].append(_run("commits", folder, size, calls))
+    figures = [_commit_time(sizes[0], size, taken, name) for size in sizes[1:] for name in ("mean", "median")]
     for size in sizes:
-        figures += _lookup_figures(size, _run("lookups", folder, size, 0))
-    figures += [_memory_figure(most, mib, _run("memory", folder, most, mib)) for mib in CACHES_MIB]
-    figures.append(_ids_figure(_run("ids", folder, least, IDS)))
+        figures += _commit_rows(size, taken[size])
+    for size in sizes:
+        figures += _lookups(size, [_run("lookups", folder, size) for _ in range(rounds)])
+    for mib in CACHES_MIB:
+        figures.append(_memory(sizes[-1], mib, _run("memory", folder, sizes[-1], mib, loads), loads))
+    figures.append(_ids([_run("ids", folder, sizes[0], IDS) for _ in range(rounds)]))
     return figures
 
 
@@ -60,13 +64,13 @@ def _build(folder: Path, size: int) -> None:
     if not (folder / f"{size}.built").exists():
         for left in folder.glob(f"{size}.db*"):
             left.unlink()
-        _run("build", folder, size, 0)
+        _run("build", folder, size)
         (folder / f"{size}.built").touch()
 
 
-def _run(what: str, folder: Path, size: int, argument: int) -> dict[str, float]:
+def _run(what: str, folder: Path, size: int, *arguments: int) -> dict[str, float]:
     store = f"sqlite://{folder.absolute()}/{size}.db"
-    command = [sys.executable, "-m", __name__, what, store, str(size), str(argument)]
+    command = [sys.executable, "-m", __name__, what, store, str(size), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{what} failed: {done.stderr[-2_000:]}")
@@ -74,78 +78,54 @@ def _run(what: str, folder: Path, size: int, argument: int) -> dict[str, float]:
     return result
 
 
-def _commit_figure(size: int, figures: dict[str, float], least: dict[str, float]) -> Figure:
-    ratio = figures["mean_us"] / least["mean_us"]
-    return Figure(
-        f"property commit to a random table of {size:,}, mean us (median, p99)",
-        f"{figures['mean_us']:,.0f} ({figures['median_us']:,.0f}, {figures['p99_us']:,.0f})",
-        "",
-        f"{ratio:.2f}x the time; median {figures['median_us'] / least['median_us']:.2f}x",
-        "at most 2x",
-        ratio <= 2,
-    )
+def _sample(taken: Sequence[dict[str, float]], name: str) -> Sample:
+    return Sample(tuple(one[name] for one in taken))
 
 
-def _bytes_figure(size: int, figures: dict[str, float]) -> Figure:
-    return Figure(
-        f"bytes written per commit at {size:,} tables, mean (p99)",
-        f"{figures['bytes']:,.0f} ({figures['bytes_p99']:,.0f})",
-        "",
-        f"{figures['rows']:.1f} rows, {figures['round_trips']:.1f} round trips",
-        "at most 20,000",
-        figures["bytes"] <= 20_000,
-    )
+def _commit_time(least: int, size: int, taken: dict[int, list[dict[str, float]]], name: str) -> Figure:
+    large, small = _sample(taken[size], f"{name}_us"), _sample(taken[least], f"{name}_us")
+    what = f"property commit to a random table of {size:,}, {name}, us"
+    return growth(what, large, small, f"of {least:,}", 2)
 
 
-def _lookup_figures(size: int, figures: dict[str, float]) -> list[Figure]:
+def _commit_rows(size: int, taken: Sequence[dict[str, float]]) -> list[Figure]:
+    where = f"at {size:,} tables"
     return [
-        Figure(
-            f"look-up of a table among {size:,}, warm, us: in the catalog; as a HEAD request",
-            f"{figures['lookup_us']:.1f}; {figures['head_us']:.1f}",
-            "",
-            "",
-            "at most 30 us",
-            figures["lookup_us"] <= 30,
-        ),
-        Figure(
-            f"index reads of a look-up among {size:,} tables with an empty cache",
-            f"{figures['cold_reads']:.0f}",
-            "",
-            f"height {figures['height']:.0f}",
-            "at most 3",
-            figures["cold_reads"] <= 3,
-        ),
+        limited(f"bytes written per commit {where}, mean", _sample(taken, "bytes"), 20_000, "bytes"),
+        limited(f"the same, 99th percentile {where}", _sample(taken, "bytes_p99"), math.inf, "bytes"),
+        limited(f"rows written per commit {where}, mean", _sample(taken, "rows"), math.inf, "rows", digits=1),
+        limited(f"commit {where}, 99th percentile", _sample(taken, "p99_us"), math.inf, "us"),
     ]
 
 
-def _memory_figure(size: int, mib: int, figures: dict[str, float]) -> Figure:
-    growth = figures["growth_bytes"] / 2**20
-    return Figure(
-        f"memory that a process gains, {size:,} tables listed, {figures['loads']:,.0f} loaded, cache-bytes={mib} MiB",
-        f"{growth:,.0f} MiB; cache {figures['cache_bytes'] / 2**20:,.0f} MiB",
-        "",
-        f"{growth / mib:.2f}x the setting",
-        "setting + 48 MiB",
-        growth <= mib + 48,
+def _lookups(size: int, taken: Sequence[dict[str, float]]) -> list[Figure]:
+    where = f"among {size:,} tables"
+    return [
+        limited(f"look-up of a table {where}, warm", _sample(taken, "lookup_us"), 30, "us", digits=1),
+        limited(f"the same as a HEAD request {where}, warm", _sample(taken, "head_us"), 30, "us", digits=1),
+        limited(f"index reads of a look-up {where}, cold", _sample(taken, "cold_reads"), 3, "reads"),
+    ]
+
+
+def _memory(size: int, mib: int, found: dict[str, float], loads: int) -> Figure:
+    return limited(
+        f"memory that a process gains with cache-bytes={mib} MiB: {size:,} tables listed, {loads:,} loaded, "
+        f"{WARM_UP:,} changed",
+        Sample((found["growth_bytes"] / 2**20,)),
+        mib + BESIDE_CACHE_MIB,
+        "MiB",
     )
 
 
-def _ids_figure(figures: dict[str, float]) -> Figure:
-    rate = figures["per_second"]
-    return Figure(
-        f"ids per second, one process, batches of {IDS:,}",
-        f"{rate:,.0f}",
-        "",
-        "",
-        "at least 1,000,000",
-        rate >= 1_000_000,
-    )
+def _ids(taken: Sequence[dict[str, float]]) -> Figure:
+    what = f"ids per second, one process, batches of {IDS:,}"
+    return compare(what, _sample(taken, "per_second"), Sample((1_000_000,)), least=1, beside="asked for")
 
 
 # What runs in the processes.
 
 
-def _open(store: str, **properties: str) -> Any:
+def _open(store: str, **properties: Any) -> Any:
     import polaris_spark
     from polaris_spark.store.cache import collect_seldom
 
@@ -156,7 +136,7 @@ def _open(store: str, **properties: str) -> Any:
     return session
 
 
-def _build_here(store: str, size: int, _: int) -> dict[str, float]:
+def _build_here(store: str, size: int) -> dict[str, float]:
     with _open(store) as session:
         return {"seconds": populate(session, tables=size, namespaces=namespaces_for(size))}
 
@@ -196,7 +176,7 @@ def commits(store: str, size: int, calls: int) -> dict[str, float]:
     }
 
 
-def lookups(store: str, size: int, _: int) -> dict[str, float]:
+def lookups(store: str, size: int) -> dict[str, float]:
     """Looking names up, with an empty cache and with a warm one."""
     from polaris_spark.catalog.entities import find, table_key
     from polaris_spark.catalog.rows import NAMES
@@ -229,7 +209,7 @@ def lookups(store: str, size: int, _: int) -> dict[str, float]:
     return {"lookup_us": found, "head_us": head, "cold_reads": max(cold), "height": height}
 
 
-def memory(store: str, size: int, mib: int) -> dict[str, float]:
+def memory(store: str, size: int, mib: int, loads: int) -> dict[str, float]:
     """What a process gains that lists every table, loads many, and commits to some; bytes."""
     from polaris_spark.store.cache import process_cache
 
@@ -239,7 +219,6 @@ def memory(store: str, size: int, mib: int) -> dict[str, float]:
         before = _resident()
         for namespace in range(namespaces_for(size)):
             session.request("GET", f"v1/namespaces/namespace_{namespace:05d}/tables")
-        loads = min(size, LOADS)
         for _ in range(loads):
             status, _, answer = session.request("GET", _table_path(size, chance.randrange(size)))
             if status != 200:
@@ -249,11 +228,7 @@ def memory(store: str, size: int, mib: int) -> dict[str, float]:
         for _ in range(WARM_UP):
             session.request("POST", _table_path(size, chance.randrange(size)), body=body)
         after = _peak()
-        return {
-            "growth_bytes": after - before,
-            "cache_bytes": process_cache().bytes,
-            "loads": loads,
-        }
+        return {"growth_bytes": after - before, "cache_bytes": process_cache().bytes}
 
 
 def _resident() -> int:
@@ -280,7 +255,7 @@ def ids(store: str, _size: int, batch: int) -> dict[str, float]:
         return {"per_second": made / (time.perf_counter() - begun)}
 
 
-_PROGRAMS: dict[str, Callable[[str, int, int], dict[str, float]]] = {
+_PROGRAMS: dict[str, Callable[..., dict[str, float]]] = {
     "build": _build_here,
     "commits": commits,
     "lookups": lookups,
@@ -290,5 +265,5 @@ _PROGRAMS: dict[str, Callable[[str, int, int], dict[str, float]]] = {
 
 
 if __name__ == "__main__":
-    _what, _store, _size, _argument = sys.argv[1:]
-    sys.stdout.write(json.dumps(_PROGRAMS[_what](_store, int(_size), int(_argument))) + "\n")
+    _what, _store, *_numbers = sys.argv[1:]
+    sys.stdout.write(json.dumps(_PROGRAMS[_what](_store, *map(int, _numbers))) + "\n")

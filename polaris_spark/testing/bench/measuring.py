@@ -91,17 +91,10 @@ def compare(
 
 
 def limited(what: str, ours: Sample, most: float, unit: str, *, digits: int = 0) -> Figure:
-    """A line that holds ours against a number that it must not exceed."""
-    return Figure(
-        what,
-        ours.text(digits),
-        "",
-        "",
-        f"at most {most:,g} {unit}".rstrip(),
-        ours.median <= most,
-        most / ours.median,
-        {"ours": ours},
-    )
+    """A line that holds ours against a number that it must not exceed; infinity for a line without a bar."""
+    bar = "" if most == math.inf else f"at most {most:,g} {unit}".rstrip()
+    standing = None if most == math.inf else most / ours.median
+    return Figure(what, ours.text(digits), "", "", bar, ours.median <= most, standing, {"ours": ours})
 
 
 def growth(what: str, large: Sample, small: Sample, beside: str, most: float, *, digits: int = 0) -> Figure:

@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from polaris_spark.testing.bench import adapter, bridge, commits, contention, imports, jdbc, listing, loading
+from polaris_spark.testing.bench import (
+    adapter,
+    bridge,
+    commits,
+    contention,
+    growth,
+    imports,
+    jdbc,
+    listing,
+    loading,
+)
 from polaris_spark.testing.bench.findings import Finding
 
 
@@ -21,12 +31,14 @@ class Sizes(NamedTuple):
     """Calls of a turn, where they are counted."""
     tables: int
     """Of the large namespace."""
+    sizes: tuple[int, ...]
+    """Numbers of tables in the catalogs that grow."""
     quick: bool
     """Whether only to show that everything runs."""
 
 
-FULL = Sizes(rounds=3, seconds=4.0, calls=400, tables=100_000, quick=False)
-QUICK = Sizes(rounds=1, seconds=0.2, calls=16, tables=64, quick=True)
+FULL = Sizes(rounds=3, seconds=4.0, calls=400, tables=100_000, sizes=(1_000, 100_000, 1_000_000), quick=False)
+QUICK = Sizes(rounds=1, seconds=0.2, calls=16, tables=64, sizes=(100, 300), quick=True)
 
 
 class Part(NamedTuple):
@@ -53,6 +65,12 @@ PARTS: dict[str, Part] = {
         "a namespace of very many tables",
         lambda folder, of: listing.measure(
             folder, tables=of.tables, calls=max(1, of.calls // 4), commits=5 * of.calls
+        ),
+    ),
+    "growth": Part(
+        "a catalog of a thousand tables and one of a million",
+        lambda folder, of: growth.measure(
+            folder, sizes=of.sizes, rounds=of.rounds, calls=5 * of.calls, loads=150 * of.calls
         ),
     ),
     "bridge": Part(
