@@ -19,10 +19,11 @@ _ENTRY_BYTES = 3
 _POINTER_BYTES = 11
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Node:
     """A subtree: `lower` is the separator before it, `count` its entries; exactly one of `id` (an old shard),
-    `leaf` and `children` is given. `size` is that of a new node's row, in bytes."""
+    `leaf` and `children` is given. `size` is that of a new node's row, in bytes. Not to be changed; being frozen would
+    make it several times as slow to make, and a spill makes thousands."""
 
     lower: bytes
     count: int

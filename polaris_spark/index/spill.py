@@ -245,7 +245,7 @@ class _Change:
         nodes = list(nodes)
         position = 0
         while position < len(nodes) > 1:
-            if not nodes[position].is_small(self._settings):
+            if nodes[position].id or not nodes[position].is_small(self._settings):
                 position += 1
                 continue
             left = position - 1 if self._goes_left(nodes, position) else position
@@ -268,6 +268,9 @@ class _Change:
 
     def _changed(self, leaf: Leaf, keys: Sequence[bytes]) -> Leaf:
         """The leaf with the pending changes of `keys`; the same object if they change nothing."""
+        replaced = self._replaced(leaf, keys) if self._floor is None else None
+        if replaced is not None:
+            return replaced
         entries = dict(zip(leaf.keys, zip(leaf.pointers, leaf.values, strict=True), strict=True))
         before = entries.copy()
         for key in keys:
@@ -283,6 +286,20 @@ class _Change:
         after = sorted(entries)
         pointers, values = zip(*[entries[key] for key in after], strict=True) if after else ((), ())
         return Leaf.of(after, pointers, list(values), leaf.front_coded if after == leaf.keys else None)
+
+    def _replaced(self, leaf: Leaf, keys: Sequence[bytes]) -> Leaf | None:
+        """The same as `_changed` where all `keys` are in the leaf and stay; None where they are not."""
+        present = leaf.keys
+        pointers, values = list(leaf.pointers), list(leaf.values)
+        for key in keys:
+            _, pointer, value = self._pending[key]
+            position = bisect_left(present, key)
+            if value is None or position == len(present) or present[position] != key:
+                return None
+            pointers[position], values[position] = pointer, value
+        if tuple(pointers) == leaf.pointers and values == leaf.values:
+            return leaf
+        return Leaf.of(present, pointers, values, leaf.front_coded)
 
     def _children(self, node: Node) -> list[Node]:
         if node.children is not None:
