@@ -34,6 +34,9 @@ from polaris_spark.store.references import new_version
 R = TypeVar("R")
 
 ROOT = "root"
+_LOOKUPS = 10
+"""How often a reference is looked up that others drop and create again meanwhile."""
+
 REFERENCES = "references"
 """Index of the registry: reference name -> source commit and registration."""
 
@@ -157,11 +160,13 @@ class References:
         return self._retrying(name, lambda committer: committer.commit(change))
 
     def _retrying(self, name: str, use: Callable[[Committer], R]) -> R:
-        try:
-            return use(self.open(name))
-        except ReferenceGoneError:
-            self.forget(name)
-            return use(self.open(name))
+        for _ in range(_LOOKUPS):
+            committer = self.open(name)
+            try:
+                return use(committer)
+            except ReferenceGoneError:
+                self.forget(name)
+        raise ReferenceGoneError(f"reference {name!r} is dropped and created again and again")
 
     def create(self, name: str, operation: Operation, *, source: Snapshot | None = None) -> Registered:
         """Create a reference from `source`, or with an empty first commit.

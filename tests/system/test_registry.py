@@ -20,6 +20,7 @@ from polaris_spark.backends.base import Backend
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries
+from polaris_spark.commits.state import State
 from polaris_spark.errors import AlreadyExistsError, NotFoundError, ReferenceGoneError, UnprocessableError
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.registry import References
@@ -136,6 +137,23 @@ def test_a_name_created_again_is_a_new_row_that_all_find(two: Two) -> None:
     with pytest.raises(ReferenceGoneError):
         stale.commit(Add("n"))
     assert len(two.rows()) == 2
+
+
+def test_a_name_that_is_dropped_and_created_again_more_than_once_is_found_all_the_same(two: Two) -> None:
+    class Unlucky(Add):
+        """Meets a new generation of its reference each time that it is prepared."""
+
+        def prepare(self, view: State) -> None:
+            if self.unlucky:
+                self.unlucky -= 1
+                two.one.drop(NAME, ME)
+                two.one.create(NAME, ME)
+
+        unlucky = 4
+
+    two.one.create(NAME, ME)
+    assert two.other.commit(NAME, Unlucky("n")) == 1
+    assert held(two.one) == 1
 
 
 def test_an_undropped_reference_has_all_that_was_committed(two: Two) -> None:
