@@ -19,6 +19,8 @@ from polaris_spark.cli.surveying import (
     found_json,
     lost_words,
     reading,
+    stray_words,
+    strays,
 )
 from polaris_spark.system.recovery.plan import plan
 from polaris_spark.system.recovery.survey import Found, Survey
@@ -39,13 +41,16 @@ def heads(
         place = opened.realm(realm)
         name = chosen(place, catalog, branch, reference)
         listed = Survey(place.objects, search=search, on_read=on_read).run(name)
+        stray = strays(place, listed)
     if name is not None:
         listed = [found for found in listed if found.name == name]
     if as_json:
-        print_json([found_json(found) for found in listed])
+        print_json([found_json(found, stray) for found in listed])
     else:
         for found in listed:
             _show(found, screen())
+        for one in sorted(stray):
+            screen().print(stray_words(one), soft_wrap=True)
     if not all(found.complete for found in listed):
         raise typer.Exit(INCOMPLETE)
 

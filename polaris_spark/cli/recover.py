@@ -21,6 +21,8 @@ from polaris_spark.cli.surveying import (
     found_json,
     lost_words,
     reading,
+    stray_words,
+    strays,
 )
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.lineage import Known
@@ -72,6 +74,7 @@ def recover(
         survey = Survey(place.objects, on_read=on_read)
         steps = plan(survey.run(name, _commit(to, name)))
         _refuse_half(steps, name)
+        stray = strays(place, [step.found for step in steps])
         running = _running(opened)
         done = None
         if yes:
@@ -83,8 +86,10 @@ def recover(
             recovery = Recovery(place.objects, ids=opened.ids, clock=SystemClock(), principal=os_user())
             done = recovery.carry_out(steps, survey.highest_id)
     if as_json:
-        print_json(_json(steps, running, done))
+        print_json(_json(steps, stray, running, done))
     else:
+        for one in sorted(stray):
+            screen().print(stray_words(one), soft_wrap=True)
         _show(steps, running, done, screen())
     if done is None and any(_changes(step) for step in steps):
         raise typer.Exit(INCOMPLETE)
@@ -117,19 +122,19 @@ def _changes(step: Step) -> bool:
     return step.action != "keep" or bool(step.registry)
 
 
-def _json(steps: list[Step], running: list[str], done: Recovered | None) -> Json:
+def _json(steps: list[Step], stray: set[str], running: list[str], done: Recovered | None) -> Json:
     return {
         "done": done is not None,
         "running": running,
         "ids-from": None if done is None else iso(done.ids_from_ms),
-        "references": [_step_json(step, done) for step in steps],
+        "references": [_step_json(step, stray, done) for step in steps],
     }
 
 
-def _step_json(step: Step, done: Recovered | None) -> Json:
+def _step_json(step: Step, stray: set[str], done: Recovered | None) -> Json:
     undone = step.found.undone
     head = None if done is None else done.heads.get(step.found.row_name)
-    return found_json(step.found) | {
+    return found_json(step.found, stray) | {
         "action": step.action,
         "registry": step.registry or None,
         "why": step.why or None,
@@ -205,10 +210,12 @@ def _show_undone(step: Step, console: Console) -> None:
     if not undone.commits:
         return
     names = {name for _, entry in undone.entries if (name := entity_name(entry.key)[1])}
-    told = f"  {undone.commits:,} commits are lost, with changes to {len(names):,} entities that can be named"
+    told = (
+        f"  commits lost: {undone.commits:,}, with changes to {len(names):,} entities that can still be named"
+    )
     console.print(Text(told, style="red"), soft_wrap=True)
     if undone.unreadable:
-        console.print(f"  {undone.unreadable:,} of them do not say any more what they changed")
+        console.print(f"  commits that do not say any more what they changed: {undone.unreadable:,}")
     for known, entry in undone.entries[:SHOWN]:
         name = plain(entity_name(entry.key)[1])
         line = f"    {known.number:,}  {utc(entry.time)}  {plain(entry.principal)}  {entry.action}  {name}"

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.text import Text
 
-from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.catalogs import CATALOGS, MAIN, head_name
+from polaris_spark.catalog.rows import NAMES, CatalogRow
 from polaris_spark.cli.opening import OpenRealm
 from polaris_spark.cli.output import errors, hexadecimal, iso, plain
 from polaris_spark.commits.completeness import Lost
 from polaris_spark.commits.lineage import Known
-from polaris_spark.errors import InputError
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.errors import CorruptionError, InputError
 from polaris_spark.system.recovery.survey import Found
 
 Json = dict[str, Any]
@@ -48,7 +52,24 @@ def chosen(place: OpenRealm, catalog: str | None, branch: str | None, reference:
         raise InputError("--reference stands for itself, without --catalog and --branch")
     if catalog is None and branch is None:
         return reference
-    return head_name(place.catalog(catalog), *([] if branch is None else [branch]))
+    try:
+        row = place.catalog(catalog)
+    except CorruptionError as error:
+        raise CorruptionError(f"{error}; which catalogs there are is lost: use --reference") from error
+    return head_name(row, branch or MAIN)
+
+
+def strays(place: OpenRealm, found: Sequence[Found]) -> set[str]:
+    """References whose catalog is not among those of the newest complete commit of `catalogs`."""
+    target = next((one.target for one in found if one.name == CATALOGS), None)
+    if target is None:
+        return set()
+    commit = place.objects.get(target.id, Commit)
+    index = Snapshot(place.objects, b"", Head(target.id, target.number, target.time), commit).index(NAMES)
+    pointers = [entry.pointer for _, entry in index.range()]
+    known = {f"{row.entity_id:x}" for row in place.objects.get_many(pointers, CatalogRow).values()}
+    names = [one.name for one in found if one.name.startswith("cat/")]
+    return {name for name in names if name.split("/")[1] not in known}
 
 
 @contextmanager
@@ -97,12 +118,22 @@ def lost_words(lost: tuple[Lost, ...]) -> str:
     return ", ".join(named + more)
 
 
-def found_json(found: Found) -> Json:
-    """What was found about a reference as a JSON value."""
+def stray_words(name: str) -> Text:
+    """What an operator is to know of a reference whose catalog is lost."""
+    return Text(
+        f"{plain(name)} belongs to a catalog that is lost: see whether a commit of {CATALOGS} can be found that lists "
+        f"it (heads --reference {CATALOGS} --search), else register its tables anew",
+        style="yellow",
+    )
+
+
+def found_json(found: Found, strays: Collection[str]) -> Json:
+    """What was found about a reference as a JSON value; `strays` are those whose catalog is lost."""
     return {
         "reference": found.name,
         "state": found.state,
         "complete": found.complete,
+        "catalog-is-lost": found.name in strays,
         "row": found.row_name if found.head is not None else None,
         "history-floor": found.head.floor_number if found.head is not None else None,
         "newest-complete": None if found.target is None else commit_json(found.target),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import polaris_spark
+from polaris_spark.store.cache import process_cache
 from tests.cli.catalogs import COMMITS, make_catalog, run, send
 
 
@@ -23,6 +24,7 @@ def damaged(tmp_path: Path) -> str:
 def delete(directory: Path, id: str) -> None:
     with sqlite3.connect(directory / "catalog.db") as database:
         assert database.execute("DELETE FROM objects WHERE id = ?", (int(id, 16),)).rowcount == 1
+    process_cache().clear()  # a command line is a process of its own
 
 
 def rows(directory: Path) -> list[tuple[object, ...]]:
@@ -57,7 +59,7 @@ def test_what_is_lost_is_named(damaged: str) -> None:
     assert main["heads"][0]["lost"]["first"][0]["id"] == main["heads"][0]["id"]
     assert main["newest-complete"]["number"] == COMMITS - 1
     out = run("heads", damaged).out
-    assert f"lost 1 objects: complete at commit {COMMITS - 1}" in out
+    assert f"commit {COMMITS} is lost: complete at commit {COMMITS - 1}" in out
     assert re.search(rf"{COMMITS}\s+[0-9a-f]+\s.*no\s+[0-9a-f]+ \(missing; the commit\)", out)
 
 
@@ -66,7 +68,7 @@ def test_recovering_is_tried_dry_first(damaged: str, tmp_path: Path) -> None:
     answer = run("recover", damaged)
     assert answer.code == 1
     assert f"would be set to commit {COMMITS - 1}" in answer.out
-    assert "1 commits are lost" in answer.out
+    assert "commits lost: 1," in answer.out
     assert "Nothing was changed; --yes does it." in answer.out
     assert rows(tmp_path) == before
 
@@ -120,7 +122,7 @@ def test_a_commit_can_be_asked_for(tmp_path: Path) -> None:
     wanted = run("log", store, "--json").json[2]
     answer = run("recover", store, "--catalog", "polaris", "--to", wanted["id"], "--yes")
     assert answer.code == 0
-    assert "2 commits are lost" in answer.out
+    assert "commits lost: 2," in answer.out
     assert run("log", store, "--json").json[1]["id"] == wanted["id"]
 
 
@@ -145,3 +147,22 @@ def test_a_reference_alone_does_not_go_on_without_the_registry(tmp_path: Path) -
     assert run("recover", store, "--yes").code == 0
     assert run("heads", store).code == 0
     assert run("tables", store).code == 0
+
+
+def test_references_of_a_catalog_that_is_lost_are_named(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    assert run("heads", store, "--json").json[-1]["catalog-is-lost"] is False
+    delete(tmp_path, run("log", store, "--reference", "catalogs", "--json").json[0]["id"])
+    found = {one["reference"]: one["catalog-is-lost"] for one in run("heads", store, "--json").json}
+    (lost,) = [name for name, is_lost in found.items() if is_lost]
+    assert lost.endswith("/heads/main")
+    assert f"{lost} belongs to a catalog that is lost" in run("recover", store).out
+    assert run("heads", store, "--reference", lost).code == 0
+
+
+def test_a_catalog_that_cannot_be_read_is_named_by_its_reference(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    delete(tmp_path, run("log", store, "--reference", "catalogs", "--json").json[0]["id"])
+    answer = run("heads", store, "--catalog", "polaris")
+    assert answer.code == 2
+    assert "use --reference" in answer.err

@@ -42,16 +42,18 @@ def _step(found: Found) -> Step:
         why = "the row is missing"
         return Step(found, "insert", _head(found), registry, why)
     if found.target.id != found.head.commit:
-        number = found.target.number
+        number, newest = found.target.number, found.heads[0]
         if number > found.head.number:
             why = f"commit {number:,} was asked for"
-        elif found.heads[0].complete:
+        elif newest.complete:
             why = f"commit {number:,} was asked for; {found.undone.commits:,} later ones are undone"
+        elif newest.lost[0].id == newest.known.id:
+            why = f"commit {found.head.number:,} is lost"
         else:
-            why = f"commit {found.head.number:,} lost {len(found.heads[0].lost):,} objects"
+            why = f"commit {found.head.number:,} needs what is lost"
         return Step(found, "set", _head(found), registry, why)
     if found.history_from.number > found.head.floor_number:
-        why = f"history before commit {found.history_from.number:,} lost {len(found.lost_history):,} objects"
+        why = f"history before commit {found.history_from.number:,} needs what is lost"
         return Step(found, "set", _head(found), registry, why)
     return Step(found, "keep", found.head, registry, why)
 
