@@ -10,13 +10,16 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from polaris_spark.errors import InputError, StoreURIError
 
 FILE_SCHEMES = frozenset({"sqlite", "rocksdb"})
 """Schemes whose URI names a path of this machine."""
+
+LOCATING = ("endpoint", "schema")
+"""Options that tell stores apart whose URIs are the same otherwise."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _MEMORY_NAME = re.compile(r"[A-Za-z0-9_.-]{0,128}")
@@ -108,10 +111,16 @@ class StoreURI:
 
     @property
     def key(self) -> str:
-        """Identifies the store within a process: the URI without credentials and options, save those that say where
-        it is."""
-        place = [f":{self.options[name]}" for name in ("schema", "endpoint") if name in self.options]
-        return f"{self.scheme}:{self.authority}:{self.path}{''.join(place)}"
+        """Identifies the store within a process: the URI without credentials and all options but `LOCATING`."""
+        located = "".join(f":{name}={self.options[name]}" for name in LOCATING if name in self.options)
+        return f"{self.scheme}:{self.authority}:{self.path}{located}"
+
+    def located(self, options: Mapping[str, str | Secret] | None) -> StoreURI:
+        """This URI with the `LOCATING` ones among options that were given beside it."""
+        given = {name: text for name, text in (options or {}).items() if name in LOCATING}
+        return replace(
+            self, options={**self.options, **{n: t for n, t in given.items() if isinstance(t, str)}}
+        )
 
     def __str__(self) -> str:
         query = f"?{urlencode(self.options)}" if self.options else ""

@@ -30,6 +30,16 @@ def test_a_file_store_has_an_absolute_path(text: str, path: str) -> None:
     assert uri.key.endswith(path)
 
 
+def test_stores_are_told_apart_by_schema_and_endpoint_however_they_are_given() -> None:
+    plain = StoreURI.parse("postgresql://host/db?timeout=1s")
+    named = StoreURI.parse("postgresql://host/db?schema=other")
+    assert plain.key == StoreURI.parse("postgresql://me:geheim@host/db").key
+    assert plain.key != named.key
+    assert plain.located({"schema": "other", "password": Secret("x")}).key == named.key
+    assert plain.located(None) == plain
+    assert StoreURI.parse("s3://bucket?endpoint=http://a").key != StoreURI.parse("s3://bucket").key
+
+
 def test_a_store_in_memory_may_have_a_name() -> None:
     assert StoreURI.parse("memory:").path == ""
     assert StoreURI.parse("memory:name-1").path == "name-1"

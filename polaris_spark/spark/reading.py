@@ -183,7 +183,9 @@ def open_for_reading(location: StoreLocation) -> ReadStore:
         except BaseException:
             backend.close()
             raise
-        opened = _Opened(ReadStore(location, backend, _cache_key(uri, file)), file)
+        opened = _Opened(
+            ReadStore(location, backend, _cache_key(uri.located(dict(location.options)), file)), file
+        )
         _opened[key] = opened
         return opened.store
 

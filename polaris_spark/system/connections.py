@@ -154,4 +154,4 @@ def _opened(uri: StoreURI, options: Options | None, clock: Clock, *, create: boo
     except BaseException:
         backend.close()
         raise
-    return Connection(uri, backend, clock)
+    return Connection(uri.located(options), backend, clock)

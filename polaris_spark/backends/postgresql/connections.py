@@ -100,13 +100,13 @@ class Connections:
         try:
             with self._lent() as session:
                 return work(session)
-        except failures.LostError:
-            pass
-        with self._lent() as session:
-            try:
+        except failures.LostError as error:
+            first = error
+        try:
+            with self._lent() as session:
                 return work(session)
-            except failures.LostError as error:
-                raise self._lost(error, doubt) from error
+        except (failures.LostError, TryAgainError) as error:
+            raise self._lost(first, doubt) from error
 
     @contextlib.contextmanager
     def _lent(self) -> Iterator[Session]:
