@@ -154,6 +154,10 @@ def _send(client: Client, journal: Journal, request: dict[str, Any]) -> str:
         journal.write(event="wrong", key=key, answer=repr(error))
         raise
     verdict = {200: "done", 503: "refused", 504: "unknown"}.get(answer.status, "wrong")
+    if answer.status == 409 and answer.kind[1] == "CommitFailedException":
+        verdict = (
+            "refused"  # as Iceberg's clients understand that they may try again: no request has requirements
+        )
     told = {} if verdict == "done" else {"answer": [answer.status, answer.body]}
     journal.write(event=verdict, key=key, **told)
     return verdict

@@ -1,0 +1,246 @@
+"""A proxy between a client and a real server that cuts, stalls, half-closes, delays and truncates connections.
+
+    with FaultyProxy("127.0.0.1", 5432, seed=7) as proxy:
+        backend = open_backend(f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?timeout=2s")
+        ...                      # answers of swaps get lost, requests arrive late or in part, connections go silent
+        proxy.faults = NONE      # from now on everything passes
+        print(proxy.happened)    # Counter({'delay': 31, 'cut': 12, ...})
+
+Each direction of each connection counts its bytes and lets something happen after a random number of them, wherever
+that falls: in the middle of a statement, of an answer, or between two. Kinds and places follow from the seed, the
+number of the connection, the direction, and the bytes alone, not from time. (How the connections are numbered is up to
+the client's threads.) Loopback only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import struct
+import threading
+from collections import Counter
+from typing import Final, Literal, NamedTuple, get_args
+
+from polaris_spark.errors import StateError
+
+Kind = Literal["cut", "truncate", "half-close", "stall", "delay"]
+Direction = Literal["requests", "answers"]
+
+_LINGER_NOT: Final = struct.pack("ii", 1, 0)
+_CHUNK: Final = 64 * 1024
+_START_S: Final = 30
+
+
+class Faults(NamedTuple):
+    """What happens, and how often. The weights of the kinds are relative to each other."""
+
+    every: float = 30_000
+    """Bytes from one fault to the next in one direction of a connection, on the average."""
+    cut: float = 1
+    """Both sides see a reset; what was under way is lost."""
+    truncate: float = 1
+    """The rest of what was just sent is dropped, then both sides see an orderly end."""
+    half_close: float = 1
+    """The receiver sees an orderly end, and the sender nothing; the other direction goes on."""
+    stall: float = 1
+    """Nothing passes in this direction for `stall_s`, then everything does: late, perhaps after the sender gave up."""
+    delay: float = 4
+    """As a stall, for up to `delay_s`."""
+    stall_s: float = 3.0
+    """Seconds."""
+    delay_s: float = 0.05
+    """Seconds."""
+    directions: tuple[Direction, ...] = get_args(Direction)
+    """From the client to the server, from the server to the client, or both."""
+
+    def weights(self, direction: Direction) -> tuple[float, ...]:
+        """Of the kinds, in the order of `Kind`; none at all where nothing happens in a direction."""
+        weights = self.cut, self.truncate, self.half_close, self.stall, self.delay
+        return weights if direction in self.directions and any(weights) else ()
+
+
+NONE: Final = Faults(cut=0, truncate=0, half_close=0, stall=0, delay=0)
+"""Everything passes."""
+
+
+class FaultyProxy:
+    """Listens on a free port of 127.0.0.1, until `close`. `faults` may be set at any time."""
+
+    def __init__(self, host: str, port: int, *, seed: int = 0, faults: Faults | None = None) -> None:
+        """
+        Args:
+            host, port: of the server.
+            seed: of all that happens.
+            faults: what happens; the defaults of `Faults` unless given.
+        Raises:
+            StateError: it cannot listen.
+        """
+        self.faults = faults or Faults()
+        self.happened: Counter[Kind] = Counter()
+        """How often each kind happened."""
+        self.port = 0
+        self._target, self._seed = (host, port), seed
+        self._connections: set[_Connection] = set()
+        self._number = 0
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="faulty-proxy", daemon=True)
+        self._thread.start()
+        if not self._ready.wait(_START_S) or not self.port:
+            raise StateError("the proxy cannot listen on 127.0.0.1")
+
+    def cut_all(self) -> None:
+        """Reset every connection that is open now."""
+        self._loop.call_soon_threadsafe(self._cut_all)
+
+    def close(self) -> None:
+        """Cut everything and listen no more. Closing twice is allowed."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop)
+            self._thread.join()
+
+    def __enter__(self) -> FaultyProxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            server = self._loop.run_until_complete(asyncio.start_server(self._accept, "127.0.0.1", 0))
+            self.port = server.sockets[0].getsockname()[1]
+            self._ready.set()
+            self._loop.run_forever()
+            server.close()
+            self._cut_all()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        finally:
+            self._ready.set()
+            self._loop.close()
+
+    def _stop(self) -> None:
+        self._loop.stop()
+
+    def _cut_all(self) -> None:
+        for connection in list(self._connections):
+            connection.cut()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._number += 1
+        number = self._number
+        try:
+            there = await asyncio.open_connection(*self._target)
+        except OSError:
+            _reset(writer)
+            return
+        connection = _Connection(self, number, (reader, writer), there)
+        self._connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self._connections.discard(connection)
+
+    def random(self, number: int, direction: Direction) -> random.Random:
+        """What decides over one direction of a connection."""
+        return random.Random(f"{self._seed}:{number}:{direction}")
+
+
+_Side = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class _Connection:
+    """One client's connection, and the one to the server that serves it."""
+
+    def __init__(self, proxy: FaultyProxy, number: int, client: _Side, server: _Side) -> None:
+        self._proxy, self._number = proxy, number
+        self._client, self._server = client, server
+
+    async def run(self) -> None:
+        requests = self._pump("requests", self._client[0], self._server[1])
+        answers = self._pump("answers", self._server[0], self._client[1])
+        try:
+            await asyncio.gather(requests, answers)
+        except (OSError, _OverError):
+            self.cut()
+        finally:
+            for _, writer in (self._client, self._server):
+                writer.close()
+
+    def cut(self) -> None:
+        """Reset both sides."""
+        for _, writer in (self._client, self._server):
+            _reset(writer)
+
+    async def _pump(
+        self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Pass on what comes, with what happens to it, until the sender ends."""
+        rng = self._proxy.random(self._number, direction)
+        luck = rng.expovariate(1)
+        while data := await reader.read(_CHUNK):
+            while data:
+                faults = self._proxy.faults
+                weights = faults.weights(direction)
+                safe = int(luck * faults.every) if weights else len(data)
+                if safe >= len(data):
+                    luck -= len(data) / faults.every if weights else 0
+                    await _send(writer, data)
+                    break
+                await _send(writer, data[:safe])
+                luck = rng.expovariate(1)
+                kind: Kind = rng.choices(get_args(Kind), weights)[0]
+                data = await self._happen(kind, rng, faults, data[safe:], reader, writer)
+        if writer.can_write_eof():
+            writer.write_eof()
+
+    async def _happen(
+        self,
+        kind: Kind,
+        rng: random.Random,
+        faults: Faults,
+        data: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> bytes:
+        """Let something happen; what of `data` is still to be passed on."""
+        self._proxy.happened[kind] += 1
+        if kind == "stall":
+            await asyncio.sleep(faults.stall_s)
+        elif kind == "delay":
+            await asyncio.sleep(rng.uniform(0, faults.delay_s))
+        elif kind == "half-close":
+            writer.write_eof()
+            while await reader.read(_CHUNK):
+                pass
+            return b""
+        elif kind == "truncate":
+            await _send(writer, data[: rng.randrange(len(data))])
+            for _, each in (self._client, self._server):
+                each.close()
+            return b""
+        else:
+            raise _OverError
+        return data
+
+
+class _OverError(Exception):
+    """A connection is to be cut."""
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    if data and not writer.is_closing():
+        writer.write(data)
+        await writer.drain()
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End a connection by RST rather than in order, dropping what was not sent yet."""
+    connection = writer.get_extra_info("socket")
+    if connection is not None and connection.fileno() >= 0:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+    writer.transport.abort()
