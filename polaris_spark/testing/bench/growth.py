@@ -44,31 +44,33 @@ def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int, load
     """
     folder.mkdir(parents=True, exist_ok=True)
     for size in sizes:
-        _build(folder, size)
+        build(folder, size)
     taken: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
     for _ in range(rounds):
         for size in sizes:
-            taken[size].append(_run("commits", folder, size, calls))
+            taken[size].append(run("commits", folder, size, calls))
     figures = [_commit_time(sizes[0], size, taken, name) for size in sizes[1:] for name in ("mean", "median")]
     for size in sizes:
         figures += _commit_rows(size, taken[size])
     for size in sizes:
-        figures += _lookups(size, [_run("lookups", folder, size) for _ in range(rounds)])
+        figures += _lookups(size, [run("lookups", folder, size) for _ in range(rounds)])
     for mib in CACHES_MIB:
-        figures.append(_memory(sizes[-1], mib, _run("memory", folder, sizes[-1], mib, loads), loads))
-    figures.append(_ids([_run("ids", folder, sizes[0], IDS) for _ in range(rounds)]))
+        figures.append(_memory(sizes[-1], mib, run("memory", folder, sizes[-1], mib, loads), loads))
+    figures.append(_ids([run("ids", folder, sizes[0], IDS) for _ in range(rounds)]))
     return figures
 
 
-def _build(folder: Path, size: int) -> None:
+def build(folder: Path, size: int) -> None:
+    """Have a catalog of this size in a folder."""
     if not (folder / f"{size}.built").exists():
         for left in folder.glob(f"{size}.db*"):
             left.unlink()
-        _run("build", folder, size)
+        run("build", folder, size)
         (folder / f"{size}.built").touch()
 
 
-def _run(what: str, folder: Path, size: int, *arguments: int) -> dict[str, float]:
+def run(what: str, folder: Path, size: int, *arguments: int) -> dict[str, float]:
+    """What a process of its own measures at a catalog that was built."""
     store = f"sqlite://{folder.absolute()}/{size}.db"
     command = [sys.executable, "-m", __name__, what, store, str(size), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -125,19 +127,20 @@ def _ids(taken: Sequence[dict[str, float]]) -> Figure:
 # What runs in the processes.
 
 
-def _open(store: str, **properties: Any) -> Any:
+def opened(store: str, **properties: Any) -> Any:
+    """A catalog that was built, opened as servers and the bridge do."""
     import polaris_spark
     from polaris_spark.store.cache import collect_seldom
 
     session = polaris_spark.connect(
         store=store, warehouse=WAREHOUSE, catalog="bench", metadata_files="never", **properties
     )
-    collect_seldom()  # as a server and the bridge do
+    collect_seldom()
     return session
 
 
 def _build_here(store: str, size: int) -> dict[str, float]:
-    with _open(store) as session:
+    with opened(store) as session:
         return {"seconds": populate(session, tables=size, namespaces=namespaces_for(size))}
 
 
@@ -149,7 +152,7 @@ def _table_path(size: int, number: int) -> str:
 def commits(store: str, size: int, calls: int) -> dict[str, float]:
     """Property commits to random tables, spills included: times in microseconds, rows and bytes written."""
     chance, times, sizes, rows, trips = random.Random(_SEED), [], [], [], []
-    with _open(store) as session, counted(session.connection.backend) as traffic:
+    with opened(store) as session, counted(session.connection.backend) as traffic:
         for number in range(WARM_UP + calls):
             path = _table_path(size, chance.randrange(size))
             update = {"action": "set-properties", "updates": {"round": f"{time.time_ns()}"}}
@@ -186,7 +189,7 @@ def lookups(store: str, size: int) -> dict[str, float]:
     numbers = [chance.randrange(size) for _ in range(WORKING_SET)]
     keys = [table_key(name_of(number, size, namespaces_for(size))) for number in numbers]
     paths = [_table_path(size, number) for number in numbers]
-    with _open(store) as session, counted(session.connection.backend) as traffic:
+    with opened(store) as session, counted(session.connection.backend) as traffic:
         catalog, cold = session.catalog, []
         root = catalog.head().index(NAMES)
         for key in keys:
@@ -199,7 +202,7 @@ def lookups(store: str, size: int) -> dict[str, float]:
             find(catalog.view(), key)
             session.request("HEAD", path)
         height = catalog.head().commit.index_roots[catalog.head().commit.index_names.index(NAMES)].height
-    with _open(store) as session:
+    with opened(store) as session:
         catalog = session.catalog
         for key, path in zip(keys, paths, strict=True):
             find(catalog.view(), key)
@@ -214,7 +217,7 @@ def memory(store: str, size: int, mib: int, loads: int) -> dict[str, float]:
     from polaris_spark.store.cache import process_cache
 
     chance = random.Random(_SEED)
-    with _open(store, cache_bytes=f"{mib} MiB") as session:
+    with opened(store, cache_bytes=f"{mib} MiB") as session:
         session.request("GET", _table_path(size, 0))
         before = _resident()
         for namespace in range(namespaces_for(size)):
@@ -247,12 +250,19 @@ def _status(name: str) -> int:
 
 def ids(store: str, _size: int, batch: int) -> dict[str, float]:
     """Ids that one process takes in batches, per second."""
-    with _open(store) as session:
+    with opened(store) as session:
         generator = session.catalog.references.ids
         generator.next_id()
         begun = time.perf_counter()
         made = sum(len(generator.next_ids(batch)) for _ in range(20))
         return {"per_second": made / (time.perf_counter() - begun)}
+
+
+def rows(store: str, size: int) -> dict[str, float]:
+    """How many rows there are and how long reading them takes."""
+    from polaris_spark.testing.bench import capacity_checks
+
+    return capacity_checks.rows(store, size)
 
 
 _PROGRAMS: dict[str, Callable[..., dict[str, float]]] = {
@@ -261,6 +271,7 @@ _PROGRAMS: dict[str, Callable[..., dict[str, float]]] = {
     "lookups": lookups,
     "memory": memory,
     "ids": ids,
+    "rows": rows,
 }
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from polaris_spark.testing.bench import (
     adapter,
     bridge,
+    capacity_checks,
     commits,
     contention,
     growth,
@@ -71,6 +72,12 @@ PARTS: dict[str, Part] = {
         "a catalog of a thousand tables and one of a million",
         lambda folder, of: growth.measure(
             folder, sizes=of.sizes, rounds=of.rounds, calls=5 * of.calls, loads=150 * of.calls
+        ),
+    ),
+    "capacity": Part(
+        "the capacity model beside measurements at the sizes of the part growth",
+        lambda folder, of: capacity_checks.measure(
+            folder, sizes=of.sizes, rounds=of.rounds, calls=5 * of.calls
         ),
     ),
     "bridge": Part(
