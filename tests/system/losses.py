@@ -10,6 +10,7 @@ from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, Referenc
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import Clock, ManualClock
 from polaris_spark.commits.change import Operation
+from polaris_spark.commits.log import commits, entries
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import Snapshot
@@ -24,7 +25,7 @@ from polaris_spark.system.recovery.carrying_out import Recovered, Recovery
 from polaris_spark.system.recovery.plan import plan
 from polaris_spark.system.recovery.survey import Found, Survey
 from polaris_spark.system.registry import ROOT, References
-from tests.commits.support import Add, Box, references
+from tests.commits.support import Add, Box, number, references
 
 REALM = "r"
 MAIN, DEV, OTHER = "cat/1/heads/main", "cat/1/heads/dev", "cat/2/heads/main"
@@ -228,3 +229,24 @@ def live(backend: MemoryBackend, clock: Clock) -> list[str]:
                 continue
             names.append(registered.name)
     return names
+
+
+def row_of(backend: MemoryBackend, name: str = MAIN) -> str:
+    """The newest row of a reference."""
+    return max(row for row in backend._tables.references["r"] if row.startswith(f"{name}@"))
+
+
+def check_sound(backend: MemoryBackend, history: History) -> None:
+    """Everything is complete, can be read back to the floor, and changes go on."""
+    assert all(found.complete for found in survey(backend).values())
+    references = process(backend, history.clock)
+    for name in live(backend, history.clock):
+        committer = references.root if name == ROOT else references.open(name)
+        head = committer.read().head
+        assert [c.number for _, c in commits(references.store, head)] == list(
+            range(head.number, head.floor_number - 1, -1)
+        )
+        list(entries(references.store, head))
+        before = number(committer, "after")
+        committer.commit(Add("after"))
+        assert number(committer, "after") == before + 1
