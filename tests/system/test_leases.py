@@ -10,7 +10,8 @@ from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import ClockError, TryAgainError
 from polaris_spark.ids import IdGenerator, IdParts, pack
-from polaris_spark.system.leases import BEHIND_MS, LEASE_MS, NodeLeases, reset_clock
+from polaris_spark.system.leases import BEHIND_MS, LEASE_MS, NodeLeases, reset_clock, start_over
+from polaris_spark.system.stores import SYSTEM_REALM
 
 _numbers = count()
 
@@ -146,3 +147,32 @@ def test_a_lease_by_a_clock_far_ahead_is_repaired_by_resetting(
         NodeLeases(backend, clock, nodes=1).acquire(0)
     reset_clock(backend, clock)
     assert IdGenerator(NodeLeases(backend, clock, nodes=1), clock).next_id() > from_future
+
+
+def test_after_starting_over_a_lease_whose_record_came_back_cannot_be_renewed(
+    backend: MemoryBackend, clock: ManualClock
+) -> None:
+    leases = NodeLeases(backend, clock, nodes=1)
+    first = leases.acquire(0)
+    came_back = dict(backend._tables.references[SYSTEM_REALM])
+    clock.advance(LEASE_MS)
+    second = leases.acquire(0)
+    backend._tables.references[SYSTEM_REALM].update(came_back)
+    floor = start_over(backend, clock, 0)
+    assert floor >= second.end_ms
+    assert leases.renew(first) is None
+    assert leases.renew(second) is None
+    assert leases.acquire(0).start_ms == floor
+
+
+def test_starting_over_reaches_beyond_what_is_left_of_ids_and_leases(
+    backend: MemoryBackend, clock: ManualClock
+) -> None:
+    ahead = clock.now_ms() + 5 * LEASE_MS
+    assert start_over(backend, clock, pack(IdParts(ahead, 0, 0))) == ahead + LEASE_MS + BEHIND_MS
+    lease = NodeLeases(backend, clock, nodes=2).acquire(0)
+    assert lease.start_ms == ahead + LEASE_MS + BEHIND_MS
+    del backend._tables.references[SYSTEM_REALM]["clock"]
+    assert start_over(backend, clock, 0) > lease.end_ms
+    reset_clock(backend, clock)
+    assert NodeLeases(backend, clock, nodes=2).acquire(0).start_ms > lease.end_ms

@@ -82,7 +82,7 @@ def _head(found: Found) -> Head:
     recent = [
         RecentHead(state.known.time, state.known.number, state.known.id)
         for state in found.heads
-        if state.complete and floor_number <= state.known.number < target.number
+        if floor_number <= state.known.number < target.number
     ]
     return Head(
         target.id,
