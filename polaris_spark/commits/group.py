@@ -266,8 +266,12 @@ class Group:
     def _finish(self, leader: Pending, batch: Batch) -> None:
         with self._guard:
             self._end(batch)
+            batch.progress = None
             for pending in batch.pendings:
-                pending.done = True
+                pending.done, pending.batch = (
+                    True,
+                    None,
+                )  # no cycle is left that only the collector could free
             followers = [pending for pending in batch.pendings if pending is not leader]
         for pending in followers:
             pending.turn.set()

@@ -128,8 +128,8 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 def collect_seldom() -> None:
     """Have Python look for cycles less often, in a process that does nothing but serve catalogs.
 
-    The cache holds very many small objects that live long and have no cycles; looking through them again and again
-    takes a fifth of a commit's time.
+    Modules, shards and whatever else lives long have no cycles to be found; looking through them again and again takes
+    time from requests.
     """
     gc.collect()
     gc.freeze()

@@ -51,8 +51,10 @@ def check_all(draft: TableDraft, requirements: Sequence[Json]) -> None:
 
 def is_create(requirements: Sequence[Json]) -> bool:
     """Whether a commit creates its table."""
-    objects = [as_object(requirement, "update requirement") for requirement in requirements]
-    return any(requirement.get("type") == "assert-create" for requirement in objects)
+    found = False
+    for requirement in requirements:
+        found |= as_object(requirement, "update requirement").get("type") == "assert-create"
+    return found
 
 
 def failed(message: str) -> CommitFailedError:
