@@ -19,13 +19,20 @@ import msgspec
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.amending import amend_row
-from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.change import Change, Operation, PrepareAgain
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.publishing import encode_head, read_head
+from polaris_spark.commits.retry import backoff_ms
 from polaris_spark.commits.rows import Commit, Head, LogEntry
 from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import Snapshot, State
-from polaris_spark.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, ReferenceGoneError
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    OutcomeUnknownError,
+    ReferenceGoneError,
+    TryAgainError,
+)
 from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Entry, Index
 from polaris_spark.store.objects import ObjectStore
@@ -95,7 +102,7 @@ class References:
         self.ids = ids
         self._settings = settings
         self._files = files
-        self._rng = rng
+        self._rng = rng or random.Random()
         self._open: dict[str, Committer] = {}
         self._guard = threading.Lock()
         self.root = self._committer(ROOT)
@@ -175,7 +182,7 @@ class References:
             AlreadyExistsError: the name is live.
         """
         registered = self.root.commit(_Create(name, operation, source, self))
-        self._complete(registered)
+        self._afterwards(name, lambda: self._complete_unless_dropped(registered))
         return registered
 
     def drop(self, name: str, operation: Operation) -> Registered:
@@ -188,7 +195,7 @@ class References:
         if (
             registered.registration.state == "dropped"
         ):  # else sent again after the name came back; that row lives
-            self._seal(registered)
+            self._afterwards(name, lambda: self._seal(registered))
         self.forget(name)
         return registered
 
@@ -199,9 +206,33 @@ class References:
             NotFoundError: no such dropped reference.
         """
         registered = self.root.commit(_Undrop(name, operation, self))
-        self._complete(registered)
+        self._afterwards(name, lambda: self._complete_unless_dropped(registered))
         self.forget(name)
         return registered
+
+    def _afterwards(self, name: str, once: Callable[[], None]) -> None:
+        """Do what follows a registry commit, which is done by now whatever the database says next.
+
+        Raises:
+            OutcomeUnknownError: the deadline passed; the same operation id will tell.
+        """
+        started = self.clock.monotonic_ms()
+        attempt = 0
+        while True:
+            try:
+                return once()
+            except (TryAgainError, OutcomeUnknownError) as error:
+                age = self.clock.monotonic_ms() - started
+                if age > self._settings.deadline_ms:
+                    raise OutcomeUnknownError(
+                        f"the registry has the change of reference {name!r}, its row may not: {error}"
+                    ) from error
+            attempt += 1
+            self.clock.sleep_ms(backoff_ms(attempt, age, self._rng))
+
+    def _complete_unless_dropped(self, registered: Registered) -> None:
+        with contextlib.suppress(ReferenceGoneError):  # it did live; what others did then is another matter
+            self._complete(registered)
 
     def _complete(self, registered: Registered) -> None:
         """Insert the row of a live registration unless it is there already.
@@ -355,13 +386,18 @@ class _Drop(_RegistryChange):
 class _Undrop(_RegistryChange):
     action = "undrop-reference"
 
-    def prepare(self, view: State) -> tuple[int, Head]:
-        return self.clock.now_ms(), self.references.sealed_head(self._dropped(view))
+    def prepare(self, view: State) -> tuple[int, Head | None]:
+        # Sent again after it was done, it finds nothing dropped here, and its answer in the log: `apply` judges.
+        found = self.found(view)
+        dropped = found is not None and found.registration.state == "dropped"
+        return self.clock.now_ms(), self.references.sealed_head(found) if found and dropped else None
 
     def apply(self, state: State, prepared: object) -> Registered:
         assert isinstance(prepared, tuple)
         now, head = prepared
-        self._dropped(state)
+        self._refuse_undropped(state)
+        if head is None:
+            raise PrepareAgain
         registration = Registration(
             state.new_id(),
             "live",
@@ -374,8 +410,7 @@ class _Undrop(_RegistryChange):
         )
         return self.record(state, Registered(self.name, head.commit, registration), now)
 
-    def _dropped(self, state: State) -> Registered:
+    def _refuse_undropped(self, state: State) -> None:
         found = self.found(state)
         if found is None or found.registration.state != "dropped":
             raise NotFoundError(f"there is no dropped reference {self.name!r}")
-        return found

@@ -1,0 +1,418 @@
+"""A backend that fails as databases and networks fail, by a seeded schedule: for tests of whatever uses a backend.
+
+    network = Network(open_backend("memory:"), clock)
+    backend = FaultyBackend(network, Seeded(Random(7), Rates(unheard=0.05, late=0.02)), clock)
+
+Wrap once for each process that a test plays; all wrappers of one database share its `Network`, where writes that were
+reported as unknown may still be on their way. Everything that a wrapped operation may do is within the contract of
+`polaris_spark.backends.base`: code that follows the contract survives it.
+
+| fault | the caller sees | the database |
+| --- | --- | --- |
+| `busy` | `TryAgainError` | unchanged |
+| `lost` | `OutcomeUnknownError` | unchanged: the request never arrived |
+| `unheard` | `OutcomeUnknownError` | changed: the answer was lost |
+| `late` | `OutcomeUnknownError` | changes later, after whatever others did meanwhile |
+| `partial` | `OutcomeUnknownError` | some rows of a batch are written or deleted; else as `lost` |
+| `stale` | rows missing | a read of objects may miss those whose write nobody has seen acknowledged |
+| `dies before`, `dies after` | `ProcessDied` | unchanged, or changed: this process asks nothing any more |
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, Protocol, TypeVar
+
+from polaris_spark.backends.base import (
+    Backend,
+    Conflict,
+    ObjectKey,
+    ObjectRow,
+    ReferenceRow,
+    Split,
+    Swapped,
+    Table,
+)
+from polaris_spark.clock import Clock, SystemClock
+from polaris_spark.errors import OutcomeUnknownError, StateError, TryAgainError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+R = TypeVar("R", ObjectKey, ObjectRow)
+
+Kind = Literal["", "busy", "lost", "unheard", "late", "partial", "stale", "dies before", "dies after"]
+
+
+class ProcessDied(BaseException):  # noqa: N818  # nothing that a caller may handle, as with SystemExit
+    """The process that this backend belongs to is no more; raised by the operation in which it died and by all later
+    ones."""
+
+
+class Fault(NamedTuple):
+    """What befalls one operation. Times are milliseconds."""
+
+    kind: Kind = ""
+    """Empty: nothing goes wrong."""
+    before_ms: float = 0.0
+    """How long the request takes to the database."""
+    after_ms: float = 0.0
+    """How long the answer takes back."""
+    late_ms: float = 0.0
+    """`late`: how much later than its request it takes effect."""
+    draw: int = 0
+    """`partial`, `stale`: the seed of the choice of rows."""
+
+
+class Schedule(Protocol):
+    """Decides what befalls the operations of one process, in their order. Thread-safe."""
+
+    def next(self, operation: str) -> Fault:
+        """The fault of the next operation, named as the method of `Backend`."""
+        ...
+
+
+class Rates(NamedTuple):
+    """How likely each fault is in one operation (0 to 1), and how long things take (milliseconds)."""
+
+    busy: float = 0.0
+    lost: float = 0.0
+    unheard: float = 0.0
+    late: float = 0.0
+    partial: float = 0.0
+    stale: float = 0.0
+    death: float = 0.0
+    stall: float = 0.0
+    """That the process stands still for `stall_ms`, before or after the effect."""
+    delay_ms: float = 0.0
+    """Each way takes from 0 to twice this."""
+    late_ms: tuple[float, float] = (1.0, 2_000.0)
+    stall_ms: tuple[float, float] = (10_000.0, 600_000.0)
+
+
+_KINDS: tuple[Kind, ...] = ("busy", "lost", "unheard", "late", "partial", "stale")
+
+
+class Seeded:
+    """A schedule by chance that is the same for the same seed and the same operations."""
+
+    def __init__(self, rng: Random, rates: Rates, by_operation: Mapping[str, Rates] | None = None) -> None:
+        """
+        Args:
+            rng: seeded by whoever wants to replay.
+            rates: of every operation that `by_operation` does not name.
+        """
+        self._rng = rng
+        self._rates = rates
+        self._by_operation = dict(by_operation or {})
+        self._guard = threading.Lock()
+
+    def next(self, operation: str) -> Fault:
+        rates = self._by_operation.get(operation, self._rates)
+        with self._guard:
+            rng = self._rng
+            random = rng.random
+            before, after = 2 * rates.delay_ms * random(), 2 * rates.delay_ms * random()
+            if rates.stall and random() < rates.stall:
+                stalled = rng.uniform(*rates.stall_ms)
+                before, after = (before + stalled, after) if random() < 0.5 else (before, after + stalled)
+            if rates.death and random() < rates.death:
+                return Fault("dies before" if random() < 0.5 else "dies after", before, after)
+            chance = random()
+            for kind in _KINDS:
+                chance -= getattr(rates, kind)
+                if chance < 0:
+                    return Fault(kind, before, after, rng.uniform(*rates.late_ms), rng.getrandbits(32))
+            return Fault("", before, after)
+
+
+class Listed:
+    """A schedule that was written down: one fault for each operation in turn, then none."""
+
+    def __init__(self, faults: Sequence[Fault | Kind], *, operations: Collection[str] = ()) -> None:
+        """
+        Args:
+            operations: those that take a fault from the list; empty: all.
+        """
+        self._faults = [fault if isinstance(fault, Fault) else Fault(fault) for fault in faults]
+        self._operations = frozenset(operations)
+        self._guard = threading.Lock()
+
+    def next(self, operation: str) -> Fault:
+        with self._guard:
+            counts = not self._operations or operation in self._operations
+            return self._faults.pop(0) if counts and self._faults else Fault()
+
+
+class Network:
+    """One database and what is on its way to it, shared by the wrappers of all processes."""
+
+    def __init__(self, inner: Backend, clock: Clock | None = None, *, stale: bool = False) -> None:
+        """
+        Args:
+            inner: the database, without faults.
+            clock: the time by which late writes arrive.
+            stale: whether objects whose write was not acknowledged are kept track of, for the fault `stale`; costs
+                a read for each write.
+        """
+        self.inner = inner
+        self._clock = clock or SystemClock()
+        self._stale = stale
+        self._late: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = count()
+        self._unseen: set[tuple[str, ObjectKey]] = set()
+        self._guard = threading.RLock()
+
+    def later(self, delay_ms: float, effect: Callable[[], object]) -> None:
+        """Let `effect` take place after `delay_ms` milliseconds, whatever becomes of who sent it."""
+        with self._guard:
+            heapq.heappush(self._late, (self._clock.monotonic_ms() + delay_ms, next(self._numbers), effect))
+
+    def settle(self, *, everything: bool = False) -> None:
+        """Let late writes whose time has come take place, in the order of their times.
+
+        Args:
+            everything: those whose time has not come as well.
+        """
+        while self._late:
+            with self._guard:
+                if not self._late or (not everything and self._late[0][0] > self._clock.monotonic_ms()):
+                    return
+                _, _, effect = heapq.heappop(self._late)
+                effect()
+
+    def write(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        """Write rows that nobody has seen acknowledged yet."""
+        if self._stale:
+            keys = [ObjectKey(row.id, row.part) for row in rows]
+            with self._guard:
+                present = self.inner.read_objects(realm, keys)
+                self._unseen.update([(realm, key) for key in keys if key not in present])
+        self.inner.write_objects(realm, rows)
+
+    def acknowledged(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        """Note that the writer of these rows was told that they are there: every reader finds them now."""
+        if self._stale:
+            self._unseen.difference_update([(realm, ObjectKey(row.id, row.part)) for row in rows])
+
+    def unseen(self, realm: str, keys: Collection[ObjectKey]) -> list[ObjectKey]:
+        """Those of `keys` that a reader may miss."""
+        return [key for key in keys if (realm, key) in self._unseen]
+
+
+class FaultyBackend(Backend):
+    """One process's view of a database through a network that fails. Thread-safe."""
+
+    scope = "process"  # in each instance the scope of what it wraps
+
+    def __init__(
+        self,
+        network: Network,
+        schedule: Schedule,
+        clock: Clock | None = None,
+        *,
+        transactional: bool | None = None,
+        died: Callable[[], None] | None = None,
+        noted: Callable[[str, str, str, object], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            network: the database, shared with the wrappers of other processes.
+            schedule: what goes wrong.
+            clock: lets delays pass.
+            transactional: False hides `write_and_swap`; None: as the database has it.
+            died: called once when the schedule ends this process.
+            noted: told of each operation when it took effect or failed: its name, realm and subject, and the
+                outcome.
+        """
+        inner = network.inner
+        offered = inner.transactional if transactional is None else transactional and inner.transactional
+        # Class variables of the interface are here those of the database that is wrapped.
+        vars(self).update(scope=inner.scope, transactional=offered)
+        self._network = network
+        self._inner = inner
+        self._schedule = schedule
+        self._clock = clock or SystemClock()
+        self._died = died
+        self._noted = noted
+        self.dead = False
+        self._closed = False
+
+    def setup(self) -> None:
+        self._alive()
+        self._inner.setup()
+
+    def close(self) -> None:
+        """End this view of the database, which stays open for the others until its own `close`."""
+        self._closed = True
+
+    def die(self) -> NoReturn:
+        """End this process: what it wrote stays, what it had not sent is lost."""
+        if not self.dead:
+            self.dead = True
+            if self._died is not None:
+                self._died()
+        raise ProcessDied
+
+    def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        def read(missed: Collection[ObjectKey] = ()) -> dict[ObjectKey, bytes]:
+            found = self._inner.read_objects(realm, keys)
+            for key in missed:
+                found.pop(key, None)
+            return found
+
+        def read_some(fault: Fault) -> dict[ObjectKey, bytes]:
+            return read(_some(self._network.unseen(realm, keys), fault.draw))
+
+        return self._do("read_objects", realm, keys, read, stale=read_some)
+
+    def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        def write_some(fault: Fault) -> None:
+            self._network.write(realm, _some(rows, fault.draw))
+
+        self._do(
+            "write_objects",
+            realm,
+            rows,
+            lambda: self._network.write(realm, rows),
+            changes=True,
+            partial=write_some,
+        )
+        self._network.acknowledged(realm, rows)
+
+    def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
+        def delete_some(fault: Fault) -> None:
+            self._inner.delete_objects(realm, _some(list(keys), fault.draw))
+
+        def delete() -> None:
+            self._inner.delete_objects(realm, keys)
+
+        self._do("delete_objects", realm, keys, delete, changes=True, partial=delete_some)
+
+    def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
+        return self._do("read_reference", realm, name, lambda: self._inner.read_reference(realm, name))
+
+    def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
+        return self._do(
+            "insert_reference",
+            realm,
+            name,
+            lambda: self._inner.insert_reference(realm, name, new),
+            changes=True,
+        )
+
+    def swap_reference(
+        self, realm: str, name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        return self._do(
+            "swap_reference",
+            realm,
+            name,
+            lambda: self._inner.swap_reference(realm, name, expected_version, new),
+            changes=True,
+        )
+
+    def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
+        return self._do(
+            "delete_reference",
+            realm,
+            name,
+            lambda: self._inner.delete_reference(realm, name, expected_version),
+            changes=True,
+        )
+
+    def write_and_swap(
+        self, realm: str, rows: Sequence[ObjectRow], name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        if not self.transactional:
+            return super().write_and_swap(realm, rows, name, expected_version, new)
+        return self._do(
+            "write_and_swap",
+            realm,
+            name,
+            lambda: self._inner.write_and_swap(realm, rows, name, expected_version, new),
+            changes=True,
+        )
+
+    def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
+        self._alive()
+        return self._inner.splits(table, realms, n)
+
+    def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
+        self._alive()
+        self._network.settle()
+        return self._inner.scan(split)
+
+    def drop_realm(self, realm: str) -> bool:
+        self._alive()
+        return self._inner.drop_realm(realm)
+
+    def _do(
+        self,
+        operation: str,
+        realm: str,
+        subject: object,
+        effect: Callable[[], T],
+        *,
+        changes: bool = False,
+        partial: Callable[[Fault], None] | None = None,
+        stale: Callable[[Fault], T] | None = None,
+    ) -> T:
+        self._alive()
+        fault = self._schedule.next(operation)
+        kind = fault.kind
+        self._pause(fault.before_ms)
+        self._network.settle()
+        if kind == "dies before":
+            self._note(operation, realm, subject, kind)
+            self.die()
+        if kind in ("busy", "lost", "late", "partial"):
+            self._note(operation, realm, subject, kind)
+            if kind == "late" and changes:
+                self._network.later(fault.late_ms, effect)
+            elif kind == "partial" and partial is not None:
+                partial(fault)
+            self._pause(fault.after_ms)
+            if kind == "busy":
+                raise TryAgainError(f"injected: the database is too busy for {operation}")
+            raise OutcomeUnknownError(f"injected: no answer to {operation} ({kind})")
+        result = stale(fault) if kind == "stale" and stale is not None else effect()
+        self._note(operation, realm, subject, kind or result)
+        if kind == "dies after":
+            self.die()
+        self._pause(fault.after_ms)
+        if kind == "unheard":
+            raise OutcomeUnknownError(f"injected: no answer to {operation} (unheard)")
+        return result
+
+    def _note(self, operation: str, realm: str, subject: object, outcome: object) -> None:
+        if self._noted is not None:
+            self._noted(operation, realm, _subject(subject), outcome)
+
+    def _pause(self, ms: float) -> None:
+        if ms:
+            self._clock.sleep_ms(ms)
+            self._alive()
+
+    def _alive(self) -> None:
+        if self.dead:
+            raise ProcessDied
+        if self._closed:
+            raise StateError("this view of the database is closed")
+
+
+def _some(items: Sequence[R], draw: int) -> list[R]:
+    rng = Random(draw)
+    return [item for item in items if rng.random() < 0.5]
+
+
+def _subject(subject: object) -> str:
+    if isinstance(subject, str):
+        return subject
+    assert isinstance(subject, Collection)
+    return ",".join(str(key.id) for key in subject)

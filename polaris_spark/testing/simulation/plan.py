@@ -1,0 +1,104 @@
+"""What a seed stands for: how many processes, what goes wrong and how often, what clients do.
+
+Each plan has only some of the faults, some often and some seldom ("swarm testing", Groce et al., ISSTA 2012): what
+every plan had would hide what needs its absence.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+
+from polaris_spark.testing.faults import Rates
+
+SECOND = 1_000.0
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+
+
+class Plan(NamedTuple):
+    """One simulation. Times are milliseconds."""
+
+    seed: int
+    processes: int
+    threads: int
+    """In each process."""
+    transactional: bool
+    nodes: int
+    """Node numbers that the processes share."""
+    names: tuple[str, ...]
+    """Of references."""
+    keys: int
+    quota: int
+    """Bytes that an index keeps embedded."""
+    cache_bytes: int
+    gaps: tuple[float, ...]
+    """Between bursts of activity."""
+    actions: int
+    """Of each thread in a burst."""
+    think_ms: float
+    rates: Rates
+    skews: tuple[float, ...]
+    """How wrong clocks are and become, by chance."""
+    retention_ms: float
+    grace_ms: float
+    registry: float
+    """Share of actions that create, drop and undrop references."""
+    upkeep: float
+    """Share of actions that trim, fence and sweep."""
+    reads: float
+    restart_ms: float
+    row_grace_ms: float = 12 * HOUR
+    """After this a sweep deletes the rows of dropped references: longer than any insert is on its way."""
+    inserts: Rates | None = None
+    """Of inserting references, if not as of everything else."""
+
+
+def draw(seed: int, **changes: object) -> Plan:
+    """The plan of a seed, with some of it changed."""
+    rng = Random(seed)
+
+    def sometimes(likely: float, *values: float) -> float:
+        return rng.choice(values) if rng.random() < likely else 0.0
+
+    rates = Rates(
+        busy=sometimes(0.4, 0.01, 0.05),
+        lost=sometimes(0.5, 0.01, 0.03, 0.15),
+        unheard=sometimes(0.6, 0.01, 0.03, 0.15),
+        late=sometimes(0.5, 0.01, 0.03, 0.10),
+        partial=sometimes(0.4, 0.01, 0.05),
+        stale=sometimes(0.5, 0.2, 1.0),
+        death=sometimes(0.5, 0.001, 0.005),
+        stall=sometimes(0.5, 0.001, 0.004),
+        delay_ms=rng.choice((0.0, 1.0, 3.0, 3.0, 20.0)),
+        late_ms=(1.0, rng.choice((20.0, 2_000.0, 120_000.0))),
+        stall_ms=(MINUTE, rng.choice((5 * MINUTE, 5 * HOUR))),
+    )
+    skewed = rng.random() < 0.5
+    plan = Plan(
+        seed=seed,
+        processes=rng.choice((1, 2, 2, 3, 3, 4)),
+        threads=1,
+        transactional=rng.random() < 0.5,
+        nodes=rng.choice((5, 8, 16)),
+        names=("main", "branch", "other")[: rng.choice((1, 1, 2, 3))],
+        keys=rng.choice((3, 20, 120)),
+        quota=rng.choice((300, 1_000, 2_048)),
+        cache_bytes=rng.choice((0, 20_000, 2**20)),
+        gaps=tuple(
+            rng.choice((0.0, SECOND, MINUTE, 20 * MINUTE, 40 * MINUTE, 2 * HOUR, 7 * HOUR)) for _ in range(4)
+        ),
+        actions=rng.choice((4, 8)),
+        think_ms=rng.choice((0.0, 2.0, 10.0)),
+        rates=rates,
+        skews=(0.0, 20 * SECOND, -20 * SECOND, 50 * SECOND, -50 * SECOND, 70 * MINUTE, -3 * HOUR)
+        if skewed
+        else (0.0, 0.0, 5.0, -5.0),
+        retention_ms=rng.choice((MINUTE, 30 * MINUTE, 3 * HOUR)),
+        grace_ms=rng.choice((0.0, MINUTE, 30 * MINUTE, 3 * HOUR)),
+        registry=rng.choice((0.0, 0.1, 0.3)),
+        upkeep=rng.choice((0.0, 0.05, 0.15)),
+        reads=rng.choice((0.0, 0.1, 0.3)),
+        restart_ms=rng.choice((1.0, 100.0, MINUTE)),
+    )
+    return plan._replace(**changes)  # type: ignore[arg-type]  # whatever the caller changes
