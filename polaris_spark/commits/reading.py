@@ -24,7 +24,7 @@ class HeadReader:
         """The head as it is now: one read of the reference row, and of the commit if it has moved.
 
         Raises:
-            ReferenceGoneError: the row is missing.
+            ReferenceGoneError: the row is missing or sealed.
         """
         return self.adopt(self._store.backend.read_reference(self._store.realm, self._name))
 
@@ -36,7 +36,7 @@ class HeadReader:
         """The head that a row says.
 
         Raises:
-            ReferenceGoneError: there is no row.
+            ReferenceGoneError: there is no row, or it is sealed.
         """
         known = self._known
         if known is not None and row is not None and row.version == known.version:
@@ -46,6 +46,8 @@ class HeadReader:
                 f"reference {self._name!r} of realm {self._store.realm!r} does not exist"
             )
         head = read_head(row, self._name)
+        if head.sealed:  # its commits may have been swept by now
+            raise ReferenceGoneError(f"reference {self._name!r} was dropped")
         self._ids.observe(max(head.commit, head.fence))
         return self.advance(Snapshot(self._store, row.version, head, self._store.get(head.commit, Commit)))
 

@@ -263,6 +263,7 @@ class References:
             lambda head: msgspec.structs.replace(head, sealed=True),
             clock=self.clock,
             deadline_ms=self._settings.deadline_ms,
+            rng=self._rng,
         )
 
     def sealed_head(self, registered: Registered) -> Head:

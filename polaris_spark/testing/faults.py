@@ -49,7 +49,7 @@ R = TypeVar("R", ObjectKey, ObjectRow)
 Kind = Literal["", "busy", "lost", "unheard", "late", "partial", "stale", "dies before", "dies after"]
 
 
-class ProcessDied(BaseException):  # noqa: N818  # nothing that a caller may handle, as with SystemExit
+class ProcessDied(BaseException):  # nothing that a caller may handle, as with SystemExit
     """The process that this backend belongs to is no more; raised by the operation in which it died and by all later
     ones."""
 

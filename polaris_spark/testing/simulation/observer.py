@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -20,6 +20,8 @@ from polaris_spark.testing.simulation.changes import Box, decode_result
 from polaris_spark.testing.simulation.nodes import NodeWatch, TaskWatch
 from polaris_spark.testing.simulation.programs import DictView, Refused, State, Task
 from polaris_spark.testing.simulation.registry import Names, RegistryModel
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 REALM = "simulated"
 
@@ -223,7 +225,7 @@ class Observer:
 
     # Objects
 
-    def object(self, id: int, cls: type[msgspec.Struct]) -> msgspec.Struct:
+    def object(self, id: int, cls: type[S]) -> S:
         """An object as it is in the database."""
         value = objects.decode(self._row(id), str(id)).value
         assert isinstance(value, cls), f"object {id} is {value}"
@@ -261,7 +263,8 @@ class Observer:
         return strong
 
     def reachable(self) -> set[int]:
-        """Every object that the history of the registry, or of a reference in it, needs, from its floor to its head; missing ones are violations."""
+        """Every object that the history of the registry, or of a reference in it, needs, from floor to head; missing
+        ones are violations."""
         assert self._backend is not None
         pending: list[int] = []
         listed = {f"{name}@{found.generation:x}" for name, found in self.registry.names.items()}

@@ -78,7 +78,7 @@ def draw(seed: int, **changes: object) -> Plan:
     plan = Plan(
         seed=seed,
         processes=rng.choice((1, 2, 2, 3, 3, 4)),
-        threads=1,
+        threads=rng.choice((1, 1, 2, 3)),
         transactional=rng.random() < 0.5,
         nodes=rng.choice((5, 8, 16)),
         names=("main", "branch", "other")[: rng.choice((1, 1, 2, 3))],

@@ -42,23 +42,34 @@ def _task_problems(world: World, request: Request, task: Task, of_operation: lis
         if any(effect.tick > responded for effect in mine):
             yield "was acknowledged before it took effect"
         known = [effect for effect in of_operation if effect.tick <= responded]
-        if known:
-            if request.answer not in [effect.answer for effect in known]:
-                yield f"answered {request.answer}, not {known[0].answer}"
-        elif not _possible(world, request, task, "done", request.answer):
-            yield f"was acknowledged with {request.answer}, and never took effect"
+        if request.answer in [effect.answer for effect in known]:
+            return
+        if not _possible(world, request, task, "done", request.answer):
+            yield f"was acknowledged with {request.answer}, which took effect never; what did is {known}"
 
 
 def _possible(world: World, request: Request, task: Task, said: str, answer: int | None) -> bool:
     """Whether a task that left nothing behind could have had this outcome at some moment of its time."""
     for row in _rows(world, request.name):
+        done = _done_at(world, row, request.operation)
         for position in _during(row, request.invoked, request.responded):
+            if position.tick >= done:
+                break
             kind, expected, after = outcome(task, position.state)
             if kind != said:
                 continue
             if said == "refused" or (expected == answer and after == position.state):
                 return True
     return False
+
+
+def _done_at(world: World, row: RowHistory, operation: int) -> int:
+    """When an operation took effect in the history of a row; from then on it gives its answer again."""
+    if operation in world.observer.contents[row.first.commit].done:
+        return 0
+    tasks = world.observer.tasks
+    done = (one.tick for one in row.positions if one.request and tasks[one.request][0] == operation)
+    return next(done, NEVER)
 
 
 def _rows(world: World, name: str) -> list[RowHistory]:

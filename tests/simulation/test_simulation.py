@@ -1,0 +1,68 @@
+"""Many processes on one catalog, with faults, in simulated time: whatever happened, nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from polaris_spark.testing.simulation import simulate
+from polaris_spark.testing.simulation.__main__ import verdicts
+
+SEEDS = 300
+
+
+def test_what_clients_were_told_is_what_took_effect() -> None:
+    failed = {
+        verdict.plan.seed: verdict.violations[0]
+        for verdict in verdicts(range(SEEDS), 1)
+        if verdict.violations
+    }
+    assert not failed, "replay with: python -m polaris_spark.testing.simulation --trace --seed N"
+
+
+@pytest.mark.long
+def test_ten_thousand_seeds_are_clean(request: pytest.FixtureRequest) -> None:
+    if "long" not in request.config.option.markexpr:
+        pytest.skip("10,000 seeds take some minutes: `pytest -m long` runs them")
+    failed = {
+        verdict.plan.seed: verdict.violations[0]
+        for verdict in verdicts(range(10_000), os.cpu_count() or 1)
+        if verdict.violations
+    }
+    assert not failed, "replay with: python -m polaris_spark.testing.simulation --trace --seed N"
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_a_seed_replays_exactly_in_any_interpreter(seed: int) -> None:
+    program = (
+        f"from polaris_spark.testing.simulation import simulate; print(simulate({seed}, traced=True).digest)"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for hash_seed in ("0", "1", "4711")
+    }
+    assert digests == {simulate(seed, traced=True).digest}
+
+
+def test_the_seeds_have_every_kind_of_fault_and_outcome() -> None:
+    outcomes: set[str] = set()
+    kinds: set[object] = set()
+    deaths = deleted = 0
+    for seed in range(40):
+        verdict = simulate(seed, traced=True)
+        outcomes.update(verdict.requests)
+        kinds.update(line[-1] for line in verdict.trace if isinstance(line[-1], str))
+        deaths, deleted = deaths + verdict.deaths, deleted + verdict.deleted
+    assert outcomes >= {"done", "refused", "unknown", "again", "gone", "forgotten", "died"}
+    assert kinds >= {"busy", "lost", "unheard", "late", "partial", "stale", "dies before", "dies after"}
+    assert deaths > 0
+    assert deleted > 0
