@@ -14,7 +14,7 @@ from polaris_spark.commits.reading import HeadReader
 from polaris_spark.commits.retry import Turns, backoff_ms
 from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import Snapshot
-from polaris_spark.errors import OutcomeUnknownError, TryAgainError
+from polaris_spark.errors import CorruptionError, OutcomeUnknownError, TryAgainError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
 
@@ -134,7 +134,8 @@ class Attempts:
         if not applied.effects:
             run.settled = True
             return None
-        return self._ready(batch, run, self._built(applied))
+        publication = self._built_unless_swept(run, applied)
+        return None if publication is None else self._ready(batch, run, publication)
 
     def _foreseen(self, batch: Batch, run: _Run) -> Publication | None:
         """While the batch before is written, compute on what it will leave, if it succeeds.
@@ -154,8 +155,9 @@ class Attempts:
         if not run.files.write(applied.pendings):
             run.applied = None
             return None
-        publication = self._built(applied)
-        publication.write_rows()
+        publication = self._built_unless_swept(run, applied)
+        if publication is not None:
+            publication.write_rows()
         return publication
 
     def _await_turn(self, batch: Batch, run: _Run, deadline: float) -> bool:
@@ -191,6 +193,16 @@ class Attempts:
     def _built(self, applied: Applied) -> Publication:
         built = self._builder.build(applied)
         return Publication(self._store, self._name, applied.base, built.snapshot, built.objects)
+
+    def _built_unless_swept(self, run: _Run, applied: Applied) -> Publication | None:
+        """The commit; None if rows of the head that this process knew were swept, which is not the newest then."""
+        try:
+            return self._built(applied)
+        except CorruptionError:
+            if applied.base is run.fresh or self._heads.read() is applied.base:
+                raise
+            run.applied = None
+            return None
 
     def _ready(self, batch: Batch, run: _Run, publication: Publication) -> Publication:
         """Let the next batch compute while this one is written, unless others are likely to come first."""
