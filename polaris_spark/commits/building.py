@@ -11,7 +11,7 @@ from polaris_spark.commits.applying import Applied
 from polaris_spark.commits.heads import thin
 from polaris_spark.commits.rows import Commit, Entries, RecentHead, child_pointers
 from polaris_spark.commits.settings import OPERATIONS, CommitSettings
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.state import Snapshot, StoredObjects
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import new_version
@@ -43,6 +43,8 @@ class Builder:
         objects.append((applied.entries_id, Entries(tuple(applied.entries))))
         roots = dict(zip(base.commit.index_names, base.commit.index_roots, strict=True))
         forgotten = base.commit.operations_floor
+        indexes = {}
+        read = StoredObjects(self._store).read_shards
         for name, index in applied.state.indexes.items():
             quota = self._settings.quotas.get(name, self._settings.default_quota)
             floor = None
@@ -50,6 +52,7 @@ class Builder:
                 oldest = max(0, time - self._settings.operation_lifetime_ms)
                 floor, forgotten = oldest.to_bytes(6, "big"), max(forgotten, oldest)
             roots[name], shards = index.freeze(quota, self._ids.next_id, floor=floor)
+            indexes[name] = index.reopened(roots[name], read)
             objects += shards
         parents, skips = child_pointers(base.head.number, base.head.commit, base.commit)
         number, id = base.head.number + 1, self._ids.next_id()
@@ -67,4 +70,4 @@ class Builder:
         objects.append((id, commit))
         recent = thin(base.head.recent, RecentHead(time, number, id))
         head = msgspec.structs.replace(base.head, commit=id, number=number, time=time, recent=recent)
-        return Built(Snapshot(self._store, new_version(), head, commit, ours=True), objects)
+        return Built(Snapshot(self._store, new_version(), head, commit, ours=True, indexes=indexes), objects)

@@ -71,18 +71,26 @@ class Snapshot:
     """One commit of a reference, opened for reading. Indexes are opened on first use and shared by all readers."""
 
     def __init__(
-        self, store: ObjectStore, version: bytes, head: Head, commit: Commit, *, ours: bool = False
+        self,
+        store: ObjectStore,
+        version: bytes,
+        head: Head,
+        commit: Commit,
+        *,
+        ours: bool = False,
+        indexes: dict[str, Index] | None = None,
     ) -> None:
         """
         Args:
             ours: whether this process made it, and maybe has not written it yet.
+            indexes: those that are open already.
         """
         self.ours = ours
         self.store = store
         self.version = version
         self.head = head
         self.commit = commit
-        self._indexes: dict[str, Index] = {}
+        self._indexes = {} if indexes is None else indexes
 
     def index(self, name: str) -> Index:
         """An index of this commit; not to be changed (copy it first)."""

@@ -71,6 +71,15 @@ class Index:
         copy._sorted = copy._undo = None
         return copy
 
+    def reopened(self, root: IndexRoot, read: ShardReader) -> Index:
+        """The index of a root that `freeze` gave, as `Index(root, read)` would be; unless changes spilled, what the
+        root embeds need not be unpacked, because it is at hand here."""
+        if root.shard != self._root.shard or len(root.keys) != len(self._pending):
+            return Index(root, read, self._settings)
+        copy = self.copy(read)
+        copy._root, copy._changed = root, False
+        return copy
+
     def get(self, key: bytes) -> Entry | None:
         """The entry of a key, or None."""
         change = self._pending.get(key)
@@ -236,7 +245,8 @@ def _rooted(tree: IndexRoot, pending: dict[bytes, Pending]) -> IndexRoot:
     """The tree of a root with an embedded part in the order of `pending`."""
     if not pending:
         return IndexRoot(tree.shard, tree.height, tree.count)
-    _, pointers, values = zip(*pending.values(), strict=True)
+    changes = pending.values()
+    pointers, values = tuple([change[1] for change in changes]), tuple([change[2] for change in changes])
     return IndexRoot(tree.shard, tree.height, tree.count, tuple(pending), pointers, values)
 
 

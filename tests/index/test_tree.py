@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import islice
 
 import msgspec
@@ -236,6 +237,27 @@ def test_a_copy_and_its_original_are_independent(shelf: Shelf) -> None:
     assert [key for key, _ in index.range()] == [b"b"]
     with pytest.raises(InputError):
         copy.rollback(0)
+
+
+@pytest.mark.parametrize("start", [0, 400])
+def test_a_reopened_index_is_the_one_that_its_root_describes(shelf: Shelf, start: int) -> None:
+    rng = random.Random(7)
+    root, spills = shelf.root_of(numbered(range(start))), 0
+    index = Index(root, shelf.read, TINY)
+    for _ in range(60):
+        for key, entry in numbered(rng.sample(range(500), 4), tag=rng.randrange(9)).items():
+            token = index.savepoint()
+            index.put(key, entry) if rng.random() < 0.7 else index.remove(key)
+            if rng.random() < 0.2:
+                index.rollback(token)
+        root, shards = index.freeze(800, shelf.new_id)
+        spills += bool(shards)
+        shelf.rows.update({id: objects.encode(shard) for id, shard in shards})
+        index, unpacked = index.reopened(root, shelf.read), Index(root, shelf.read, TINY)
+        assert list(index.range()) == list(unpacked.range())
+        assert index.embedded_bytes == unpacked.embedded_bytes
+        assert index.freeze(1 << 20, shelf.new_id) == unpacked.freeze(1 << 20, shelf.new_id) == (root, [])
+    assert 0 < spills < 60
 
 
 def test_removing_from_an_empty_tree_leaves_no_trace(shelf: Shelf) -> None:
