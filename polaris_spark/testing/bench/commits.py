@@ -81,11 +81,12 @@ _round = count()
 
 
 def rate(catalog: Measured, case: Case, seconds: float) -> Rate:
-    """Property commits of several threads to one new table, or to a new one each."""
+    """Property commits of several threads to new tables, after a quarter of the time to warm up."""
     run = next(_round)
     handles = [catalog.create(f"table_{run}_{n}") for n in range(case.tables)]
-    return run_for(
-        case.threads,
-        seconds,
-        lambda thread, n: catalog.set_property(handles[thread % len(handles)], f"{run}-{thread}-{n}"),
-    )
+
+    def commit(thread: int, number: int) -> None:
+        catalog.set_property(handles[thread % len(handles)], f"{run}-{thread}-{number}")
+
+    run_for(case.threads, seconds / 4, commit)
+    return run_for(case.threads, seconds, commit)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from polaris_spark.testing.bench import smallest, swaps
 from polaris_spark.testing.bench.catalogs import Ours
-from polaris_spark.testing.bench.findings import Durability, Finding
+from polaris_spark.testing.bench.databases import durability
+from polaris_spark.testing.bench.findings import Finding
 from polaris_spark.testing.bench.measuring import Figure, Rate, Sample, compare, growth, in_turns, run_for
 from polaris_spark.testing.bench.processes import run_processes
 from polaris_spark.testing.postgresql import PostgreSQL
@@ -39,19 +40,9 @@ def measure(folder: Path, *, rounds: int, seconds: float) -> list[Finding]:
             _smallest(server.uri, rounds, seconds),
             *_processes(place, rounds, seconds),
             *_fairness(place, rounds, seconds),
-            Durability("all on PostgreSQL", server_durability(server.uri)),
+            durability(server),
         ]
     return figures
-
-
-def server_durability(uri: str) -> str:
-    """What the server is set to, asked of itself."""
-    import psycopg
-
-    with psycopg.connect(uri) as connection:
-        names = ("fsync", "synchronous_commit", "full_page_writes")
-        found = {name: connection.execute(f"SHOW {name}").fetchone() for name in names}
-    return ", ".join(f"{name}={row[0]}" for name, row in found.items() if row) + " (the server's defaults)"
 
 
 def _smallest(uri: str, rounds: int, seconds: float) -> Figure:

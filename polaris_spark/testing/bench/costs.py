@@ -63,18 +63,27 @@ def ours(folder: Path, metadata_files: str) -> dict[str, str]:
     }
 
 
-def jdbc_catalog(folder: Path, postgresql_port: int | None = None) -> dict[str, str]:
-    """Properties of a new `JdbcCatalog`, on SQLite unless a server's port is given."""
+def jdbc_catalog(folder: Path, uri: str | None = None) -> dict[str, str]:
+    """Properties of a new `JdbcCatalog`, on SQLite unless another database is named.
+
+    Args:
+        uri: as JDBC writes it.
+    """
     place = _place(folder)
-    sqlite = f"jdbc:sqlite:{place}/catalog.db"
     return {
         "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-        "uri": f"jdbc:postgresql://127.0.0.1:{postgresql_port}/postgres?user=postgres"
-        if postgresql_port
-        else sqlite,
+        "uri": uri or f"jdbc:sqlite:{place}/catalog.db",
         "jdbc.schema-version": "V1",
-        "name": place.name,  # several rounds share a database
         "warehouse": f"file://{place}/warehouse",
+        "io-impl": FILES,
+    }
+
+
+def files_catalog(folder: Path, implementation: str) -> dict[str, str]:
+    """Properties of a new catalog that needs no database."""
+    return {
+        "catalog-impl": implementation,
+        "warehouse": f"file://{_place(folder)}/warehouse",
         "io-impl": FILES,
     }
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from polaris_spark.testing.bench import costs
 from polaris_spark.testing.bench.catalogs import Ours
-from polaris_spark.testing.bench.contention import server_durability
+from polaris_spark.testing.bench.commits import Case, rate
 from polaris_spark.testing.bench.costs import Cost
+from polaris_spark.testing.bench.databases import durability, new_database
 from polaris_spark.testing.bench.findings import Durability, Finding
 from polaris_spark.testing.bench.jvm import JavaPrograms
-from polaris_spark.testing.bench.measuring import Figure, Sample, compare
+from polaris_spark.testing.bench.measuring import Figure, Rate, Sample, compare, in_turns
 from polaris_spark.testing.postgresql import PostgreSQL
 
 FLAT = 2.0
@@ -23,6 +24,8 @@ FLAT = 2.0
 OURS = ("never", "every-commit")
 PEERS = ("JdbcCatalog, SQLite", "JdbcCatalog, PostgreSQL")
 BARS = {("never", "one-table:8", PEERS[0]): 2.0, ("every-commit", "one-table:8", PEERS[0]): 1.0}
+
+WRITERS = 32
 
 _RATES = {
     "create:1": "tables created/s from Java, 1 thread",
@@ -50,20 +53,48 @@ def measure(folder: Path, *, rounds: int, seconds: float, sizes: Sequence[int], 
         for _ in range(rounds):
             for side, reached in found.items():
                 reached.append(costs.run(programs, seconds, works, _properties(side, folder, server)))
-        durability = server_durability(server.uri)
+        writers = _writers(programs, folder, server, rounds, seconds)
+        set_to = durability(server)
     return [
         *_against_peers(found),
+        writers,
         *_by_snapshots(found, sizes),
         Durability("polaris_spark on SQLite", Ours.DURABILITY),
         Durability("JdbcCatalog on SQLite", "rollback journal, synchronous=FULL (the driver's defaults)"),
-        Durability("all on PostgreSQL", durability),
+        set_to,
     ]
 
 
 def _properties(side: str, folder: Path, server: PostgreSQL) -> dict[str, str]:
     if side in OURS:
         return costs.ours(folder, side)
-    return costs.jdbc_catalog(folder, server.port if side == PEERS[1] else None)
+    return costs.jdbc_catalog(folder, new_database(server).jdbc if side == PEERS[1] else None)
+
+
+def _writers(programs: JavaPrograms, folder: Path, server: PostgreSQL, rounds: int, seconds: float) -> Figure:
+    """Very many writers of one table on one server: ours in this process, the peer's in a JVM."""
+    work = f"one-table:{WRITERS}"
+
+    def ours() -> Rate:
+        catalog = Ours(folder / "writers", metadata_files="never", store=new_database(server).uri)
+        try:
+            return rate(catalog, Case("never", threads=WRITERS, tables=1, least=3), seconds)
+        finally:
+            catalog.close()
+
+    def peer() -> Rate:
+        reached = costs.run(programs, seconds, [work], costs.jdbc_catalog(folder, new_database(server).jdbc))
+        return Rate(reached[work].value, reached[work].failures)
+
+    mine, theirs = in_turns(rounds, [ours, peer])
+    return compare(
+        f"property commits/s, {WRITERS} writers, one table, PostgreSQL, never, in process",
+        mine,
+        theirs,
+        least=3,
+        faultless=True,
+        beside="JdbcCatalog from Java",
+    )
 
 
 def _against_peers(found: Rounds) -> list[Figure]:

@@ -112,17 +112,17 @@ def growth(what: str, large: Sample, small: Sample, beside: str, most: float, *,
     )
 
 
-def run_threads(threads: int, calls: int, call: Callable[[int, int], None]) -> Rate:
+def run_threads(threads: int, calls: int, call: Callable[[int, int], object]) -> Rate:
     """`threads` threads that make `calls` calls each: `call(thread, number)`. An exception is a failure."""
     return _run(threads, call, lambda number, _: number < calls)
 
 
-def run_for(threads: int, seconds: float, call: Callable[[int, int], None]) -> Rate:
+def run_for(threads: int, seconds: float, call: Callable[[int, int], object]) -> Rate:
     """The same for a time: whoever is through with a call before it is over makes another one."""
     return _run(threads, call, lambda _, elapsed: elapsed < seconds)
 
 
-def _run(threads: int, call: Callable[[int, int], None], more: Callable[[int, float], bool]) -> Rate:
+def _run(threads: int, call: Callable[[int, int], object], more: Callable[[int, float], bool]) -> Rate:
     failures = [0] * threads
     times: list[list[float]] = [[] for _ in range(threads)]
     begun = 0.0

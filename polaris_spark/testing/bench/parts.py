@@ -17,6 +17,7 @@ from polaris_spark.testing.bench import (
     jdbc,
     listing,
     loading,
+    peers,
 )
 from polaris_spark.testing.bench.findings import Finding
 
@@ -97,6 +98,12 @@ PARTS: dict[str, Part] = {
     "pyiceberg": Part(
         "pyiceberg programs beside its SqlCatalog",
         lambda folder, of: adapter.measure(folder, rounds=of.rounds, calls=of.calls),
+    ),
+    "peers": Part(
+        "every peer that PyPI and Maven Central carry, in the same workloads",
+        lambda folder, of: peers.measure(
+            folder, rounds=of.rounds, seconds=of.seconds / 2, with_servers=not of.quick
+        ),
     ),
     "imports": Part(
         "importing many tables",
