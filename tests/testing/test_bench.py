@@ -13,6 +13,8 @@ import pytest
 
 from polaris_spark.testing.bench.parts import PARTS
 
+IN_PROCESS = ("commits", "contention", "loading", "listing", "growth", "pyiceberg")
+
 
 def run(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "polaris_spark.testing.bench", "--quick", "--output", str(output)]
@@ -36,30 +38,58 @@ def rates(written: dict[str, Any]) -> list[float]:
     return [value for sample in samples for value in sample["values"]]
 
 
-def test_every_part_in_process_finds_figures_and_writes_a_table_and_a_plot(tmp_path):
-    parts = ("commits", "loading", "listing", "growth", "pyiceberg")
-    written = found(tmp_path, *parts)
-    assert set(written["parts"]) == set(parts)
-    assert all(written["parts"][part] for part in parts)
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """One quick run of the parts that need no JVM, and its files."""
+    output = tmp_path_factory.mktemp("bench")
+    return output, found(output, *IN_PROCESS)
+
+
+def test_every_part_that_needs_no_jvm_finds_figures(quick):
+    _, written = quick
+    assert set(written["parts"]) == set(IN_PROCESS)
+    for part in IN_PROCESS:
+        assert written["parts"][part], part
     assert all(rate >= 0 for rate in rates(written))
     assert any(rate > 0 for rate in rates(written))
-    picture = matplotlib.image.imread(tmp_path / "figures.png")
+
+
+def test_the_plot_can_be_read_and_shows_something(quick):
+    output, _ = quick
+    picture = matplotlib.image.imread(output / "figures.png")
     assert picture.shape[0] > 100
-    assert picture.std() > 0.01  # something is drawn
+    assert picture.std() > 0.01
 
 
-def test_a_run_states_the_machine_and_the_durability_of_both_sides(tmp_path):
-    written = found(tmp_path, "commits")
-    assert set(written["machine"]) >= {"processor", "memory", "system", "disk", "Python", "Java", "SQLite"}
+def test_a_run_states_the_machine_and_the_durability_of_both_sides(quick):
+    _, written = quick
+    stated = {"processor", "memory", "system", "disk", "Python", "Java", "SQLite", "PostgreSQL"}
+    assert set(written["machine"]) >= stated
     assert "synchronous=FULL" in written["durability"]["polaris_spark on SQLite"]
     assert "synchronous=FULL" in written["durability"]["pyiceberg SqlCatalog on SQLite"]
+    assert "fsync=on, synchronous_commit=on" in written["durability"]["all on PostgreSQL"]
     assert written["settings"]["rounds"] == 1
 
 
-def test_none_of_ours_fails_with_32_threads_on_one_table(tmp_path):
-    written = found(tmp_path, "commits")
-    (line,) = (f for f in written["parts"]["commits"] if f["what"].endswith("never, 32 threads, one table"))
-    assert line["samples"]["ours"]["failures"] == 0
+def test_none_of_our_writers_fails(quick):
+    _, written = quick
+    asked = [f for part in written["parts"].values() for f in part if "none failed" in f["bar"]]
+    assert len(asked) >= 5
+    for figure in asked:
+        assert figure["samples"]["ours"]["failures"] == 0, figure["what"]
+
+
+@pytest.mark.programs
+def test_parts_that_need_a_jvm_find_figures_and_name_what_they_leave_out(request, tmp_path):
+    if "programs" not in request.config.option.markexpr:
+        pytest.skip("takes minutes; ask for it by -m programs")
+    parts = ("bridge", "jdbc", "imports", "peers")
+    written = found(tmp_path, *parts)
+    assert all(written["parts"][part] for part in parts if part != "peers")
+    (grid,) = written["grids"].values()
+    assert {"polaris_spark, SQLite, never", "Iceberg JdbcCatalog, PostgreSQL"} < set(grid)
+    assert all(len(workloads) == 8 for workloads in grid.values())
+    assert "quick" in written["left-out"]["Nessie 0.99, in memory"]
 
 
 @pytest.mark.parametrize(
