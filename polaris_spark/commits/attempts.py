@@ -126,8 +126,8 @@ class Attempts:
         applied = self._applied(batch, run)
         if not applied.effects and applied.base is not run.fresh:
             run.fresh = self._heads.read()  # no swap would find out that the head has moved
-            if run.fresh is not applied.base:
-                applied = self._applied(batch, run)
+            if run.fresh is not applied.base:  # whoever comes after that read goes along in the next batch
+                applied = self._applied(batch, run, run.fresh)
         if not run.files.write(applied.pendings):
             run.applied = None
             return None
@@ -172,11 +172,12 @@ class Attempts:
             self._clock.sleep_ms(min(pause, max(0.0, deadline - now)))
         return True
 
-    def _applied(self, batch: Batch, run: _Run) -> Applied:
-        """Every change of the batch, and those that came meanwhile, applied to the head to commit on."""
-        self.group.take_along(batch)
-        run.fresh = self._heads.read() if run.attempt or self._turns.contended else None
-        base = run.fresh or self._heads.known()
+    def _applied(self, batch: Batch, run: _Run, base: Snapshot | None = None) -> Applied:
+        """Every change of the batch, applied to `base`; or with those that came meanwhile to the head to commit on."""
+        if base is None:
+            self.group.take_along(batch)
+            run.fresh = self._heads.read() if run.attempt or self._turns.contended else None
+            base = run.fresh or self._heads.known()
         applied, pendings = run.applied, list(batch.pendings)
         done = 0 if applied is None else len(applied.pendings)
         if (

@@ -38,6 +38,9 @@ _OUTCOMES: tuple[tuple[type[Exception], str], ...] = (
 _KINDS = ("add", "add", "add", "prepared add", "fill", "remove", "move", "spread", "clear", "count", "spoil")
 
 
+_ACTIONS = ("create", "fork", "drop", "drop", "undrop")
+
+
 def key(number: int) -> bytes:
     """A key that prefix compression does not make small, so that few of them fill a shard."""
     return b"%06d/" % number + b"%x" % (number * 2654435761 % 2**32) * 12
@@ -83,11 +86,11 @@ class Client:
         if self._world.requests and rng.random() < 0.2:
             self.repeat(rng.choice(self._world.requests[-12:]))
         elif rng.random() < plan.registry:
-            self.register(rng.choice(plan.names), rng.choice(("create", "drop", "undrop", "fork")))
+            self.register(rng.choice(plan.names), rng.choice(_ACTIONS))
         elif rng.random() < plan.reads:
             self.read(rng.choice(plan.names))
-        else:
-            self.change(rng.choice(plan.names), random_task(rng, plan.keys))
+        elif self.change(rng.choice(plan.names), random_task(rng, plan.keys)).outcome == "gone":
+            self.register(self._world.requests[-1].name, rng.choice(("create", "undrop", "undrop")))
 
     def change(self, name: str, task: Task) -> Request:
         """Commit a task to a reference."""

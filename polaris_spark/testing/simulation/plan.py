@@ -96,7 +96,7 @@ def draw(seed: int, **changes: object) -> Plan:
         else (0.0, 0.0, 5.0, -5.0),
         retention_ms=rng.choice((MINUTE, 30 * MINUTE, 3 * HOUR)),
         grace_ms=rng.choice((0.0, MINUTE, 30 * MINUTE, 3 * HOUR)),
-        registry=rng.choice((0.0, 0.1, 0.3)),
+        registry=rng.choice((0.0, 0.05, 0.2)),
         upkeep=rng.choice((0.0, 0.05, 0.15)),
         reads=rng.choice((0.0, 0.1, 0.3)),
         restart_ms=rng.choice((1.0, 100.0, MINUTE)),
