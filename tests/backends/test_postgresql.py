@@ -13,10 +13,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow, Swapped
 from polaris_spark.backends.postgresql import session as session_module
+from polaris_spark.backends.postgresql.settings import Settings
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import (
     NewerFormatError,
@@ -115,6 +117,12 @@ def started(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]
         ("postgresql://host", "names no database"),
         ("postgresql://host:port/db", "no host:port"),
         ("postgresql://host:0/db", "no host:port"),
+        ("postgresql://host:/db", "no host:port"),
+        ("postgresql://:5432/db", "no host:port"),
+        ("postgresql://host/db%00", "dbname.*holds a NUL"),
+        ("postgresql://user%00@host/db", "user.*holds a NUL"),
+        ("postgresql://host/db?application_name=a%00", "application_name.*holds a NUL"),
+        ("postgresql://host/db?target_session_attrs=any", "read-write or primary"),
         ("postgresql://host/db?timeout=soon", "duration"),
         ("postgresql://host/db?timeout=0s", "longer than nothing"),
         ("postgresql://host/db?pool=0", "1 to 256"),
@@ -128,6 +136,23 @@ def test_bad_uris_and_options_are_refused(uri: str, words: str) -> None:
     with pytest.raises(StoreURIError, match=words) as caught:
         open_backend(uri)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("authority", "hosts", "ports"),
+    [
+        ("host", "host", "5432"),
+        ("user@host", "host", "5432"),
+        ("host:1", "host", "1"),
+        ("[::1]", "::1", "5432"),
+        ("[::1]:2", "::1", "2"),
+        ("a,b:3,[fe80::1%25eth0]", "a,b,fe80::1%eth0", "5432,3,5432"),
+    ],
+)
+def test_a_host_may_leave_its_port_out(authority: str, hosts: str, ports: str) -> None:
+    uri = StoreURI.parse(f"postgresql://{authority}/db")
+    told = conninfo_to_dict(Settings.parse(uri, {}).connection)
+    assert (told["host"], told["port"], told["dbname"]) == (hosts, ports, "db")
 
 
 def test_several_hosts_ports_and_addresses_are_understood(uri: str, postgresql: PostgreSQL) -> None:

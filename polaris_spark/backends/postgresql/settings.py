@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,6 +19,8 @@ SCHEMA: Final = "polaris_spark"
 
 MOST_CONNECTIONS: Final = 256
 
+_HOST: Final = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]+)(:(?P<port>[0-9]{1,5}))?")
+_PRIMARY: Final = ("read-write", "primary")
 _COMMITS: Final = ("on", "off", "local", "remote_write", "remote_apply")
 _OF_LIBPQ: Final = (
     "application_name", "channel_binding", "gssencmode", "krbsrvname", "passfile", "require_auth", "sslcert",
@@ -89,29 +92,37 @@ class Settings:
 
 
 def _of_libpq(uri: StoreURI, texts: Mapping[str, str], timeout: int, patience: int) -> dict[str, str | int]:
-    return {
+    given = {name: texts[name] for name in _OF_LIBPQ if name in texts}
+    kind = given.setdefault("target_session_attrs", "read-write")
+    if kind not in _PRIMARY:
+        raise StoreURIError(
+            f"target_session_attrs={kind!r} of a {uri.scheme}: store; it is {' or '.join(_PRIMARY)}, because a "
+            "standby answers with what was true before"
+        )
+    parameters: dict[str, str | int] = {
         **_place(uri),
         **_liveliness(timeout, patience),
         "application_name": "polaris_spark",
-        "target_session_attrs": "read-write",
         "client_encoding": "UTF8",
-        **{name: texts[name] for name in _OF_LIBPQ if name in texts},
+        **given,
     }
+    for name, value in parameters.items():
+        if "\x00" in str(value):  # libpq would read no further
+            raise StoreURIError(f"the {name} of a {uri.scheme}: store holds a NUL: {value!r}")
+    return parameters
 
 
 def _place(uri: StoreURI) -> dict[str, str | int]:
     """Hosts, ports, database and user; without a host, libpq's own default."""
-    if not uri.path or "\x00" in uri.path:
+    if not uri.path:
         raise StoreURIError(f"{uri} names no database; write {uri.scheme}://user@host:5432/database")
     hosts, ports = [], []
     for one in uri.authority.split(",") if uri.authority else []:
-        host, colon, port = one.rpartition(":") if not one.endswith("]") else (one, "", "")
-        if not colon:
-            host = one
-        if not host or (colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536)):
+        found = _HOST.fullmatch(one)
+        if found is None or not 0 < int(found["port"] or "5432") < 65_536:
             raise StoreURIError(f"{uri}: {one!r} is no host:port")
-        hosts.append(host.removeprefix("[").removesuffix("]"))
-        ports.append(port or "5432")
+        hosts.append(found["host"].removeprefix("[").removesuffix("]"))
+        ports.append(found["port"] or "5432")
     place: dict[str, str | int] = {"dbname": uri.path, "user": uri.user or getpass.getuser()}
     if hosts:
         place.update(host=",".join(hosts), port=",".join(ports))
