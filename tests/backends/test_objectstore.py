@@ -15,7 +15,7 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.backends.objectstore import ObjectStoreBackend, keys
-from polaris_spark.backends.objectstore.requests import Requests
+from polaris_spark.backends.objectstore.requests import Mark, Requests
 from polaris_spark.backends.objectstore.settings import Settings
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import CorruptionError, InputError, StateError, StoreURIError, TryAgainError
@@ -70,6 +70,37 @@ def test_repeating_an_insert_or_swap_that_took_place_tells_so(backend: ObjectSto
     assert backend.swap_reference("realm", "name", first.version, second) == Swapped()
     assert backend.swap_reference("realm", "name", first.version, second) == Swapped()
     assert backend.read_reference("realm", "name") == second
+
+
+def test_a_delete_that_took_place_and_was_refused_nevertheless_is_told(
+    backend: ObjectStoreBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.insert_reference("realm", "name", first := row())
+    put = backend._requests.put_if
+
+    def sent_twice(key: str, body: bytes, mark: Mark | None) -> Mark | None:
+        put(key, body, mark)
+        return put(key, body, mark)
+
+    monkeypatch.setattr(backend._requests, "put_if", sent_twice)
+    assert backend.delete_reference("realm", "name", first.version) == Swapped()
+    assert backend.delete_reference("realm", "name", first.version) == Conflict(None)
+    assert backend.insert_reference("realm", "name", second := row()) == Swapped()
+    assert backend.swap_reference("realm", "name", second.version, row()) == Swapped()
+
+
+def test_no_name_stands_for_all_names(backend: ObjectStoreBackend) -> None:
+    backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
+    for use in (
+        lambda: backend.drop_realm(""),
+        lambda: backend.splits("objects", [""], 2),
+        lambda: backend.read_objects("", [ObjectKey(1)]),
+        lambda: backend.delete_objects("", [ObjectKey(1)]),
+        lambda: backend.read_reference("", "name"),
+    ):
+        with pytest.raises(InputError, match="empty"):
+            use()
+    assert backend.read_objects("realm", [ObjectKey(1)]) == {ObjectKey(1): b"x"}
 
 
 def test_a_remembered_mark_never_decides(backend: ObjectStoreBackend, s3_uri: str) -> None:
@@ -161,6 +192,12 @@ def test_a_server_that_is_not_there_changes_nothing() -> None:
         ("s3://bucket/p?virtual-hosted=yes", "true or false"),
         ("s3://bucket/p?timeout=30", "with its unit"),
         ("gs://bucket/p?region=x", "no option 'region'"),
+        ("s3://buck%20et/p", "bucket.*cannot be"),
+        ("s3://us%0Aer:secret@bucket/p", "user.*cannot be"),
+        ("s3://bucket/p?region=a%0Ab", "region.*cannot be"),
+        ("s3://bucket/p?endpoint=http://h%7D:1", "endpoint.*is a URL"),
+        ("s3://user@bucket/p?endpoint=http://h:1&region=r", "cannot be opened.*SecretAccessKey"),
+        ("az://user:secret@bucket/p", "cannot be opened.*Access Key"),
     ],
 )
 def test_uris_that_cannot_be_used_are_refused(uri: str, message: str) -> None:
@@ -251,6 +288,25 @@ def test_a_store_that_ignores_conditions_is_refused() -> None:
             pytest.raises(StoreURIError, match="cannot hold a catalog: it replaced"),
         ):
             backend.setup()
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Changing(Careless):
+    """A server whose objects change while they are read."""
+
+    def do_GET(self) -> None:  # http.server's own name
+        self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
+
+
+def test_an_object_that_changes_while_it_is_read_is_to_be_read_again() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Server", (Changing,), {"stored": {}}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    uri = f"s3://user:secret@bucket/prefix?endpoint=http://127.0.0.1:{server.server_port}&region=r"
+    try:
+        with closing(open_backend(uri)) as backend, pytest.raises(TryAgainError, match="reading"):
+            backend.read_reference("realm", "name")
     finally:
         server.shutdown()
         server.server_close()

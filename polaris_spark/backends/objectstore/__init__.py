@@ -17,8 +17,8 @@ no conditional replacement.
   process swapped in between. So the object is replaced, with `If-Match`, by a *tombstone*, which reads as absent; an
   insert finds it and replaces it in the same way. Tombstones carry random bytes, so a delayed PUT that expects an older
   state fails for good. They stay until `drop_realm`: references are born and die seldom.
-- **A lost answer** is an unknown outcome: conditional PUTs are sent once. If, after a refusal, the object has the very
-  version that was to be put, then an earlier try of this swap took place, and that is what is told.
+- **A lost answer** is an unknown outcome: conditional PUTs are sent once. If, after a refusal, the object is the very
+  one that was to be put, then an earlier try of this change took place, and that is what is told.
 
 Options: `endpoint` (a URL, for stores that speak S3 elsewhere), `region`, `virtual-hosted` (true or false), `timeout`
 of one request with its repetitions (30 s), `connections` (32) at the same time. The user of the URI is the access key
@@ -130,9 +130,11 @@ class ObjectStoreBackend(Backend):
             if self._put(stored, mark):
                 return Swapped()
             found = self._find(realm, name)
+            if found is not None and found.stored == stored:
+                return Swapped()
             current = None if found is None else found.stored.row
             if current is not None:
-                return Swapped() if current.version == new.version else Conflict(current)
+                return Conflict(current)
             mark = None if found is None else found.mark
             _pause(attempt)
         raise self._undecided(name)
@@ -169,12 +171,10 @@ class ObjectStoreBackend(Backend):
         for attempt in range(_ATTEMPTS):
             if mark is None:
                 found = self._find(new.realm, new.name)
-                current = None if found is None else found.stored.row
-                if found is None or current is None:
-                    return Conflict(None)
-                if current.version == new.version:
+                if found is not None and found.stored == new:
                     return Swapped()
-                if current.version != expected_version:
+                current = None if found is None else found.stored.row
+                if found is None or current is None or current.version != expected_version:
                     return Conflict(current)
                 mark = found.mark
             if self._put(new, mark):

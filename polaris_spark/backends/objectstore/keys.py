@@ -21,6 +21,7 @@ from zlib import crc32
 import msgspec
 
 from polaris_spark.backends.base import ObjectKey, ReferenceRow, Table
+from polaris_spark.backends.limits import check_name
 from polaris_spark.errors import CorruptionError
 
 DIGITS: Final = "0123456789abcdef"
@@ -81,7 +82,13 @@ def decode_reference(body: bytes, key: str) -> StoredReference:
 
 
 def segment(name: str) -> str:
-    """A realm or reference name as one segment of a key, never more than about 120 characters."""
+    """A realm or reference name as one segment of a key, never more than about 120 characters.
+
+    Raises:
+        InputError: the name is empty, which would stand for all names, or no Unicode text.
+        ObjectTooLargeError: it is over `MAX_NAME_BYTES`.
+    """
+    check_name(name, "realm or reference")
     raw = name.encode()
     text = _UNSAFE.sub(lambda found: b"=%02X" % found[0][0], raw).decode()
     return text if len(text) <= _LONGEST else _DIGEST + hashlib.sha256(raw).hexdigest()

@@ -162,8 +162,8 @@ class Requests:
         self._refuse_if_unusable()
         try:
             return function()
-        except _CHANGED as error:
-            raise _ChangedError(f"{doing}: the object is not as expected") from error
+        except _CHANGED:
+            raise _ChangedError(f"{self._settings.where}: {doing}: the object is not as expected") from None
         except _ERRORS as error:
             explained = self._explained(error, doing, writes=writes)
             if absent and isinstance(explained, _AbsentError):
@@ -216,8 +216,8 @@ class Requests:
         return StateError(f"{self._settings.where} is closed")
 
 
-class _ChangedError(PolarisError):
-    """An object is not as a condition says."""
+class _ChangedError(TryAgainError):
+    """An object is not as a condition says: one of ours, or of a read that was broken off and continued."""
 
 
 class _AbsentError(PolarisError):

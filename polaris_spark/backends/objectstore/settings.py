@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from polaris_spark.backends import Options
@@ -21,6 +22,12 @@ _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _PREFIX: Final = re.compile(r"([A-Za-z0-9_=@+-][A-Za-z0-9._=@+-]*(/|$))*")
 _LONGEST_PREFIX: Final = 400
+# Narrow, because the library panics where a name makes no URL or header.
+_NAMES: Final[Mapping[str, re.Pattern[str]]] = {
+    "bucket": re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*"),
+    "user": re.compile(r"[!-~]+"),
+    "region": re.compile(r"[A-Za-z0-9._-]+"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,10 @@ class Settings:
                 f"the prefix {prefix[:60]!r} of a {uri.scheme}: store is not usable; it is at most "
                 f"{_LONGEST_PREFIX} characters: letters, digits and '._=@+-', in parts joined by single slashes"
             )
+        region = options.get("region")
+        for name, given in (("bucket", uri.authority), ("user", uri.user), ("region", region)):
+            if given is not None and not (isinstance(given, str) and _NAMES[name].fullmatch(given)):
+                raise StoreURIError(f"the {name} of a {uri.scheme}: store cannot be {given!r}")
         texts = {name: text for name, text in options.items() if isinstance(text, str) and name != "password"}
         password = options.get("password")
         return cls(
@@ -85,14 +96,24 @@ class Settings:
 
     def open(self, client: Mapping[str, object], retries: Mapping[str, object]) -> Any:
         """A client of the bucket, with obstore's client options and retry configuration. What is not given here comes
-        from the environment variables and files that the store's own tools read."""
+        from the environment variables and files that the store's own tools read.
+
+        Raises:
+            StoreURIError: the library takes the settings for incomplete or malformed.
+        """
         client = {**client, "allow_http": True} if (self.endpoint or "").startswith("http:") else client
         common: dict[str, Any] = {
             "prefix": self.prefix or None, "client_options": client, "retry_config": retries
         }  # fmt: skip  # one line reads as what it is
         secret = None if self.password is None else self.password.reveal()
         make, config = _CLIENTS[self.scheme], _CONFIGS[self.scheme](self, secret)
-        return make(self.bucket, config={k: v for k, v in config.items() if v is not None}, **common)
+        try:
+            return make(self.bucket, config={k: v for k, v in config.items() if v is not None}, **common)
+        except exceptions.BaseError as error:
+            problem = str(error).partition("\n")[0]
+            raise StoreURIError(
+                f"{self.where} cannot be opened: {problem}; see its user and password"
+            ) from None
 
 
 _CLIENTS: Final[Mapping[str, Any]] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
@@ -116,7 +137,7 @@ _CONFIGS: Final[Mapping[str, Any]] = {
 def _endpoint(text: str | None) -> str | None:
     if text is None:
         return None
-    if not re.fullmatch(r"https?://[^/@\s?#]+(/[^\s?#@]*)?", text):
+    if not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]_-]+(/[A-Za-z0-9._~%/-]*)?", text):
         raise StoreURIError(
             "the option 'endpoint' of an object store is a URL without credentials: https://host:port"
         )
