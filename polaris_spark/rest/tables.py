@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from itertools import count
 from typing import Literal, TypeVar
 
@@ -21,7 +22,13 @@ from polaris_spark.catalog.rows import TABLE, Unloaded
 from polaris_spark.catalog.tables import CommitTable, CommitTables, CreateTable, TableCommit
 from polaris_spark.commits.change import Change
 from polaris_spark.commits.state import State
-from polaris_spark.errors import BadRequestError, CommitFailedError, NoSuchTableError, TryAgainError
+from polaris_spark.errors import (
+    BadRequestError,
+    CommitFailedError,
+    NoSuchTableError,
+    OutcomeUnknownError,
+    TryAgainError,
+)
 from polaris_spark.rest import messages
 from polaris_spark.rest.namespaces import namespace_of, page
 from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
@@ -96,7 +103,8 @@ def create_table(catalog: Catalog, request: Request) -> Response:
     change = CreateTable(catalog.context, request.operation(), name, msgspec.to_builtins(body))
     if body.stage_create:
         return _stage(catalog, change)
-    return answer(catalog.reader, catalog.commit(change), mode)
+    stored = catalog.commit(change)
+    return answer_done(lambda: answer(catalog.reader, stored, mode))
 
 
 def _stage(catalog: Catalog, change: CreateTable) -> Response:
@@ -149,6 +157,21 @@ def commit_updates(catalog: Catalog, change: Change[R]) -> R:
         raise CommitFailedError(str(error)) from error
 
 
+def answer_done(build: Callable[[], Response]) -> Response:
+    """The answer to a change that was made.
+
+    Raises:
+        OutcomeUnknownError: what it is to say cannot be read now. To say "try again" would deny the change; whoever
+            repeats the request with its operation id is answered.
+    """
+    try:
+        return build()
+    except TryAgainError as error:
+        raise OutcomeUnknownError(
+            f"the change was made, but the answer to it cannot be read: {error}"
+        ) from error
+
+
 def commit_table(catalog: Catalog, request: Request) -> Response:
     """POST namespaces/{namespace}/tables/{table}"""
     mode = _mode(request)
@@ -158,7 +181,7 @@ def commit_table(catalog: Catalog, request: Request) -> Response:
         raise BadRequestError(f"the path names {name}, the body {identifier_name(body.identifier)}")
     commit = TableCommit(name, body.requirements, body.updates)
     stored = commit_updates(catalog, CommitTable(catalog.context, request.operation(), commit))
-    return answer(catalog.reader, stored, mode)
+    return answer_done(lambda: answer(catalog.reader, stored, mode))
 
 
 def commit_transaction(catalog: Catalog, request: Request) -> Response:
@@ -236,7 +259,8 @@ def register_table(catalog: Catalog, request: Request) -> Response:
         catalog.files,
         overwrite=bool(body.overwrite),
     )
-    return answer(catalog.reader, catalog.commit(change), mode)
+    stored = catalog.commit(change)
+    return answer_done(lambda: answer(catalog.reader, stored, mode))
 
 
 ROUTES = [

@@ -17,7 +17,14 @@ from polaris_spark.rest import messages
 from polaris_spark.rest.namespaces import namespace_of
 from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
 from polaris_spark.rest.router import Route
-from polaris_spark.rest.tables import commit_updates, identifier_name, keep_metadata, list_kind, rename_kind
+from polaris_spark.rest.tables import (
+    answer_done,
+    commit_updates,
+    identifier_name,
+    keep_metadata,
+    list_kind,
+    rename_kind,
+)
 
 
 def name_of(request: Request) -> TableName:
@@ -42,7 +49,8 @@ def create_view(catalog: Catalog, request: Request) -> Response:
     body = messages.decode(request.body, messages.CreateViewRequest)
     name = TableName(namespace_of(request.params["namespace"]), body.name)
     change = CreateView(catalog.context, request.operation(), name, msgspec.to_builtins(body))
-    return answer(catalog, catalog.commit(change))
+    stored = catalog.commit(change)
+    return answer_done(lambda: answer(catalog, stored))
 
 
 def register_view(catalog: Catalog, request: Request) -> Response:
@@ -50,7 +58,8 @@ def register_view(catalog: Catalog, request: Request) -> Response:
     body = messages.decode(request.body, messages.RegisterViewRequest)
     name = TableName(namespace_of(request.params["namespace"]), body.name)
     change = RegisterView(catalog.context, request.operation(), name, body.metadata_location, catalog.files)
-    return answer(catalog, catalog.commit(change))
+    stored = catalog.commit(change)
+    return answer_done(lambda: answer(catalog, stored))
 
 
 def load_view(catalog: Catalog, request: Request) -> Response:
@@ -75,7 +84,8 @@ def commit_view(catalog: Catalog, request: Request) -> Response:
     if body.identifier is not None and identifier_name(body.identifier) != name:
         raise BadRequestError(f"the path names {name}, the body {identifier_name(body.identifier)}")
     change = CommitView(catalog.context, request.operation(), name, body.requirements or [], body.updates)
-    return answer(catalog, commit_updates(catalog, change))
+    stored = commit_updates(catalog, change)
+    return answer_done(lambda: answer(catalog, stored))
 
 
 def drop_view(catalog: Catalog, request: Request) -> Response:
