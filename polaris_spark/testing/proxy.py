@@ -15,6 +15,7 @@ the client's threads.) Loopback only.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 import struct
@@ -141,7 +142,8 @@ class FaultyProxy:
         connection = _Connection(self, number, (reader, writer), there)
         self._connections.add(connection)
         try:
-            await connection.run()
+            with contextlib.suppress(asyncio.CancelledError):  # by `close`
+                await connection.run()
         finally:
             self._connections.discard(connection)
 

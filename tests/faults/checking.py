@@ -40,6 +40,7 @@ class Told:
     def __init__(self, folder: Path) -> None:
         self.requests: dict[str, dict[str, Any]] = {}
         self.verdicts: dict[str, str] = {}
+        self.answers: dict[str, Any] = {}
         self.senders: dict[str, int] = {}
         self.wrong: list[dict[str, Any]] = []
         for number in sorted(int(path.name.partition("-")[2]) for path in folder.glob("journal-*")):
@@ -56,6 +57,7 @@ class Told:
             self.wrong.append(event)
         elif key:
             self.verdicts[key] = kind
+            self.answers[key] = event.get("answer")
 
     def __repr__(self) -> str:
         return str(dict(Counter(self.verdicts.values())))
@@ -134,7 +136,7 @@ def check_log(client: Client, told: Told) -> None:
     lost = told.keys("done") - set(times)
     assert not lost, f"{len(lost)} acknowledged operations are not in the log, such as {sorted(lost)[0]}"
     kept = told.keys("refused") & set(times)
-    assert not kept, f"{len(kept)} refused operations were carried out, such as {sorted(kept)[0]}"
+    assert not kept, f"refused operations were carried out: {[told.answers[key] for key in sorted(kept)][:5]}"
     last: dict[str, dict[str, str]] = {}
     for entry in log:
         request = told.requests[str(uuid.UUID(bytes=entry.operation))]

@@ -14,13 +14,13 @@ from tests.rest.client import Client, connect
 Open = Callable[..., Client]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URI of a store that does not exist yet."""
     if request.param == "memory":
         return f"memory:{uuid.uuid4()}"
-    if request.param == "postgresql":
-        return str(request.getfixturevalue("postgresql_uri"))
+    if request.param in ("postgresql", "s3"):
+        return str(request.getfixturevalue(f"{request.param}_uri"))
     return f"sqlite://{tmp_path / 'store.db'}"
 
 
