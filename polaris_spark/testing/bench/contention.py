@@ -18,8 +18,7 @@ from polaris_spark.testing.bench.processes import run_processes
 from polaris_spark.testing.postgresql import PostgreSQL
 
 WRITERS = 64
-PROCESSES, THREADS = 4, 16
-UNFAIR_PROCESSES, UNFAIR_THREADS = 8, 8
+"""Threads that commit together, in one process or spread over several."""
 UNFAIRNESS = 10
 """At most so many times the median commit may the slowest of a hundred take, in every process."""
 
@@ -31,21 +30,26 @@ class Place(NamedTuple):
     folder: str
 
 
-def measure(folder: Path, *, rounds: int, seconds: float) -> list[Finding]:
-    """Smallest commits against bare swaps, one process against four, and what eight do to each other."""
+def measure(folder: Path, *, rounds: int, seconds: float, crowd: int = 8) -> list[Finding]:
+    """Smallest commits against bare swaps, several processes against one, and what many do to each other.
+
+    Args:
+        crowd: clients that swap one row, and processes that are to be fair to each other; half as many stand
+            against one process.
+    """
     with PostgreSQL() as server:
         swaps.prepare(server.uri)
         place = Place(server.uri, str(folder))
         figures: list[Finding] = [
-            _smallest(server.uri, rounds, seconds),
-            *_processes(place, rounds, seconds),
-            *_fairness(place, rounds, seconds),
+            _smallest(server.uri, rounds, seconds, crowd),
+            *_processes(place, rounds, seconds, max(2, crowd // 2)),
+            *_fairness(place, rounds, seconds, crowd),
             durability(server),
         ]
     return figures
 
 
-def _smallest(uri: str, rounds: int, seconds: float) -> Figure:
+def _smallest(uri: str, rounds: int, seconds: float, clients: int) -> Figure:
     def ours() -> Rate:
         with smallest.mover(uri, 0) as move:
             run_for(WRITERS, seconds / 5, move)
@@ -55,8 +59,8 @@ def _smallest(uri: str, rounds: int, seconds: float) -> Figure:
         rounds,
         [
             ours,
-            lambda: swaps.by_threads(uri, seconds).per_second,
-            lambda: swaps.by_processes(uri, seconds).per_second,
+            lambda: swaps.by_threads(uri, clients, seconds).per_second,
+            lambda: swaps.by_processes(uri, clients, seconds).per_second,
         ],
     )
     best, kind = max((threads, "threads"), (processes, "processes"), key=lambda side: side[0].median)
@@ -66,7 +70,7 @@ def _smallest(uri: str, rounds: int, seconds: float) -> Figure:
         best,
         least=4,
         faultless=True,
-        beside=f"bare swaps of one row, {swaps.CLIENTS} {kind}",
+        beside=f"bare swaps of one row, {clients} {kind}",
     )
 
 
@@ -88,28 +92,28 @@ def committing(place: Place, process: int) -> Iterator[Callable[[int, int], None
         ours.close()
 
 
-def _processes(place: Place, rounds: int, seconds: float) -> list[Figure]:
-    def several(processes: int, threads: int) -> Rate:
-        rates = run_processes(processes, threads, seconds, committing, place)
+def _processes(place: Place, rounds: int, seconds: float, processes: int) -> list[Figure]:
+    def reached(processes: int) -> Rate:
+        rates = run_processes(processes, WRITERS // processes, seconds, committing, place)
         return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
 
-    four, one = in_turns(rounds, [lambda: several(PROCESSES, THREADS), lambda: several(1, WRITERS)])
-    what = f"property commits/s, never, {PROCESSES} processes x {THREADS} threads on one catalog"
+    several, one = in_turns(rounds, [lambda: reached(processes), lambda: reached(1)])
+    what = f"property commits/s, never, {processes} processes x {WRITERS // processes} threads on one catalog"
     beside = f"ours, 1 process x {WRITERS} threads"
-    return [compare(what, four, one, least=0.7, faultless=True, beside=beside)]
+    return [compare(what, several, one, least=0.7, faultless=True, beside=beside)]
 
 
-def _fairness(place: Place, rounds: int, seconds: float) -> list[Figure]:
+def _fairness(place: Place, rounds: int, seconds: float, processes: int) -> list[Figure]:
     """How long commits take in the process that waits longest, against the median of all."""
     medians, p99s, longest, shares = [], [], [], []
     for _ in range(rounds):
-        rates = run_processes(UNFAIR_PROCESSES, UNFAIR_THREADS, seconds, committing, place)
+        rates = run_processes(processes, WRITERS // processes, seconds, committing, place)
         medians.append(statistics.median(time for rate in rates for time in rate.milliseconds))
         p99s.append(max(_at(rate.milliseconds, 0.99) for rate in rates))
         longest.append(max(rate.milliseconds[-1] for rate in rates))
         total = sum(rate.per_second for rate in rates)
         shares.append([rate.per_second / total for rate in rates])
-    who = f"{UNFAIR_PROCESSES} processes x {UNFAIR_THREADS} threads on one catalog"
+    who = f"{processes} processes x {WRITERS // processes} threads on one catalog"
     median = Sample(tuple(medians))
     spread = sorted(min(shares, key=lambda one: min(one)), reverse=True)
     return [

@@ -57,7 +57,9 @@ PARTS: dict[str, Part] = {
     ),
     "contention": Part(
         "many writers and several processes on PostgreSQL",
-        lambda folder, of: contention.measure(folder, rounds=of.rounds, seconds=of.seconds),
+        lambda folder, of: contention.measure(
+            folder, rounds=of.rounds, seconds=of.seconds, crowd=2 if of.quick else 8
+        ),
     ),
     "loading": Part(
         "loading tables of many snapshots",

@@ -85,6 +85,7 @@ def _draw_standing(section: Any, barred: Sequence[tuple[str, Sequence[Figure]]])
             labels.append((-position, shorten(figure.what, 95, placeholder="...")))
             position += 1
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}x")
     axes.axvline(1, color="black", linewidth=1)
     reach = [figure.standing or 1.0 for _, figures in barred for figure in figures]
     axes.set_xlim(min(0.5, min(reach) * 0.8), max(2.0, max(reach)) * 4)

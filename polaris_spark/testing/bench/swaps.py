@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from polaris_spark.testing.bench.measuring import Rate, run_for
 from polaris_spark.testing.bench.processes import run_processes
 
-CLIENTS = 8
 _VALUE = bytes(200)
 _READ = "SELECT version, value FROM swapped WHERE name = 'head'"
 _SWAP = "UPDATE swapped SET version = %s, value = %s WHERE name = 'head' AND version = %s"
@@ -26,16 +25,16 @@ def prepare(uri: str) -> None:
         connection.execute("INSERT INTO swapped VALUES ('head', %s, %s)", (bytes(16), _VALUE))
 
 
-def by_threads(uri: str, seconds: float) -> Rate:
+def by_threads(uri: str, clients: int, seconds: float) -> Rate:
     """Swaps per second of clients that are threads of one process. Failures are conflicts."""
     with swapper(uri, 0) as call:
-        run_for(CLIENTS, seconds / 5, call)
-        return run_for(CLIENTS, seconds, call)
+        run_for(clients, seconds / 5, call)
+        return run_for(clients, seconds, call)
 
 
-def by_processes(uri: str, seconds: float) -> Rate:
+def by_processes(uri: str, clients: int, seconds: float) -> Rate:
     """The same, each client a process of its own."""
-    rates = run_processes(CLIENTS, 1, seconds, swapper, uri)
+    rates = run_processes(clients, 1, seconds, swapper, uri)
     return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
 
 
