@@ -35,7 +35,7 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("uri", DATABASES, indirect=True)
-@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.long)])
 def test_nothing_is_lost_or_doubled_when_processes_are_killed(
     uri: str, kills: int, tmp_path: Path, workers: Callable[..., Workers]
 ) -> None:
@@ -103,7 +103,7 @@ def killable(request: pytest.FixtureRequest) -> Iterator[PostgreSQL | VersityGat
 
 
 @pytest.mark.parametrize("killable", ["postgresql", "s3"], indirect=True)
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.long)])
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
     killable: PostgreSQL | VersityGateway, kills: int, tmp_path: Path, workers: Callable[..., Workers]
 ) -> None:
