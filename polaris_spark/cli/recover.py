@@ -91,7 +91,7 @@ def recover(
         for one in sorted(stray):
             screen().print(stray_words(one), soft_wrap=True)
         _show(steps, running, done, screen())
-    if done is None and any(_changes(step) for step in steps):
+    if any(step.action == "leave" or (done is None and _changes(step)) for step in steps):
         raise typer.Exit(INCOMPLETE)
 
 
@@ -187,6 +187,11 @@ def _show_step(step: Step, done: Recovered | None, console: Console) -> None:
         before = found.head.floor_number if found.head is not None else 0
         line += f", with history from commit {head.floor_number:,}" if head.floor_number > before else ""
         console.print(line, soft_wrap=True)
+    if step.action == "leave":
+        console.print(
+            "  left as it is: what is not lost can still be read; restore the rest from a backup (see heads)",
+            soft_wrap=True,
+        )
     if step.action == "give-up":
         console.print(f"  {tense} given up", soft_wrap=True)
     if step.registry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from polaris_spark.backends.base import ReferenceRow
+from polaris_spark.backends.base import ObjectKey, ObjectRow, ReferenceRow
 from polaris_spark.commits.log import entries
 from polaris_spark.commits.publishing import encode_head
 from polaris_spark.commits.rows import LogEntry
@@ -166,6 +166,25 @@ def test_where_no_commit_is_complete_that_is_said_and_nothing_is_set(history: Hi
     found = survey(backend)[row_of(backend)]
     assert found.target is None
     assert plan([found])[0].action == "give-up"
+
+
+def test_a_reference_none_of_whose_history_is_complete_is_left_for_a_backup_to_restore(
+    history: History,
+) -> None:
+    backend = history.copy()
+    row_name, head = row_of(backend), head_of(backend, row_of(backend))
+    trimmed = msgspec.structs.replace(head, floor_number=38)
+    backend._tables.references["r"][row_name] = ReferenceRow(b"trimmed", encode_head(trimmed))
+    names = process(backend, history.clock).open(MAIN).read().index("names")
+    box = min(entry.pointer for _, entry in names.range())  # of commit 34, needed ever since
+    lost = backend.read_objects("r", [ObjectKey(box)])
+    lose(backend, {box})
+    assert survey(backend)[row_name].target is None, "commit 33 is complete, but below the floor"
+    recover(backend, history.clock)
+    assert live(backend, history.clock) == [ROOT, MAIN]
+    assert head_of(backend, row_name).commit == head.commit
+    backend.write_objects("r", [ObjectRow(*key, value) for key, value in lost.items()])
+    check_sound(backend, history)
 
 
 def test_an_object_whose_second_part_is_lost_is_lost(history: History) -> None:

@@ -83,7 +83,7 @@ class Recovery:
         Raises:
             StateError: the registry cannot be recovered, or a reference was changed since the survey.
         """
-        if steps[0].action == "give-up":
+        if steps[0].action == "leave":
             raise StateError(
                 "no commit of the registry that is left is complete: restore a backup of the database"
             )

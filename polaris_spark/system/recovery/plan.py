@@ -8,9 +8,10 @@ from typing import Literal, NamedTuple
 from polaris_spark.commits.rows import Head, RecentHead
 from polaris_spark.system.recovery.survey import Found
 
-Action = Literal["keep", "set", "insert", "give-up"]
-"""`keep` the head as it is; `set` the row to another one; `insert` the row that is missing; `give-up`: no commit of the
-reference is complete, the registry does not list it, and its row is sealed."""
+Action = Literal["keep", "set", "insert", "leave", "give-up"]
+"""`keep` the head as it is; `set` the row to another one; `insert` the row that is missing. If no commit of the reference
+is complete: `leave` it as it is, so that what is not lost can still be read, and the rest comes back with a backup; or
+`give-up` what the registry does not list, whose row is sealed."""
 
 Registry = Literal["", "list", "drop"]
 """What the registry is to be told: `list` a reference that it does not know; `drop` one whose row is sealed, so that it
@@ -36,7 +37,8 @@ def plan(found: Sequence[Found]) -> list[Step]:
 
 def _step(found: Found) -> Step:
     if found.target is None or found.history_from is None:
-        return Step(found, "give-up", found.head, "", "no commit that is left is complete")
+        action: Action = "give-up" if found.state == "unlisted" else "leave"
+        return Step(found, action, found.head, "", "no commit that is left is complete")
     registry, why = _registry(found)
     if found.head is None:
         why = "the row is missing"

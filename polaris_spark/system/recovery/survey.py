@@ -61,7 +61,7 @@ class Found(NamedTuple):
     heads: tuple[HeadState, ...]
     """The head and the recent ones, newest first."""
     target: Known | None
-    """The commit to go on from: the newest one that is complete, or the one that was asked for."""
+    """The commit to go on from: the newest one that is complete, not below the floor, or the one that was asked for."""
     history_from: Known | None
     """From here on, all of the target's history is complete."""
     lost_history: tuple[Lost, ...]
@@ -257,10 +257,11 @@ class Survey:
         newest = first_complete(self._objects, sorted(commits.values(), reverse=True))
         if row.head is not None and newest is not None and newest.id == row.head.commit:
             return newest
-        # Where many commits in a row are lost, nothing names the ones right before them.
+        # Where many commits in a row are lost, nothing names the ones right before them. Below the floor, files that
+        # they need may be deleted.
         for known in self._complete_after(row, newest or began, others, _forks((row, *others))):
-            older = row.head is None or known.number < row.head.number
-            if older and commits.get(known.number, known).id == known.id:
+            between = row.head is None or row.floor <= known.number < row.head.number
+            if between and commits.get(known.number, known).id == known.id:
                 return known
         return newest
 
