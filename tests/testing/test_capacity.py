@@ -29,7 +29,7 @@ def test_the_code_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_page_says_the_constants() -> None:
     for constant in (
-        f"({capacity.CHANGE_BYTES} bytes)",
+        f"({capacity.CHANGE_BYTES:,} bytes)",
         f"({capacity.COMMIT_BYTES:,} bytes)",
         f"about {capacity.PENDING} changes",
         f"then {capacity.SPILLED} of them",

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 # Constants of the product: rows of property commits at 1,000 to 1,000,000 tables, on two cores.
 
-CHANGE_BYTES = 810
-"""The new table object and its log entry."""
+CHANGE_BYTES = 1_460
+"""The new table object, with a metadata log of a dozen versions, and its log entry."""
 COMMIT_BYTES = 2_240
 """The commit object, with what it embeds of its indexes, and the reference's row: once for a batch."""
 CHANGE_ROWS, COMMIT_ROWS = 1, 3
@@ -30,7 +30,7 @@ COMMIT_US, SHARD_US, READ_US = 490, 300, 40
 """Work of a commit of one change without the database's, of a shard that it writes, of an object that it reads."""
 BATCHED_US = 250
 """Work of a further change in the same commit."""
-SCAN_ROWS, MARK_ROWS = 300_000, 300_000
+SCAN_ROWS, MARK_ROWS = 450_000, 300_000
 """Rows that one core reads in a scan, and that it marks through their headers."""
 
 ASSUMED_WRITE_BYTES = 50_000_000

@@ -16,6 +16,7 @@ from polaris_spark.testing.bench import (
     imports,
     jdbc,
     listing,
+    listing_peers,
     loading,
     peers,
 )
@@ -69,6 +70,12 @@ PARTS: dict[str, Part] = {
         "a namespace of very many tables",
         lambda folder, of: listing.measure(
             folder, tables=of.tables, calls=max(1, of.calls // 4), commits=5 * of.calls
+        ),
+    ),
+    "listing-peers": Part(
+        "a whole listing beside JdbcCatalog and pyiceberg on SQLite",
+        lambda folder, of: listing_peers.measure(
+            folder, tables=of.tables, rounds=of.rounds, calls=max(1, of.calls // 20)
         ),
     ),
     "growth": Part(
