@@ -61,14 +61,12 @@ def list_names(
         if not start <= after.key < end:
             raise BadRequestError("this page token belongs to another listing")
         snapshot, start = _pinned(head, after), after.key + b"\x00"
-    keys: list[bytes] = []
-    for key, _ in snapshot.index(NAMES).range(start, end):
-        if size is not None and len(keys) == size:
-            commit = snapshot.commit
-            next_token = PageToken(reference, commit.number, snapshot.head.commit, keys[-1])
-            return Page(_names(keys, prefix), next_token.text())
-        keys.append(key)
-    return Page(_names(keys, prefix), None)
+    keys = snapshot.index(NAMES).keys(start, end, None if size is None else size + 1)
+    if size is None or len(keys) <= size:
+        return Page(_names(keys, prefix), None)
+    del keys[size:]
+    next_token = PageToken(reference, snapshot.commit.number, snapshot.head.commit, keys[-1])
+    return Page(_names(keys, prefix), next_token.text())
 
 
 def _names(keys: list[bytes], prefix: int) -> list[str]:

@@ -61,6 +61,13 @@ class Scan:
             for i in range(low, high)[::step]:
                 yield keys[i], Entry(pointers[i], values[i])
 
+    def keys(self, shard: int, height: int) -> Iterator[list[bytes]]:
+        """The keys alone, those of a leaf at a time; ascending."""
+        for leaf in self._leaves((shard,), height):
+            keys = leaf.keys
+            low = bisect_left(keys, self._start)
+            yield keys[low : len(keys) if self._end is None else bisect_left(keys, self._end)]
+
     def _leaves(self, ids: Sequence[int], height: int) -> Iterator[Leaf]:
         position = 0
         while position < len(ids):

@@ -102,6 +102,10 @@ class IndexMachine(RuleBasedStateMachine):
             item for item in self.model.items() if start <= item[0] and (end is None or item[0] < end)
         ]
         assert found == sorted(expected, reverse=reverse)
+        listed = [key for key, _ in sorted(expected)]
+        assert self.index.keys(start, end) == listed
+        for limit in (0, 1, len(listed) // 2, len(listed), len(listed) + 1):
+            assert self.index.keys(start, end, limit) == listed[:limit]
         assert self.index.is_empty_range(start, end) == (not expected)
 
     @invariant()

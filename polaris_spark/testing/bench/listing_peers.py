@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 import polaris_spark
+from polaris_spark.rest.messages import ListTablesResponse
 from polaris_spark.testing.bench import costs
 from polaris_spark.testing.bench.catalogs import NAMESPACE, PyIceberg
 from polaris_spark.testing.bench.findings import Durability, Finding
@@ -22,7 +23,7 @@ from polaris_spark.testing.bench.measuring import Rate, compare, in_turns, media
 from polaris_spark.testing.bench.population import WAREHOUSE, populate
 
 PAGE = 1_000
-_decode = msgspec.json.Decoder().decode
+_decode = msgspec.json.Decoder(ListTablesResponse).decode
 
 
 def measure(folder: Path, *, tables: int, rounds: int, calls: int) -> list[Finding]:
@@ -76,13 +77,14 @@ def _fill(database: Path, tables: int) -> None:
 
 
 def _paged(session: Any, tables: int) -> None:
-    found, token = 0, ""
+    found = 0
+    token: str | None = ""
     while token is not None:
         query = {"pageSize": str(PAGE), "pageToken": token}
         _, _, answer = session.request("GET", "v1/namespaces/namespace_00000/tables", query=query)
         page = _decode(answer)
-        found += len(page["identifiers"])
-        token = page.get("next-page-token")
+        found += len(page.identifiers)
+        token = page.next_page_token
     if found != tables:
         raise RuntimeError(f"found {found} tables")
 
