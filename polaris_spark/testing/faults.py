@@ -93,6 +93,8 @@ class Rates(NamedTuple):
     """Each way takes from 0 to twice this."""
     late_ms: tuple[float, float] = (1.0, 2_000.0)
     stall_ms: tuple[float, float] = (10_000.0, 600_000.0)
+    stall_before: float = 0.5
+    """The share of stalls that come before the effect."""
 
 
 _KINDS: tuple[Kind, ...] = ("busy", "lost", "unheard", "late", "partial", "stale")
@@ -120,7 +122,9 @@ class Seeded:
             before, after = 2 * rates.delay_ms * random(), 2 * rates.delay_ms * random()
             if rates.stall and random() < rates.stall:
                 stalled = rng.uniform(*rates.stall_ms)
-                before, after = (before + stalled, after) if random() < 0.5 else (before, after + stalled)
+                before, after = (
+                    (before + stalled, after) if random() < rates.stall_before else (before, after + stalled)
+                )
             if rates.death and random() < rates.death:
                 return Fault("dies before" if random() < 0.5 else "dies after", before, after)
             chance = random()
