@@ -10,8 +10,8 @@ from polaris_spark.system.recovery.survey import Found
 
 Action = Literal["keep", "set", "insert", "leave", "give-up"]
 """`keep` the head as it is; `set` the row to another one; `insert` the row that is missing. If no commit of the
-reference is complete: `leave` it as it is, so that what is not lost can still be read, and the rest comes back with a backup; or
-`give-up` what the registry does not list, whose row is sealed."""
+reference is complete: `leave` it as it is, so that what is not lost can still be read, and the rest comes back with a
+backup; or `give-up` what the registry does not list, whose row is sealed."""
 
 Registry = Literal["", "list", "drop"]
 """What the registry is to be told: `list` a reference that it does not know; `drop` one whose row is sealed, so that it
