@@ -55,22 +55,25 @@ class Clock(Protocol):
 class ThreadSignal:
     """A signal between threads; cheaper than `threading.Event`, which is made for more."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_is_set", "_lock")
 
     def __init__(self) -> None:
+        self._is_set = False
         self._lock = threading.Lock()
         self._lock.acquire()
 
     def set(self) -> None:
+        self._is_set = True
         with contextlib.suppress(RuntimeError):  # set before
             self._lock.release()
 
     def wait(self, timeout_ms: float | None = None) -> bool:
+        if self._is_set:
+            return True
         seconds = -1 if timeout_ms is None else min(max(0.0, timeout_ms / 1_000), threading.TIMEOUT_MAX)
-        if not self._lock.acquire(timeout=seconds):
-            return False
-        self.set()
-        return True
+        if self._lock.acquire(timeout=seconds):
+            self.set()  # for others who wait; if this one is interrupted here, it stays set all the same
+        return self._is_set
 
 
 class SystemClock:

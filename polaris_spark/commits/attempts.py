@@ -200,7 +200,7 @@ class Attempts:
         try:
             return self._built(applied)
         except CorruptionError:
-            if applied.base is run.fresh or self._heads.read() is applied.base:
+            if not run.foreseen and (applied.base is run.fresh or self._heads.read() is applied.base):
                 raise
             run.applied = None
             return None

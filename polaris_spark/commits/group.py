@@ -4,13 +4,18 @@ One thread at a time *computes*: it leads a batch of everything that waits. When
 may pass the turn on, so that the next leader computes while the database is at work. Batches end in the order in
 which they began. A leader that must leave, because its deadline passed or because it was interrupted, hands its batch
 to another thread of the batch, which carries on where it stopped; so nobody's leaving delays or fails the others.
+
+An interrupt (Ctrl-C in a notebook's cell) may come at any call here. So whoever is interrupted, wherever that was,
+leaves once more by the same way, and every step of leaving and ending may be repeated: what belongs together is
+assigned without a call in between, and who is woken twice has gone on already.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
-from collections import deque
+import weakref
 from typing import Any, Protocol
 
 from polaris_spark.clock import Clock, Signal
@@ -38,9 +43,7 @@ class Pending:
         "batch",
         "change",
         "deadline",
-        "done",
         "error",
-        "leads",
         "memo",
         "must_prepare",
         "prepared",
@@ -68,10 +71,8 @@ class Pending:
         self.prepared_reads: list[Point | Range] = []
         self.prepared_fence = 0
         self.memo: Memo | None = None
-        self.done = False
-        self.leads = False
-        """Whether its submitter is to lead: `batch`, or a new one if that is None."""
         self.batch: Batch | None = None
+        """What it goes along in, once it waits no more."""
         self.must_prepare = False
         """Whether its submitter is to prepare and submit it again."""
         self.slow = False
@@ -80,6 +81,11 @@ class Pending:
         """Why it fails whatever the head is; it is not applied any more."""
         self.result: Any = None
         self.error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it has its result or its error."""
+        return self.batch is not None and self.batch.over
 
     def succeed(self, result: Any) -> None:
         """Set the result; the submitter sees it once the batch is over."""
@@ -93,15 +99,17 @@ class Pending:
 class Batch:
     """Changes that are carried out together."""
 
-    __slots__ = ("computes", "ended", "pendings", "previous", "progress", "sent")
+    __slots__ = ("ended", "leader", "over", "pendings", "previous", "progress", "sent")
 
-    def __init__(self, pendings: list[Pending], previous: Batch | None, ended: Signal) -> None:
-        self.pendings = pendings
+    def __init__(self, leader: Pending, previous: Batch | None, ended: Signal) -> None:
+        self.leader = leader
+        self.pendings = [leader]
         self.previous = previous
-        """The batch before it, if that has not ended yet."""
+        """The batch before it, if that had not ended when this one began."""
+        self.over = False
+        """Whether every change of it has its result or its error, or its submitter left."""
         self.ended = ended
-        self.computes = True
-        """Whether it has the turn to compute."""
+        """Set when it is over."""
         self.sent = False
         """Whether a commit of it may be in force, or come into force."""
         self.progress: Any = None
@@ -129,13 +137,15 @@ class Group:
         self._max_batch = max_batch
         self._max_waiting = max_waiting
         self._begin()
+        _groups.add(self)
 
     def _begin(self) -> None:
-        self._process = os.getpid()
         self._guard = threading.Lock()
-        self._waiting: deque[Pending] = deque()
-        self._computing = False
+        self._waiting: list[Pending] = []
+        self._computes: Pending | None = None
+        """Whose submitter has the turn to compute; it leads its batch, or is to begin one."""
         self._last: Batch | None = None
+        """The batch that began last, if it is not over."""
 
     def submit(self, pending: Pending) -> None:
         """Return when `pending` has its result or error.
@@ -144,37 +154,27 @@ class Group:
             TryAgainError: too many wait already, or the deadline passed; nothing was changed.
             OutcomeUnknownError: the deadline passed while a commit of it was being written.
         """
-        if self._process != os.getpid():
-            self._begin()  # who leads in the parent does not exist in its fork
-        pending.done = pending.leads = False
-        pending.batch = None
-        with self._guard:
-            if not self._computing:
-                self._computing = pending.leads = True
-            elif len(self._waiting) >= self._max_waiting:
-                raise TryAgainError(
-                    f"{self._max_waiting} changes wait for this reference already; nothing was changed"
-                )
-            else:
-                self._waiting.append(pending)
-        if not pending.leads:
-            self._wait(pending)
-        if not pending.done:
-            self._lead(pending)
+        try:
+            error = self._take_part(pending)
+        except BaseException:  # interrupted
+            try:
+                self._leave(pending)
+            except BaseException:  # interrupted again
+                self._leave(pending)
+            raise
+        pending.batch = None  # no cycle is left that only the collector could free
+        if error is not None:
+            raise error
 
     def take_along(self, batch: Batch) -> list[Pending]:
         """Changes that came meanwhile, now of the batch; none if it has passed its turn to compute on."""
         with self._guard:
-            if not batch.computes:
-                return []
-            more = self._taken(self._max_batch - len(batch.pendings), batch)
-            batch.pendings += more
-            return more
+            return self._take(batch) if self._computes is batch.leader else []
 
     def pass_on(self, batch: Batch) -> None:
         """Let the next leader compute."""
         with self._guard:
-            self._pass_on(batch)
+            self._pass_on(batch.leader)
 
     def send(self, batch: Batch, applied: list[Pending]) -> bool:
         """From now on who leaves the batch does not know its outcome. False: somebody of those who were applied has
@@ -189,125 +189,153 @@ class Group:
         with self._guard:
             batch.sent = False
 
-    # Waiting
+    # Taking part
 
-    def _wait(self, pending: Pending) -> None:
-        """Until `pending` is done, or leads."""
-        try:
-            if pending.turn.wait(max(0.0, pending.deadline - self._clock.monotonic_ms())):
-                return
-        except BaseException:
-            self._leave(pending)
-            raise
-        error = self._leave(pending)
-        if error is not None:
-            raise error
-
-    def _leave(self, pending: Pending) -> Exception | None:
-        """Stop waiting: what to tell the submitter, or None if the change is done."""
-        with self._guard:
+    def _take_part(self, pending: Pending) -> Exception | None:
+        """Wait, lead, or both, until the change is done; or what to tell its submitter instead."""
+        if not self._enter(pending):
+            return TryAgainError(
+                f"{self._max_waiting} changes wait for this reference already; nothing was changed"
+            )
+        if self._computes is not pending:
+            in_time = pending.turn.wait(max(0.0, pending.deadline - self._clock.monotonic_ms()))
+            if not in_time and not self._leave(pending):
+                return _late(pending)
             if pending.done:
                 return None
-            batch = pending.batch
-            if pending.leads:
-                if batch is None:
-                    self._hand_on()
-                else:
-                    self._replace(pending, batch)
-            elif batch is None:
-                self._waiting.remove(pending)
+        return self._lead(pending)
+
+    def _enter(self, pending: Pending) -> bool:
+        """Lead if nobody does, else wait; False: too many wait already."""
+        with self._guard:
+            if self._computes is None:
+                self._computes = pending
+            elif len(self._waiting) >= self._max_waiting:
+                return False
             else:
-                batch.pendings.remove(pending)
-            if batch is not None and batch.sent:
-                return OutcomeUnknownError(
-                    "the deadline passed while the commit was being written; the operation id will tell"
-                )
-            return TryAgainError("the deadline passed before the change had its turn; nothing was changed")
+                self._waiting.append(pending)
+            return True
 
-    # Leading
-
-    def _lead(self, pending: Pending) -> None:
-        batch = pending.batch
-        if batch is None:
-            with self._guard:
-                batch = self._batch(pending)
-        error: Exception | None = None
+    def _lead(self, pending: Pending) -> Exception | None:
+        batch = pending.batch or self._batch(pending)
         try:
             error = self._carrier.carry(batch, pending.deadline)
         except Exception as failure:
-            for one in batch.pendings:
-                one.fail(failure)
-        except BaseException:
-            self._stop_leading(pending, batch)
-            raise
+            error = None
+            for one in list(batch.pendings):
+                one.fail(failure if one is pending else _twin(failure))
         if error is not None:
-            self._stop_leading(pending, batch)
-            raise error
-        try:
-            self._finish(pending, batch)
-        except BaseException:  # interrupted: the others are to go on all the same
-            self._finish(pending, batch)
-            raise
-
-    def _batch(self, first: Pending) -> Batch:
-        """A batch of `first` and whoever waits; the guard is held."""
-        previous = self._last
-        batch = self._last = Batch([first], previous, self._clock.signal())
-        first.batch = batch
-        batch.pendings += self._taken(self._max_batch - 1, batch)
-        return batch
-
-    def _taken(self, most: int, batch: Batch) -> list[Pending]:
-        taken = [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
-        for pending in taken:
-            pending.batch = batch
-        return taken
-
-    def _finish(self, leader: Pending, batch: Batch) -> None:
+            self._leave(pending)
+            return error
         with self._guard:
             self._end(batch)
-            batch.progress = None
-            for pending in batch.pendings:
-                pending.done, pending.batch = (
-                    True,
-                    None,
-                )  # no cycle is left that only the collector could free
-            followers = [pending for pending in batch.pendings if pending is not leader]
-        for pending in followers:
-            pending.turn.set()
+        return None
 
-    def _stop_leading(self, leader: Pending, batch: Batch) -> None:
+    def _batch(self, first: Pending) -> Batch:
+        """A batch of `first` and whoever waits."""
         with self._guard:
-            self._replace(leader, batch)
+            batch = Batch(first, self._last, self._clock.signal())
+            first.batch = self._last = batch
+            self._take(batch)
+            return batch
 
-    def _replace(self, leader: Pending, batch: Batch) -> None:
-        """Let another one of the batch lead it; the guard is held."""
-        if leader in batch.pendings:
-            batch.pendings.remove(leader)
+    def _take(self, batch: Batch) -> list[Pending]:
+        """Let as many of those who wait go along as there is room for; the guard is held."""
+        room = max(0, self._max_batch - len(batch.pendings))
+        taken = self._waiting[:room]
+        for pending in taken:
+            pending.batch = batch
+        batch.pendings += taken
+        del self._waiting[:room]
+        return taken
+
+    # Leaving and ending
+
+    def _leave(self, pending: Pending) -> bool:
+        """Take no part any more; whether the change was done before. May be repeated."""
+        with self._guard:
+            batch = pending.batch
+            if pending in self._waiting:
+                self._waiting.remove(pending)
+            elif batch is None:
+                self._pass_on(pending)
+            elif batch.over:
+                self._end(batch)
+                return True
+            else:
+                self._leave_batch(pending, batch)
+            self._wake()
+            return False
+
+    def _leave_batch(self, pending: Pending, batch: Batch) -> None:
+        """The guard is held."""
+        if pending in batch.pendings:
+            batch.pendings.remove(pending)
         if not batch.pendings:
             self._end(batch)
             return
-        heir = max(batch.pendings, key=lambda pending: pending.deadline)
-        heir.leads = True
-        heir.turn.set()
+        if batch.leader is pending:
+            heir = max(batch.pendings, key=lambda one: one.deadline)
+            if self._computes is pending:
+                self._computes = heir
+            batch.leader = heir
+        batch.leader.turn.set()
 
     def _end(self, batch: Batch) -> None:
         """The guard is held."""
-        self._pass_on(batch)
+        batch.over = True
         if self._last is batch:
-            self._last = None
-        batch.previous = None
+            before = batch.previous
+            self._last = None if before is None or before.over else before
+        batch.previous = batch.progress = None
+        self._pass_on(batch.leader)
+        self._wake()
         batch.ended.set()
+        for pending in batch.pendings:
+            pending.turn.set()
 
-    def _pass_on(self, batch: Batch) -> None:
-        if batch.computes:
-            batch.computes = False
-            self._hand_on()
+    def _pass_on(self, leader: Pending) -> None:
+        """Let the next in the queue compute, if `leader` has the turn; the guard is held."""
+        if self._computes is leader:
+            heir = self._waiting[0] if self._waiting else None
+            if heir is not None:
+                heir.batch = None
+            self._computes = heir
+            del self._waiting[:1]
+            self._wake()
 
-    def _hand_on(self) -> None:
-        """Let the next in the queue lead a new batch; the guard is held."""
-        heir = self._waiting.popleft() if self._waiting else None
-        self._computing = heir is not None
-        if heir is not None:
-            heir.leads = True
-            heir.turn.set()
+    def _wake(self) -> None:
+        """Wake who computes; whoever gave it the turn was perhaps interrupted before."""
+        if self._computes is not None:
+            self._computes.turn.set()
+
+
+def _late(pending: Pending) -> Exception:
+    """What to tell a submitter who left at its deadline."""
+    if pending.batch is not None and pending.batch.sent:
+        return OutcomeUnknownError(
+            "the deadline passed while the commit was being written; the operation id will tell"
+        )
+    return TryAgainError("the deadline passed before the change had its turn; nothing was changed")
+
+
+def _twin(error: Exception) -> Exception:
+    """The same error to be raised in another thread: each raising adds to an error's traceback."""
+    try:
+        twin = copy.copy(error)
+    except Exception:  # its class has its own way to be made
+        return error
+    twin.__cause__ = error.__cause__
+    return twin.with_traceback(error.__traceback__)
+
+
+_groups: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+def _start_in_child() -> None:
+    """Who leads in the parent does not exist in its fork."""
+    for group in _groups:
+        group._begin()
+
+
+os.register_at_fork(after_in_child=_start_in_child)

@@ -52,6 +52,7 @@ class Publication:
         self.base = base
         self.new = new
         self.in_doubt = False
+        """Whether it may be in force, or come into force, as far as is known."""
         self.cause: Exception | None = None
         """Why the last try was not conclusive."""
         self._rows = store.rows(objects)
@@ -90,25 +91,26 @@ class Publication:
         except (OutcomeUnknownError, TryAgainError) as error:
             self.cause = error
             return Outcome.BUSY
+        doubted, self.in_doubt = (
+            self.in_doubt,
+            True,
+        )  # whoever goes on after an interrupt does not know how far it came
         try:
             if not self._lost:
                 if self._swap():
                     return Outcome.COMMITTED
-                if not self.in_doubt:
+                if not doubted:
                     return Outcome.LOST
                 self._lost = True
             return Outcome.COMMITTED if self._happened() else Outcome.LOST
         except OutcomeUnknownError as error:
-            self.in_doubt, self.cause = True, error
-        except TryAgainError as error:
             self.cause = error
+        except TryAgainError as error:
+            self.in_doubt, self.cause = doubted, error
         except Exception as error:
-            if not self.in_doubt:
+            if not doubted:
                 raise
             raise OutcomeUnknownError(f"a commit of {self._name!r} is in doubt: {error}") from error
-        except BaseException:  # interrupted: whoever goes on does not know how far it came
-            self.in_doubt = True
-            raise
         return Outcome.IN_DOUBT if self.in_doubt else Outcome.BUSY
 
     def _swap(self) -> bool:

@@ -107,7 +107,7 @@ def idle(gate: Gate) -> bool:
     """Whether nobody leads, and whoever comes next leads at once."""
     late = pending()
     gate.group.submit(late)
-    return late.done
+    return late.result is not None
 
 
 def test_whoever_comes_while_a_batch_runs_goes_along_in_the_next() -> None:
@@ -205,7 +205,7 @@ def test_whose_deadline_passes_in_a_batch_leaves_it_and_knows_whether_it_may_be_
 
     gate.steps = [step]
     first = Caller(gate)
-    while not gate.group._computing:
+    while not gate.group._computes:
         pass
     with pytest.raises(OutcomeUnknownError if sent else TryAgainError):
         gate.group.submit(pending(50))
@@ -228,7 +228,7 @@ def test_nothing_is_sent_for_somebody_who_left() -> None:
 
     gate.steps = [step]
     first = Caller(gate)
-    while not gate.group._computing:
+    while not gate.group._computes:
         pass
     with pytest.raises(TryAgainError):
         gate.group.submit(pending(50))
@@ -290,7 +290,7 @@ def test_a_batch_that_fails_tells_every_change_of_it_why() -> None:
 
     gate.steps = [fail]
     first = Caller(gate)
-    while not gate.group._computing:
+    while not gate.group._computes:
         pass
     others = [Caller(gate) for _ in range(2)]
     assert [str(caller.join().pending.error) for caller in [first, *others]] == ["broken"] * 3
@@ -318,7 +318,7 @@ def test_an_interrupted_waiter_stops_nobody_else(promoted: bool) -> None:
         second.join()
         gate.go.set()
     assert isinstance(second.join().error, KeyboardInterrupt)
-    assert last.join().pending.done
+    assert last.join().pending.result is not None
     assert first.join().error is None
     assert idle(gate)
 

@@ -1,0 +1,116 @@
+"""An interrupt (Ctrl-C) at every point of a commit at which Python lets one in."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import FrameType
+
+import pytest
+
+from polaris_spark import clock
+from polaris_spark.clock import ThreadSignal
+from polaris_spark.commits import applying, attempts, building, files, group, publishing, reading, retry
+from polaris_spark.commits.committer import Committer
+
+from .support import Add, number
+from .test_attempts import Caller, Held, opened, until, waiting
+
+MODULES = (applying, attempts, building, clock, files, group, publishing, reading, retry)
+PLACES = {module.__file__ for module in MODULES}
+
+
+class Interruption:
+    """Interrupts the thread that enters it at the n-th of the points where Python looks for signals: when a function
+    begins, and when one written in C has returned."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+        self.came = False
+
+    def __enter__(self) -> None:
+        sys.setprofile(self._count)
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _count(self, frame: FrameType, event: str, _: object) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename in PLACES:
+            self._left -= 1
+            if self._left < 0 and not self.came:
+                self.came = True
+                raise KeyboardInterrupt
+
+
+class Victim(Add):
+    """A change whose commit is interrupted."""
+
+    def __init__(self, committer: Committer, at: int) -> None:
+        super().__init__("a")
+        self.interruption = Interruption(at)
+        self.result: object = None
+        self.thread = threading.Thread(target=self._run, args=(committer,))
+        self.thread.start()
+
+    def _run(self, committer: Committer) -> None:
+        try:
+            with self.interruption:
+                self.result = committer.commit(self)
+        except KeyboardInterrupt as error:
+            self.result = error
+
+
+def idle(c: Committer) -> bool:
+    found = c._attempts.group
+    return (found._computes, found._waiting, found._last) == (None, [], None)
+
+
+@pytest.mark.parametrize("transactional", [True, False], ids=["with transactions", "rows first, then swap"])
+def test_wherever_one_is_interrupted_the_others_are_done_once_and_whoever_comes_next(
+    transactional: bool,
+) -> None:
+    at, came = 0, True
+    while came:
+        held = Held(transactional=transactional)
+        c = opened(held)
+        held.steps = [held.hold]
+        first = Caller(c, Add("first"))
+        held.at_swap.wait(10)
+        victim = Victim(c, at)
+        until(lambda: victim.runs or victim.result)  # noqa: B023  # it is called at once
+        others = [Caller(c, Add("b")), Caller(c, Add("b"))]
+        until(lambda: waiting(c) == 2 or victim.result)  # noqa: B023  # it is called at once
+        held.go.set()
+        assert first.join() == 1
+        assert sorted(caller.join() for caller in others) == [1, 2], at
+        victim.thread.join(10)
+        assert number(c, "a") == victim.result or isinstance(victim.result, KeyboardInterrupt), at
+        assert number(c, "a") <= 1, at
+        assert number(c, "b") == 2, at
+        assert idle(c), at
+        came = victim.interruption.came
+        at += 1
+    assert at > 40
+
+
+def test_a_signal_stays_set_although_who_waited_was_interrupted() -> None:
+    class Interrupted(ThreadSignal):
+        def set(self) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                raise KeyboardInterrupt
+            super().set()
+
+    found: list[object] = []
+
+    def wait(signal: ThreadSignal) -> None:
+        try:
+            found.append(signal.wait(10_000))
+        except KeyboardInterrupt:
+            found.append("interrupted")
+
+    signal = Interrupted()
+    waiting = threading.Thread(target=wait, args=(signal,))
+    waiting.start()
+    signal.set()
+    waiting.join()
+    assert signal.wait(0)
