@@ -83,6 +83,7 @@ UNHEARD = Rates(unheard=0.15, late=0.05, delay_ms=2.0, late_ms=(1.0, 2_000.0))
 STALLS = Rates(unheard=0.2, stall=0.05, stall_ms=(MINUTE, 3 * MINUTE), delay_ms=2.0)
 _registry = _module(References)
 _publishing = _module(Publication)
+_group = _module(Group)
 
 MUTANTS: dict[str, Mutant] = {
     "a swap is retried with a new version after an unknown outcome": Mutant(
@@ -90,14 +91,21 @@ MUTANTS: dict[str, Mutant] = {
             Patch(
                 Publication,
                 "publish",
-                "except OutcomeUnknownError as error:\n        self.in_doubt, self.cause = True, error",
+                "except OutcomeUnknownError as error:\n        self.cause = error",
                 "except OutcomeUnknownError:\n        return Outcome.LOST",
             ),
         ),
         {"rates": UNHEARD},
     ),
     "the doubt of an unknown outcome is forgotten": Mutant(
-        (Patch(Publication, "publish", "self.in_doubt, self.cause = True, error", "self.cause = error"),),
+        (
+            Patch(
+                Publication,
+                "publish",
+                "except OutcomeUnknownError as error:\n        self.cause = error",
+                "except OutcomeUnknownError as error:\n        self.in_doubt, self.cause = doubted, error",
+            ),
+        ),
         {"rates": UNHEARD},
     ),
     "a conflict of a repeated swap is taken for not done": Mutant(
@@ -190,7 +198,7 @@ MUTANTS: dict[str, Mutant] = {
         {"threads": 3, "registry": 0.0, "think_ms": 0.0},
     ),
     "who leaves while the commit is written hears that nothing was changed": Mutant(
-        (Patch(Group, "_leave", "if batch is not None and batch.sent:", "if False:"),),
+        (Patch(_group, "_late", "if pending.batch is not None and pending.batch.sent:", "if False:"),),
         {"rates": STALLS, "threads": 3, "registry": 0.0, "think_ms": 0.0},
     ),
     "a commit is as late as its maker's clock says": Mutant(
