@@ -14,7 +14,13 @@ from polaris_spark.commits.reading import HeadReader
 from polaris_spark.commits.retry import Turns, backoff_ms
 from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import Snapshot
-from polaris_spark.errors import CorruptionError, OutcomeUnknownError, TryAgainError
+from polaris_spark.errors import (
+    CorruptionError,
+    NewerFormatError,
+    ObjectTooLargeError,
+    OutcomeUnknownError,
+    TryAgainError,
+)
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
 
@@ -134,7 +140,7 @@ class Attempts:
         if not applied.effects:
             run.settled = True
             return None
-        publication = self._built_unless_swept(run, applied)
+        publication = self._built_if_possible(run, applied)
         return None if publication is None else self._ready(batch, run, publication)
 
     def _foreseen(self, batch: Batch, run: _Run) -> Publication | None:
@@ -155,7 +161,7 @@ class Attempts:
         if not run.files.write(applied.pendings):
             run.applied = None
             return None
-        publication = self._built_unless_swept(run, applied)
+        publication = self._built_if_possible(run, applied)
         if publication is not None:
             publication.write_rows()
         return publication
@@ -195,15 +201,32 @@ class Attempts:
         built = self._builder.build(applied)
         return Publication(self._store, self._name, applied.base, built.snapshot, built.objects)
 
-    def _built_unless_swept(self, run: _Run, applied: Applied) -> Publication | None:
-        """The commit; None if rows of the head that this process knew were swept, which is not the newest then."""
+    def _built_if_possible(self, run: _Run, applied: Applied) -> Publication | None:
+        """The commit; None if a change's objects cannot be written, which is refused then, or if rows of the head that
+        this process knew were swept, which is not the newest then."""
         try:
             return self._built(applied)
+        except (ObjectTooLargeError, NewerFormatError):
+            if not self._refused(applied):
+                raise
+            run.applied = None
+            return None
         except CorruptionError:
             if not run.foreseen and (applied.base is run.fresh or self._heads.read() is applied.base):
                 raise
             run.applied = None
             return None
+
+    def _refused(self, applied: Applied) -> bool:
+        """Refuse each change whose objects cannot be written, alone; whether there was any."""
+        found = False
+        for pending in applied.pendings:
+            if pending.memo is not None and pending.refused is None:
+                try:
+                    self._store.rows(pending.memo.effects.objects)
+                except (ObjectTooLargeError, NewerFormatError) as error:
+                    pending.refused, found = error, True
+        return found
 
     def _ready(self, batch: Batch, run: _Run, publication: Publication) -> Publication:
         """Let the next batch compute while this one is written, unless others are likely to come first."""

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from polaris_spark.backends import open_backend
@@ -16,7 +17,14 @@ from polaris_spark.commits.applying import SLOW_MS
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.log import entries
 from polaris_spark.commits.state import State
-from polaris_spark.errors import BadRequestError, CommitFailedError, OutcomeUnknownError, TryAgainError
+from polaris_spark.errors import (
+    BadRequestError,
+    CommitFailedError,
+    ObjectTooLargeError,
+    OutcomeUnknownError,
+    TryAgainError,
+)
+from polaris_spark.objects import Strong, object_type
 from polaris_spark.store.cache import ObjectCache
 
 from .support import Add, committer, number
@@ -299,6 +307,34 @@ def test_a_slow_change_delays_the_others_of_its_batch_by_one_run_at_most() -> No
     newest_first = [entry.key for _, _, _, entry in entries(c.read().store, c.read().head)]
     assert newest_first.index(b"a") < newest_first.index(b"b")
     assert slow.change.runs == 2
+
+
+@object_type("test-fan", revision=1)
+class Fan(msgspec.Struct, frozen=True, array_like=True):
+    """An object that points to others."""
+
+    targets: tuple[Strong, ...]
+
+
+def test_a_change_whose_objects_cannot_be_written_fails_alone() -> None:
+    class Wide(Add):
+        def apply(self, state: State, prepared: object) -> int:
+            state.add(Fan(tuple(range(1, 100_000))))
+            return super().apply(state, prepared)
+
+    held = Held()
+    c = opened(held)
+    held.steps = [held.hold]
+    blocking = Caller(c, Add("x"))
+    held.at_swap.wait(10)
+    first = Caller(c, Add("a"))
+    until(lambda: first.change.runs)
+    wide, last = Caller(c, Wide("a")), Caller(c, Add("b"))
+    until(lambda: waiting(c) == 2)
+    held.go.set()
+    assert (blocking.join(), first.join(), last.join()) == (1, 1, 1)
+    assert isinstance(wide.join(), ObjectTooLargeError)
+    assert number(c, "a") == 1
 
 
 class Filing(Add):

@@ -145,6 +145,33 @@ def test_while_one_batch_is_written_the_next_is_computed_and_knows_what_it_follo
     assert previous != [None]
 
 
+def test_a_batch_still_follows_one_that_is_written_when_the_batch_between_has_ended() -> None:
+    previous: list[Batch | None] = []
+    gate = Gate()
+    written: list[Batch] = []
+
+    def write(batch: Batch, deadline: float) -> None:
+        written.append(batch)
+        gate.group.pass_on(batch)
+        gate.hold(batch, deadline)
+
+    def leave(batch: Batch, deadline: float) -> Exception:
+        return TryAgainError("late")
+
+    def compute(batch: Batch, deadline: float) -> None:
+        previous.append(batch.previous)
+        gate.settle(batch)
+
+    gate.steps = [write, leave, compute]
+    first = Caller(gate)
+    gate.running.wait(10)
+    Caller(gate).join()
+    Caller(gate).join()
+    gate.go.set()
+    first.join()
+    assert previous == written
+
+
 def test_a_leader_takes_along_whoever_came_until_it_passes_its_turn_on() -> None:
     gate = Gate()
     taken: list[int] = []
@@ -293,7 +320,9 @@ def test_a_batch_that_fails_tells_every_change_of_it_why() -> None:
     while not gate.group._computes:
         pass
     others = [Caller(gate) for _ in range(2)]
-    assert [str(caller.join().pending.error) for caller in [first, *others]] == ["broken"] * 3
+    errors = [caller.join().pending.error for caller in [first, *others]]
+    assert [str(error) for error in errors] == ["broken"] * 3
+    assert len({id(error) for error in errors}) == 3  # each thread raises one of its own
     assert idle(gate)
 
 
