@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from polaris_spark.index import Entry, Index, IndexRoot, check
+from polaris_spark.index import Entry, Index, IndexRoot, check, diff
 from tests.index.support import FIRST_ID, TINY, Shelf, out_of_bounds
 
 short = st.lists(st.sampled_from([b"\x00", b"\x01", b"\x02", b"\x03", b"a", b"b", b"\xff"]), max_size=5)
@@ -31,7 +33,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.index = Index(IndexRoot(), self.shelf.read, TINY)
         self.model: dict[bytes, Entry] = {}
         self.savepoints: list[tuple[int, dict[bytes, Entry]]] = []
-        self.tree_is_in_bounds = True
+        self.roots: list[tuple[IndexRoot, dict[bytes, Entry]]] = [(IndexRoot(), {})]
 
     @rule(key=keys, entry=entries)
     def put(self, key: bytes, entry: Entry) -> None:
@@ -84,8 +86,43 @@ class IndexMachine(RuleBasedStateMachine):
         assert again.embedded_bytes <= quota
         if quota == 0:
             assert root.count == len(self.model)
-        self.index = again
+        self.go_on_with(root)
+
+    def go_on_with(self, root: IndexRoot) -> None:
+        self.index = Index(root, self.shelf.read, TINY)
         self.savepoints.clear()
+        self.roots.append((root, self.model.copy()))
+
+    @rule(quota=st.sampled_from([0, 40, 300]), floor=keys)
+    def freeze_with_a_floor(self, quota: int, floor: bytes) -> None:
+        root, shards = self.index.freeze(quota, self.shelf.new_id, floor=floor)
+        self.shelf.write(shards)
+        assert list(check(root, self.shelf.read)) == []
+        left = self.shelf.content(root)
+        assert left.items() <= self.model.items()
+        assert [key for key in self.model if key >= floor and key not in left] == []
+        self.model = left
+        self.go_on_with(root)
+
+    @rule(data=st.data())
+    def compare_two_roots(self, data: st.DataObject) -> None:
+        (one, before), (two, after) = (data.draw(st.sampled_from(self.roots[-6:])) for _ in range(2))
+        changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
+        expected = [(key, before.get(key), after.get(key)) for key in changed]
+        assert list(diff(one, two, self.shelf.read)) == expected
+
+    @rule(start=keys, end=st.one_of(st.none(), keys), size=st.integers(1, 40), reverse=st.booleans())
+    def iterate_by_pages(self, start: bytes, end: bytes | None, size: int, reverse: bool) -> None:
+        found: list[tuple[bytes, Entry]] = []
+        low, high = start, end
+        while page := list(islice(self.index.range(low, high, reverse=reverse), size)):
+            found += page
+            if reverse:
+                high = page[-1][0]
+            else:
+                low = page[-1][0] + b"\0"
+        whole = self.index.range(start, end, reverse=reverse)
+        assert found == list(whole)
 
     @rule(key=keys)
     def get(self, key: bytes) -> None:
