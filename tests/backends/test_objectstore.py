@@ -7,18 +7,25 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from polaris_spark.backends import open_backend
-from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
+from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.backends.objectstore import ObjectStoreBackend, keys
 from polaris_spark.backends.objectstore.requests import Mark, Requests
 from polaris_spark.backends.objectstore.settings import Settings
 from polaris_spark.config import Secret, StoreURI
-from polaris_spark.errors import CorruptionError, InputError, StateError, StoreURIError, TryAgainError
+from polaris_spark.errors import (
+    CorruptionError,
+    InputError,
+    OutcomeUnknownError,
+    StateError,
+    StoreURIError,
+    TryAgainError,
+)
 from polaris_spark.testing.processes import in_processes
 from polaris_spark.testing.stores import HOSTILE_NAMES, row
 from polaris_spark.testing.versitygw import VersityGateway
@@ -278,19 +285,26 @@ class Careless(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def test_a_store_that_ignores_conditions_is_refused() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Server", (Careless,), {"stored": {}}))
+@contextmanager
+def served(handler: type[Careless]) -> Iterator[Backend]:
+    """A store on a server that answers as `handler` does."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Server", (handler,), {"stored": {}}))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     uri = f"s3://user:secret@bucket/prefix?endpoint=http://127.0.0.1:{server.server_port}&region=r"
     try:
-        with (
-            closing(open_backend(uri)) as backend,
-            pytest.raises(StoreURIError, match="cannot hold a catalog: it replaced"),
-        ):
-            backend.setup()
+        with closing(open_backend(uri)) as backend:
+            yield backend
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_a_store_that_ignores_conditions_is_refused() -> None:
+    with (
+        served(Careless) as backend,
+        pytest.raises(StoreURIError, match="cannot hold a catalog: it replaced"),
+    ):
+        backend.setup()
 
 
 class Changing(Careless):
@@ -301,15 +315,34 @@ class Changing(Careless):
 
 
 def test_an_object_that_changes_while_it_is_read_is_to_be_read_again() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Server", (Changing,), {"stored": {}}))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    uri = f"s3://user:secret@bucket/prefix?endpoint=http://127.0.0.1:{server.server_port}&region=r"
-    try:
-        with closing(open_backend(uri)) as backend, pytest.raises(TryAgainError, match="reading"):
-            backend.read_reference("realm", "name")
-    finally:
-        server.shutdown()
-        server.server_close()
+    with served(Changing) as backend, pytest.raises(TryAgainError, match="reading"):
+        backend.read_reference("realm", "name")
+
+
+class Failing(Careless):
+    """A server that fails after it wrote, and tells of a connection of its own."""
+
+    def do_PUT(self) -> None:  # http.server's own name
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(500, b"replica: HttpError { kind: Connect }, GET http://169.254.169.254/")
+
+
+def test_what_a_failing_server_quotes_makes_nothing_certain() -> None:
+    with served(Failing) as backend, pytest.raises(OutcomeUnknownError):
+        backend.insert_reference("realm", "name", row())
+
+
+def test_missing_credentials_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://169.254.169.254:1")  # answers on no machine
+    with (
+        closing(
+            open_backend("s3://bucket/prefix?endpoint=http://127.0.0.1:1&region=r&timeout=300ms")
+        ) as backend,
+        pytest.raises(TryAgainError, match="no user and password are given"),
+    ):
+        backend.read_reference("realm", "name")
 
 
 def test_versions_of_any_bytes_differ_from_no_version(backend: ObjectStoreBackend) -> None:

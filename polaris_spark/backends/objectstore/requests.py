@@ -43,6 +43,7 @@ _CREDENTIALS: Final = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", 
 _CODE: Final = re.compile(r"<Code>([A-Za-z]+)</Code>")
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})")
 _KIND: Final = re.compile(r"kind: ([A-Za-z]+)")
+_METADATA: Final = re.compile(r"performing [A-Z]+ http://(169\.254\.169\.254|metadata\.google\.internal)[:/]")
 _LISTED: Final = 1_000
 
 _used_by: int | None = None
@@ -177,6 +178,11 @@ class Requests:
             self._settings.where,
             ", ".join(filter(None, (code, status, kind))) or text.partition("\n")[0][:200],
         )
+        if _METADATA.search(text.partition("\n")[0]):
+            return TryAgainError(
+                f"{where}: no user and password are given, and this machine's service for credentials fails ({said}); "
+                "nothing was changed"
+            )
         if code in _NO_BUCKET:
             return StateError(f"{where} does not exist: create the bucket, or check its name and endpoint")
         if isinstance(error, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)) or (
@@ -194,7 +200,7 @@ class Requests:
             return StoreURIError(
                 f"{where} is not served as asked ({said}): check its name, endpoint and region"
             )
-        if kind == "Connect":
+        if kind == "Connect" and not status:  # what a server that answered quotes is another connection
             return TryAgainError(f"{where} cannot be reached ({doing}); nothing was changed")
         if writes:
             return OutcomeUnknownError(f"{where}: {doing} failed ({said}); it may or may not have happened")
