@@ -108,6 +108,14 @@ def opened(held: Held, **settings: object) -> Committer:
     return c
 
 
+def being_written(held: Held, c: Committer, name: str = "x") -> Caller:
+    """Whose commit is at its swap, and stays there until `held.go` is set."""
+    held.steps = [held.hold]
+    caller = Caller(c, Add(name))
+    assert held.at_swap.wait(10)
+    return caller
+
+
 def waiting(c: Committer) -> int:
     return len(c._attempts.group._waiting)
 
@@ -115,9 +123,7 @@ def waiting(c: Committer) -> int:
 def test_the_next_batch_is_computed_while_one_is_written() -> None:
     held = Held()
     c = opened(held)
-    held.steps = [held.hold]
-    first = Caller(c, Add("a"))
-    held.at_swap.wait(10)
+    first = being_written(held, c, "a")
     second = Caller(c, Add("a"))
     until(lambda: second.change.runs == 1)
     assert first.result is None
@@ -147,9 +153,7 @@ def test_what_was_computed_on_a_commit_that_came_late_is_computed_again_on_what_
     held = Held()
     c = opened(held)
     other = committer(held.inner, clock=SystemClock())
-    held.steps = [held.hold]
-    first = Caller(c, Add("a"))
-    held.at_swap.wait(10)
+    first = being_written(held, c, "a")
     other.commit(Add("a", 10))
     second = Caller(c, Add("a"))
     until(lambda: second.change.runs == 1)
@@ -161,9 +165,7 @@ def test_what_was_computed_on_a_commit_that_came_late_is_computed_again_on_what_
 def test_a_failure_on_a_commit_that_is_being_written_stands_once_that_is_in_force() -> None:
     held = Held()
     c = opened(held)
-    held.steps = [held.hold]
-    first = Caller(c, Add("a"))
-    held.at_swap.wait(10)
+    first = being_written(held, c, "a")
     second = Caller(c, Add("a", expect=0))
     until(lambda: second.change.runs == 1)
     held.go.set()
@@ -179,9 +181,7 @@ def test_without_a_cache_nothing_is_missed_that_is_still_being_written(
     c = opened(held)
     monkeypatch.setattr(ObjectCache, "put", lambda *_: None)
     c._heads._known.store._cache.clear()  # type: ignore[union-attr]
-    held.steps = [held.hold]
-    first = Caller(c, Add("a"))
-    held.at_swap.wait(10)
+    first = being_written(held, c, "a")
     second = Caller(c, Add("a"))
     until(lambda: second.change.runs)
     held.go.set()
@@ -191,9 +191,7 @@ def test_without_a_cache_nothing_is_missed_that_is_still_being_written(
 def test_where_rows_are_written_apart_those_of_the_next_batch_go_while_one_is_swapped() -> None:
     held = Held(transactional=False)
     c = opened(held)
-    held.steps = [held.hold]
-    first = Caller(c, Add("a"))
-    held.at_swap.wait(10)
+    first = being_written(held, c, "a")
     written = len(held.rows)
     second = Caller(c, Add("a"))
     until(lambda: len(held.rows) > written)
@@ -207,9 +205,7 @@ def test_where_rows_are_written_apart_those_of_the_next_batch_go_while_one_is_sw
 def test_a_leader_in_doubt_leaves_at_its_deadline_and_another_finds_out() -> None:
     held = Held()
     c = opened(held)
-    held.steps = [held.hold]
-    blocking = Caller(c, Add("x"))
-    held.at_swap.wait(10)
+    blocking = being_written(held, c)
     held.steps = [lost_on_the_way_back] * 100
     callers = [Caller(c, Add("a"), deadline_ms=300.0)]
     until(lambda: callers[0].change.runs)
@@ -226,9 +222,7 @@ def test_a_leader_in_doubt_leaves_at_its_deadline_and_another_finds_out() -> Non
 def test_a_leader_that_changed_nothing_leaves_at_its_deadline_and_the_others_are_done() -> None:
     held = Held()
     c = opened(held)
-    held.steps = [held.hold]
-    blocking = Caller(c, Add("x"))
-    held.at_swap.wait(10)
+    blocking = being_written(held, c)
     held.steps = [busy] * 1_000
     callers = [Caller(c, Add("a"), deadline_ms=300.0)]
     until(lambda: callers[0].change.runs)
@@ -245,9 +239,7 @@ def test_a_leader_that_changed_nothing_leaves_at_its_deadline_and_the_others_are
 def test_when_a_leader_is_interrupted_in_its_swap_the_others_are_done_once() -> None:
     held = Held()
     c = opened(held)
-    held.steps = [held.hold]
-    blocking = Caller(c, Add("x"))
-    held.at_swap.wait(10)
+    blocking = being_written(held, c)
     held.steps = [interrupted_after]
     callers = [Caller(c, Add("a"))]
     until(lambda: callers[0].change.runs)
@@ -270,9 +262,7 @@ def test_an_interrupted_computation_is_begun_again_by_another() -> None:
     held = Held()
     c = opened(held)
     other = committer(held.inner, clock=SystemClock())
-    held.steps = [held.hold]
-    blocking = Caller(c, Add("x"))
-    held.at_swap.wait(10)
+    blocking = being_written(held, c)
     first = Caller(c, Interrupted("a"))
     until(lambda: first.change.runs)
     second = Caller(c, Add("b"))
@@ -294,9 +284,7 @@ def test_a_slow_change_delays_the_others_of_its_batch_by_one_run_at_most() -> No
     held = Held()
     c = opened(held)
     other = committer(held.inner, clock=SystemClock())
-    held.steps = [held.hold]
-    blocking = Caller(c, Add("x"))
-    held.at_swap.wait(10)
+    blocking = being_written(held, c)
     slow = Caller(c, Slow("a"))
     until(lambda: slow.change.runs)
     quick = Caller(c, Add("b"))
@@ -324,9 +312,7 @@ def test_a_change_whose_objects_cannot_be_written_fails_alone() -> None:
 
     held = Held()
     c = opened(held)
-    held.steps = [held.hold]
-    blocking = Caller(c, Add("x"))
-    held.at_swap.wait(10)
+    blocking = being_written(held, c)
     first = Caller(c, Add("a"))
     until(lambda: first.change.runs)
     wide, last = Caller(c, Wide("a")), Caller(c, Add("b"))
@@ -368,9 +354,7 @@ def test_files_that_take_long_are_written_side_by_side_and_one_that_cannot_be_fa
     files = Together(6)
     held = Held()
     c = opened(held, files=files)
-    held.steps = [held.hold]
-    blocking = Caller(c, Add("x"))
-    held.at_swap.wait(10)
+    blocking = being_written(held, c)
     names = ["slow", "bad", *(f"t{n}" for n in range(6))]
     callers = []
     for name in names:
