@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
 from polaris_spark.clock import Clock
-from polaris_spark.commits.change import Operation, PrepareAgain
+from polaris_spark.commits.change import Change, Operation, PrepareAgain
 from polaris_spark.commits.group import Memo, Pending
 from polaris_spark.commits.rows import Entries, LogEntry
 from polaris_spark.commits.settings import OPERATIONS
@@ -18,6 +19,8 @@ from polaris_spark.index import Entry
 
 SLOW_MS = 20.0
 """A change that takes longer is applied once in a batch with others."""
+
+R = TypeVar("R")
 
 _encode_mark = msgspec.msgpack.Encoder().encode
 
@@ -70,6 +73,14 @@ class Applier:
         if base.head.sealed:
             raise ReferenceGoneError(f"reference {self._name!r} was dropped")
         return Applied(State(base, self._ids.next_id), self._ids.next_id())
+
+    def repeated(self, change: Change[R], head: Snapshot) -> tuple[R] | None:
+        """The answer of a change whose operation `head` has in its history; None if it was not done before."""
+        if not change.operation.id:
+            return None
+        applied = self.begin(head)
+        before = self._done_before(applied, change.operation)
+        return None if before is None else (change.repeat(applied.state, before),)
 
     def apply(self, applied: Applied, pendings: Sequence[Pending]) -> None:
         """Apply further changes; each has its result, its error, or is to be prepared again."""

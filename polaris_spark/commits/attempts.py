@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import TypeVar
 
 from polaris_spark.clock import Clock
 from polaris_spark.commits.applying import Applied, Applier
 from polaris_spark.commits.building import Builder
+from polaris_spark.commits.change import Change
 from polaris_spark.commits.files import BatchFiles
 from polaris_spark.commits.group import Batch, Group, Pending
 from polaris_spark.commits.publishing import Outcome, Publication
@@ -23,6 +25,8 @@ from polaris_spark.errors import (
 )
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
+
+R = TypeVar("R")
 
 
 class _Run:
@@ -119,6 +123,10 @@ class Attempts:
             if outcome is Outcome.BUSY:
                 self.group.unsent(batch)
             self._wait_out(run, publication.cause, deadline)
+
+    def repeated(self, change: Change[R], head: Snapshot) -> tuple[R] | None:
+        """The answer of a change whose operation was done before; None if it was not."""
+        return self._applier.repeated(change, head)
 
     # Computing
 

@@ -125,6 +125,9 @@ class Committer:
                 pending.prepared = change.prepare(state)
             except Exception:
                 newest = self.read()
+                repeated = self._attempts.repeated(change, newest)
+                if repeated is not None:  # what it refuses now may be what it did
+                    return repeated[0]
                 if newest.version == view.version or self._clock.monotonic_ms() >= deadline:
                     raise
                 view = newest

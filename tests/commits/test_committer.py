@@ -201,6 +201,26 @@ def test_that_nothing_is_to_be_changed_is_judged_on_the_newest_head() -> None:
     assert number(two, "a") == 1
 
 
+class AddOnce(Add):
+    """An addition whose `prepare` refuses a box that is there."""
+
+    def prepare(self, view: State) -> object:
+        if view.lookup("names", self.name) is not None:
+            raise CommitFailedError("it is there")
+        return None
+
+
+def test_an_operation_that_would_now_be_refused_gives_its_answer_again() -> None:
+    backend = open_backend(f"memory:{uuid.uuid4()}")
+    one, two = committer(backend), committer(backend)
+    operation = Operation(KEY, "tester")
+    assert one.commit(AddOnce("a", operation=operation)) == 1
+    assert one.commit(AddOnce("a", operation=operation)) == 1
+    assert two.commit(AddOnce("a", operation=operation)) == 1
+    with pytest.raises(CommitFailedError):
+        two.commit(AddOnce("a"))
+
+
 class AddPrepared(Add):
     """An addition that needs the box's number of the time when it was prepared, from the second time on."""
 

@@ -38,7 +38,9 @@ class TaskChange(Change[int]):
         self.writes_file = writes_file
 
     def prepare(self, view: State) -> object:
-        """For a prepared task the new box under an id of its own, as an import prepares its rows."""
+        """For a prepared task the new box under an id of its own, as an import prepares its rows; or a refusal."""
+        if self.task.kind == "prepared remove" and view.lookup(NUMBERS, self.task.keys[0]) is None:
+            raise CommitFailedError(f"refused: {self.task.kind}")
         if self.task.kind != "prepared add":
             return None
         seen = view.lookup(NUMBERS, self.task.keys[0])

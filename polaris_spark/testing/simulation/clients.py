@@ -35,7 +35,20 @@ _OUTCOMES: tuple[tuple[type[Exception], str], ...] = (
 )
 """What the errors mean to a client. After `unknown` it may have been done; after the others it was not."""
 
-_KINDS = ("add", "add", "add", "prepared add", "fill", "remove", "move", "spread", "clear", "count", "spoil")
+_KINDS = (
+    "add",
+    "add",
+    "add",
+    "prepared add",
+    "fill",
+    "remove",
+    "prepared remove",
+    "move",
+    "spread",
+    "clear",
+    "count",
+    "spoil",
+)
 
 
 _ACTIONS = ("create", "fork", "drop", "drop", "undrop")

@@ -150,6 +150,7 @@ _PROGRAMS: dict[str, Callable[[Task, View], int]] = {
     "prepared add": _add,
     "fill": _fill,
     "remove": _remove,
+    "prepared remove": _remove,
     "move": _move,
     "spread": _spread,
     "clear": _clear,
