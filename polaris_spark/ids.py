@@ -105,7 +105,6 @@ class IdGenerator:
         self._source = source
         self._clock = clock or SystemClock()
         self._lock = self._clock.lock()
-        self._process = os.getpid()
         self._lease: Lease | None = None
         self._ms = 0
         """Millisecond of the last id made or observed; ids continue after (`_ms`, `_used`)."""
@@ -113,6 +112,7 @@ class IdGenerator:
         self._last_id = 0
         self._retry_at = 0.0
         self._registered = False
+        _generators.add(self)
 
     def next_id(self) -> int:
         """A new id.
@@ -121,8 +121,6 @@ class IdGenerator:
             ClockError: this machine's clock is too far behind the store's.
             TryAgainError: every node number is leased.
         """
-        if self._process != os.getpid():
-            self._start_in_child()
         with self._lock:
             first, _ = self._take(1)
             return first
@@ -141,8 +139,6 @@ class IdGenerator:
         Raises:
             ClockError, TryAgainError: as `next_id`.
         """
-        if self._process != os.getpid():
-            self._start_in_child()
         blocks: list[range] = []
         with self._lock:
             while n > 0:
@@ -162,16 +158,12 @@ class IdGenerator:
         ms = (id >> _SHIFT) + EPOCH_MS
         if ms < self._ms:  # without the lock: `_ms` only grows
             return
-        if self._process != os.getpid():
-            self._start_in_child()
         with self._lock:
             if ms > self._ms or (ms == self._ms and id > self._last_id):
                 self._ms, self._used = ms, SEQUENCE
 
     def release(self) -> None:
         """Give the lease back, if there is one; a later id takes a new one."""
-        if self._process != os.getpid():
-            self._start_in_child()
         with self._lock:
             lease, self._lease = self._lease, None
             if lease is not None:
@@ -239,7 +231,17 @@ class IdGenerator:
         self._lease = None
         self._used, self._last_id = SEQUENCE, 0
         self._registered = False
-        self._process = os.getpid()
+
+
+_generators: weakref.WeakSet[IdGenerator] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for generator in _generators:
+        generator._start_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _release_at_exit(generator: weakref.ref[IdGenerator], process: int) -> None:
