@@ -43,8 +43,8 @@ class Mutant(NamedTuple):
 
     patches: tuple[Patch, ...]
     plan: Mapping[str, object] = MappingProxyType({})
-    first: int = 0
-    """The seed to begin with."""
+    most: int = 60
+    """How many seeds it may take."""
 
 
 @contextlib.contextmanager
@@ -139,10 +139,10 @@ MUTANTS: dict[str, Mutant] = {
             "reads": 0.0,
             "names": ("main",),
             "processes": 4,
-            "threads": 3,
-            "actions": 8,
+            "threads": 1,
+            "actions": 16,
         },
-        first=64,
+        most=200,
     ),
     "objects are deleted on failure": Mutant(
         (
