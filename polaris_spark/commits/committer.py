@@ -128,8 +128,10 @@ class Committer:
                 repeated = self._attempts.repeated(change, newest)
                 if repeated is not None:  # what it refuses now may be what it did
                     return repeated[0]
-                if newest.version == view.version or self._clock.monotonic_ms() >= deadline:
+                if newest.version == view.version:
                     raise
+                if self._clock.monotonic_ms() >= deadline:  # what failed was prepared for an old head
+                    raise self._contended() from None
                 view = newest
                 continue
             pending.prepared_reads, pending.prepared_fence = state.reads, view.head.fence
@@ -139,8 +141,11 @@ class Committer:
             if not pending.must_prepare:
                 return pending.result  # type: ignore[no-any-return]  # a Pending carries any change's result
             if self._clock.monotonic_ms() >= deadline:
-                raise TryAgainError(
-                    f"{self.name!r} is contended: what the change was prepared for moved again and again; "
-                    "nothing was changed"
-                )
+                raise self._contended()
             view = self.read()
+
+    def _contended(self) -> TryAgainError:
+        return TryAgainError(
+            f"{self.name!r} is contended: what the change was prepared for moved again and again; "
+            "nothing was changed"
+        )
