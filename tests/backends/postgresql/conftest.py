@@ -1,0 +1,46 @@
+"""What every test of the PostgreSQL backend starts from: a store of its own on the session's server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import psycopg
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend
+from polaris_spark.testing.postgresql import GUARDED, PostgreSQL
+
+_numbers = count(1)
+
+
+@pytest.fixture
+def uri(postgresql_uri: str) -> str:
+    return postgresql_uri
+
+
+@pytest.fixture
+def backend(uri: str) -> Iterator[Backend]:
+    backend = open_backend(uri)
+    backend.setup()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def admin(postgresql: PostgreSQL) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of the server's owner, in autocommit."""
+    with psycopg.connect(postgresql.uri, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def user(admin: psycopg.Connection[Any]) -> str:
+    """A new user who may log in with the password `correct horse`, and no more."""
+    name = f"user_{next(_numbers)}"
+    if admin.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (GUARDED,)).fetchone() is None:
+        admin.execute(f"CREATE ROLE {GUARDED}")
+    admin.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'correct horse' IN ROLE {GUARDED}")
+    return name

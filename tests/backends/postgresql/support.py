@@ -1,0 +1,64 @@
+"""Looking at a store of PostgreSQL from outside."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from polaris_spark.config import StoreURI
+from polaris_spark.errors import (
+    PolarisError,
+)
+
+
+def schema_of(uri: str) -> str:
+    return StoreURI.parse(uri).options["schema"]
+
+
+def of_user(uri: str, user: str) -> str:
+    return uri.replace("postgres@", f"{user}@")
+
+
+@contextmanager
+def held(uri: str, statement: str, *parameters: object) -> Iterator[None]:
+    """A transaction of another program that ran a statement on the store, and goes on until the block ends."""
+    with psycopg.connect(uri.partition("?")[0]) as connection:
+        connection.execute(f"SET search_path = {schema_of(uri)}")
+        connection.execute(statement, parameters)
+        yield
+        connection.rollback()
+
+
+def blocked(admin: psycopg.Connection[Any], uri: str) -> int:
+    """Process of the store's session that waits for a lock, once there is one."""
+    query = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+    while (found := admin.execute(query, (f"%{schema_of(uri)}%",)).fetchone()) is None:
+        pass
+    return int(found[0])
+
+
+def started(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """A thread, and what its work gave or raised once it ended."""
+    outcome: list[object] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except PolarisError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, outcome
+
+
+def sessions(admin: psycopg.Connection[Any]) -> int:
+    found = admin.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'bounded'"
+    ).fetchone()
+    assert found is not None
+    return int(found[0])

@@ -1,0 +1,240 @@
+"""Opening a store of PostgreSQL: options, credentials, permissions, and who may set up."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend, ObjectRow, Swapped
+from polaris_spark.backends.postgresql.settings import Settings
+from polaris_spark.config import Secret, StoreURI
+from polaris_spark.errors import (
+    NewerFormatError,
+    StoreURIError,
+    TryAgainError,
+)
+from polaris_spark.testing.postgresql import PostgreSQL
+from polaris_spark.testing.processes import in_processes
+from polaris_spark.testing.stores import row
+from tests.backends.postgresql.support import of_user, schema_of
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("postgresql://host/db?schem=x", "did you mean 'schema'"),
+        ("postgresql://host/db?sslmod=require", "did you mean 'sslmode'"),
+        ("postgresql://host", "names no database"),
+        ("postgresql://host:port/db", "no host:port"),
+        ("postgresql://host:0/db", "no host:port"),
+        ("postgresql://host:/db", "no host:port"),
+        ("postgresql://:5432/db", "no host:port"),
+        ("postgresql://host/db%00", "dbname.*holds a NUL"),
+        ("postgresql://user%00@host/db", "user.*holds a NUL"),
+        ("postgresql://host/db?application_name=a%00", "application_name.*holds a NUL"),
+        ("postgresql://host/db?target_session_attrs=any", "read-write or primary"),
+        ("postgresql://host/db?timeout=soon", "duration"),
+        ("postgresql://host/db?timeout=0s", "longer than nothing"),
+        ("postgresql://host/db?pool=0", "1 to 256"),
+        ("postgresql://host/db?pool=many", "1 to 256"),
+        ("postgresql://host/db?schema=", "no name of a PostgreSQL schema"),
+        ("postgresql://host/db?synchronous_commit=maybe", "remote_apply"),
+        ("postgresql://user:secret@host/db?timeout=soon", "duration"),
+    ],
+)
+def test_bad_uris_and_options_are_refused(uri: str, words: str) -> None:
+    with pytest.raises(StoreURIError, match=words) as caught:
+        open_backend(uri)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("authority", "hosts", "ports"),
+    [
+        ("host", "host", "5432"),
+        ("user@host", "host", "5432"),
+        ("host:1", "host", "1"),
+        ("[::1]", "::1", "5432"),
+        ("[::1]:2", "::1", "2"),
+        ("a,b:3,[fe80::1%25eth0]", "a,b,fe80::1%eth0", "5432,3,5432"),
+    ],
+)
+def test_a_host_may_leave_its_port_out(authority: str, hosts: str, ports: str) -> None:
+    uri = StoreURI.parse(f"postgresql://{authority}/db")
+    told = conninfo_to_dict(Settings.parse(uri, {}).connection)
+    assert (told["host"], told["port"], told["dbname"]) == (hosts, ports, "db")
+
+
+def test_several_hosts_ports_and_addresses_are_understood(uri: str, postgresql: PostgreSQL) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        first = (
+            f"postgresql://postgres@127.0.0.1:{closed.getsockname()[1]},127.0.0.1:{postgresql.port}/postgres"
+        )
+        backend = open_backend(f"{first}?schema={schema_of(uri)}")
+        backend.setup()
+        assert backend.read_reference("realm", "name") is None
+        backend.close()
+
+
+def test_a_wrong_password_is_told_and_not_shown(uri: str, user: str) -> None:
+    backend = open_backend(of_user(uri, user), {"password": Secret("wrong battery")})
+    with pytest.raises(StoreURIError, match=r"password authentication failed.*store.password") as caught:
+        backend.setup()
+    assert "wrong battery" not in str(caught.value)
+    with pytest.raises(StoreURIError, match=r"no password supplied.*store.password"):
+        open_backend(of_user(uri, user)).setup()
+
+
+def test_the_right_password_opens_from_the_uri_the_options_and_the_environment(
+    uri: str, user: str, backend: Backend, admin: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.execute(f"GRANT USAGE ON SCHEMA {schema_of(uri)} TO {user}")
+    admin.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema_of(uri)} TO {user}")
+    monkeypatch.setenv("STORE_PASSWORD", "correct horse")
+    for opened in (
+        open_backend(of_user(uri, f"{user}:correct%20horse")),
+        open_backend(of_user(uri, user), {"password": Secret("correct horse")}),
+        open_backend(of_user(uri, user), {"password": Secret("env:STORE_PASSWORD")}),
+    ):
+        assert opened.read_reference("realm", "name") is None
+        opened.close()
+
+
+def test_a_missing_database_and_a_missing_user_are_told(uri: str) -> None:
+    with pytest.raises(StoreURIError, match=r'database "nowhere" does not exist.*create the database'):
+        open_backend(uri.replace("/postgres?", "/nowhere?")).setup()
+    with pytest.raises(StoreURIError, match='role "nobody" does not exist'):
+        open_backend(of_user(uri, "nobody")).setup()
+
+
+def test_an_unreachable_server_is_worth_another_try() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        with pytest.raises(TryAgainError, match="cannot be reached"):
+            open_backend(f"postgresql://postgres@127.0.0.1:{closed.getsockname()[1]}/postgres").setup()
+
+
+def test_a_server_that_never_answers_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"postgresql://postgres@127.0.0.1:{silent.getsockname()[1]}/postgres?connect_timeout=1s"
+        with pytest.raises(TryAgainError, match=r"cannot be reached.*timeout"):
+            open_backend(uri).setup()
+
+
+def test_missing_permissions_are_told_and_change_nothing(
+    uri: str, user: str, backend: Backend, admin: psycopg.Connection[Any]
+) -> None:
+    current = row()
+    backend.insert_reference("realm", "name", current)
+    other = open_backend(of_user(uri, user), {"password": Secret("correct horse")})
+    with pytest.raises(StoreURIError, match=r"permission denied.*grant"):
+        other.read_reference("realm", "name")
+    admin.execute(f"GRANT USAGE ON SCHEMA {schema_of(uri)} TO {user}")
+    admin.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema_of(uri)} TO {user}")
+    assert other.read_reference("realm", "name") == current
+    for change in (
+        lambda: other.swap_reference("realm", "name", current.version, row()),
+        lambda: other.write_and_swap("realm", [ObjectRow(1, 0, b"")], "name", current.version, row()),
+        lambda: other.insert_reference("realm", "new", row()),
+        lambda: other.delete_reference("realm", "name", current.version),
+        lambda: other.write_objects("realm", [ObjectRow(1, 0, b"x")]),
+    ):
+        with pytest.raises(StoreURIError, match="permission denied"):
+            change()
+    other.close()
+    assert backend.read_reference("realm", "name") == current
+    elsewhere = open_backend(
+        of_user(uri, user).replace("schema=test", "schema=other"), {"password": Secret("correct horse")}
+    )
+    with pytest.raises(StoreURIError, match="permission denied for database"):
+        elsewhere.setup()
+
+
+def test_a_user_who_may_not_create_needs_only_use_of_what_was_set_up(
+    uri: str, user: str, backend: Backend, admin: psycopg.Connection[Any]
+) -> None:
+    admin.execute(f"GRANT USAGE ON SCHEMA {schema_of(uri)} TO {user}")
+    admin.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema_of(uri)} TO {user}")
+    other = open_backend(of_user(uri, user), {"password": Secret("correct horse")})
+    other.setup()
+    other.insert_reference("realm", "name", current := row())
+    rows_of_commit = [ObjectRow(1, 0, b"x")]
+    assert other.write_and_swap("realm", rows_of_commit, "name", current.version, row()) == Swapped()
+    assert other.drop_realm("realm")
+    other.close()
+
+
+def test_what_was_never_set_up_is_no_store(uri: str, admin: psycopg.Connection[Any]) -> None:
+    with pytest.raises(StoreURIError, match=r"holds no store.*create=true"):
+        open_backend(uri).read_reference("realm", "name")
+    assert (
+        admin.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema_of(uri),)).fetchone() is None
+    )
+
+
+def test_a_store_that_is_dropped_while_it_is_open_is_told(
+    uri: str, backend: Backend, admin: psycopg.Connection[Any]
+) -> None:
+    backend.read_reference("realm", "name")
+    admin.execute(f"DROP SCHEMA {schema_of(uri)} CASCADE")
+    with pytest.raises(StoreURIError, match="holds no store"):
+        backend.insert_reference("realm", "name", row())
+
+
+def test_tables_of_others_are_left_alone(uri: str, admin: psycopg.Connection[Any]) -> None:
+    admin.execute(f"CREATE SCHEMA {schema_of(uri)}")
+    admin.execute(f"CREATE TABLE {schema_of(uri)}.objects (name text)")
+    for use in (lambda backend: backend.setup(), lambda backend: backend.read_reference("realm", "name")):
+        with pytest.raises(StoreURIError, match="another program"):
+            use(open_backend(uri))
+
+
+def test_a_store_of_a_newer_release_is_refused(
+    uri: str, backend: Backend, admin: psycopg.Connection[Any]
+) -> None:
+    admin.execute(f"COMMENT ON TABLE {schema_of(uri)}.objects IS 'polaris_spark store, format 2'")
+    for use in (lambda backend: backend.setup(), lambda backend: backend.read_reference("realm", "name")):
+        with pytest.raises(NewerFormatError, match="format 2"):
+            use(open_backend(uri))
+
+
+def _set_up(uri: str) -> bool:
+    backend = open_backend(uri)
+    backend.setup()
+    found = backend.read_reference("realm", "name") is None
+    backend.close()
+    return found
+
+
+def test_processes_may_set_up_at_once(uri: str) -> None:
+    assert in_processes(_set_up, [(uri,)] * 4) == [True] * 4
+
+
+def test_stores_of_one_database_are_apart_whatever_their_schemas_are_called(postgresql: PostgreSQL) -> None:
+    names = ["Stra%C3%9Fe", "%22quoted%22", "sp%20ace%27%3B--", "per%25cent%7Bbrace%7D", "CASE", "case"]
+    uris = [f"{postgresql.uri}?schema={name}" for name in names]
+    for number, uri in enumerate(uris):
+        backend = open_backend(uri)
+        backend.setup()
+        assert backend.insert_reference("realm", "name", row(b"%d" % number)) == Swapped()
+        assert len(backend.splits("objects", None, 4)) <= 4
+        backend.close()
+    assert len({StoreURI.parse(uri).key for uri in uris}) == len(uris)
+
+
+def test_sessions_have_the_settings_that_the_uri_asks_for(uri: str, admin: psycopg.Connection[Any]) -> None:
+    backend = open_backend(f"{uri}&synchronous_commit=remote_apply&timeout=7s&application_name=mine&pool=3")
+    backend.setup()
+    query = "SELECT current_setting(%s)"
+    with backend._connections._lent() as session:  # type: ignore[attr-defined]
+        for name, value in (("synchronous_commit", b"remote_apply"), ("statement_timeout", b"7s")):
+            assert session.script(f"SHOW {name}").get_value(0, 0) == value
+    assert admin.execute(query, ("synchronous_commit",)).fetchone() == ("on",)
+    assert admin.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = 'mine'").fetchone()
+    backend.close()

@@ -1,0 +1,196 @@
+"""Connections that are lost, shared and waited for; statements that take too long; rows that others hold."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Swapped
+from polaris_spark.backends.postgresql import session as session_module
+from polaris_spark.errors import (
+    OutcomeUnknownError,
+    TryAgainError,
+)
+from polaris_spark.testing.postgresql import PostgreSQL
+from polaris_spark.testing.processes import in_threads, increments, rows
+from polaris_spark.testing.stores import row
+from tests.backends.postgresql.support import blocked, held, sessions, started
+
+# Connections
+
+
+def test_many_threads_share_few_connections(uri: str, admin: psycopg.Connection[Any]) -> None:
+    backend = open_backend(f"{uri}&pool=3&application_name=bounded")
+    backend.setup()
+
+    def work(number: int) -> int:
+        for id in range(5):
+            backend.write_objects("realm", [ObjectRow(number * 10 + id, 0, b"x")])
+        return sessions(admin) if number == 0 else 0
+
+    assert 1 <= max(in_threads(32, work)) <= 3
+    assert len(rows(backend, backend.splits("objects", None, 2))) == 160
+    backend.close()
+    while sessions(admin):
+        pass
+
+
+def test_nobody_waits_for_ever_for_a_connection(uri: str, backend: Backend) -> None:
+    narrow = open_backend(f"{uri}&pool=1&timeout=200ms")
+    with narrow._connections._lent(), pytest.raises(TryAgainError, match="all 1 connections"):  # type: ignore[attr-defined]
+        narrow.read_reference("realm", "name")
+    assert narrow.read_reference("realm", "name") is None
+    narrow.close()
+
+
+def test_a_server_that_ended_idle_sessions_costs_nobody_an_error(
+    backend: Backend, postgresql: PostgreSQL, uri: str
+) -> None:
+    current = row()
+    backend.insert_reference("realm", "name", current)
+    in_threads(8, lambda _: backend.read_reference("realm", "name"))
+    postgresql.restart()
+    assert backend.swap_reference("realm", "name", current.version, row()) == Swapped()
+
+
+def test_a_session_that_is_killed_in_mid_statement_leaves_a_write_in_doubt_and_the_pool_whole(
+    uri: str, backend: Backend, admin: psycopg.Connection[Any]
+) -> None:
+    with held(uri, "INSERT INTO \"references\" VALUES ('realm', 'name', 'v', '')"):
+        thread, outcome = started(lambda: backend.insert_reference("realm", "name", row()))
+        admin.execute("SELECT pg_terminate_backend(%s)", (blocked(admin, uri),))
+        thread.join()
+    assert isinstance(outcome[0], OutcomeUnknownError)
+    assert backend.insert_reference("realm", "name", row()) == Swapped()
+
+
+def test_what_may_be_repeated_is_repeated_on_a_new_connection(
+    uri: str, backend: Backend, admin: psycopg.Connection[Any]
+) -> None:
+    for work in (
+        lambda: backend.write_objects("realm", [ObjectRow(1, 0, b"x")]),
+        lambda: backend.read_objects("realm", [ObjectKey(1)]),
+    ):
+        with held(uri, "LOCK TABLE objects IN ACCESS EXCLUSIVE MODE"):
+            thread, outcome = started(work)
+            first = blocked(admin, uri)
+            admin.execute("SELECT pg_terminate_backend(%s)", (first,))
+            while blocked(admin, uri) == first:
+                pass
+        thread.join()
+        assert outcome in ([None], [{ObjectKey(1): b"x"}])
+
+
+def test_a_silent_server_is_given_up_and_the_outcome_in_doubt(
+    uri: str, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "_GRACE_S", 0.2)
+    backend.insert_reference("realm", "name", current := row())
+    hasty = open_backend(f"{uri}&timeout=300ms")
+    assert hasty.read_reference("realm", "name") == current
+    connections = hasty._connections  # type: ignore[attr-defined]
+    with connections._lent() as session:
+        server = int(session.script("SELECT pg_backend_pid()").get_value(0, 0))
+    os.kill(server, signal.SIGSTOP)
+    try:
+        with pytest.raises(OutcomeUnknownError, match="no answer"):
+            hasty.swap_reference("realm", "name", current.version, row())
+        assert hasty.read_reference("realm", "name") == current
+    finally:
+        os.kill(server, signal.SIGCONT)
+        hasty.close()
+
+
+def _crash(server: PostgreSQL) -> None:
+    server.kill()
+    server.start()
+
+
+@pytest.mark.parametrize("restart", [PostgreSQL.restart, _crash])
+def test_a_restart_in_mid_work_loses_nothing_and_is_recovered_from(
+    backend: Backend, postgresql: PostgreSQL, restart: Callable[[PostgreSQL], None]
+) -> None:
+    backend.insert_reference("realm", "counter", row(b"0"))
+    go_on = threading.Event()
+
+    def work(number: int) -> tuple[int, int]:
+        if number == 0:
+            restart(postgresql)
+            go_on.set()
+            return 0, 0
+        done = perhaps = 0
+        while not go_on.is_set() or done < 5:
+            try:
+                tally = increments(backend, "realm", "counter", 1)
+            except (TryAgainError, OutcomeUnknownError):  # of a read
+                continue
+            done, perhaps = done + tally.done, perhaps + tally.perhaps
+        return done, perhaps
+
+    tallies = in_threads(5, work)
+    found = backend.read_reference("realm", "counter")
+    assert found is not None
+    sure = sum(done for done, _ in tallies)
+    assert sure <= int(found.value) <= sure + sum(perhaps for _, perhaps in tallies)
+
+
+def test_a_child_leaves_its_parents_sessions_alone(uri: str, admin: psycopg.Connection[Any]) -> None:
+    backend = open_backend(f"{uri}&application_name=forked")
+    backend.setup()
+    query = "SELECT array_agg(pid ORDER BY pid) FROM pg_stat_activity WHERE application_name = 'forked'"
+    before = admin.execute(query).fetchone()
+    child = os.fork()
+    if child == 0:
+        done = backend.insert_reference("realm", "child", row()) == Swapped()
+        backend.close()
+        os._exit(0 if done else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert backend.read_reference("realm", "child") is not None
+    while admin.execute(query).fetchone() != before:
+        pass
+    backend.close()
+
+
+# Locks and time-outs
+
+
+def test_a_statement_that_takes_too_long_was_not_done(uri: str, backend: Backend) -> None:
+    backend.insert_reference("realm", "name", current := row())
+    hasty = open_backend(f"{uri}&timeout=200ms")
+    hasty.read_reference("realm", "name")
+    with (
+        held(uri, 'LOCK TABLE "references" IN ACCESS EXCLUSIVE MODE'),
+        pytest.raises(TryAgainError, match="57014"),
+    ):
+        hasty.swap_reference("realm", "name", current.version, row())
+    assert hasty.read_reference("realm", "name") == current
+    hasty.close()
+
+
+def test_a_row_that_another_transaction_holds_is_waited_for_but_not_for_ever(
+    uri: str, backend: Backend
+) -> None:
+    backend.insert_reference("realm", "name", current := row())
+    hasty = open_backend(f"{uri}&timeout=200ms")
+    new = row()
+    with held(uri, 'SELECT FROM "references" WHERE name = %s FOR UPDATE', b"name"):
+        for attempt in (
+            lambda: hasty.swap_reference("realm", "name", current.version, row()),
+            lambda: hasty.write_and_swap("realm", [ObjectRow(1, 0, b"x")], "name", current.version, row()),
+            lambda: hasty.delete_reference("realm", "name", current.version),
+        ):
+            with pytest.raises(TryAgainError, match="another transaction"):
+                attempt()
+        thread, outcome = started(lambda: backend.swap_reference("realm", "name", current.version, new))
+    thread.join()
+    assert outcome == [Swapped()]
+    assert backend.read_reference("realm", "name") == new
+    assert backend.read_objects("realm", [ObjectKey(1)]) == {}
+    hasty.close()
