@@ -91,10 +91,8 @@ class Publication:
         except (OutcomeUnknownError, TryAgainError) as error:
             self.cause = error
             return Outcome.BUSY
-        doubted, self.in_doubt = (
-            self.in_doubt,
-            True,
-        )  # whoever goes on after an interrupt does not know how far it came
+        doubted = self.in_doubt
+        self.in_doubt = True  # whoever goes on after an interrupt does not know how far it came
         try:
             if not self._lost:
                 if self._swap():
