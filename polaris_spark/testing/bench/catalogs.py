@@ -55,8 +55,10 @@ class Ours:
         self.session: Session = connect(
             store=uri, warehouse=str(folder / "warehouse"), metadata_files=metadata_files, catalog="bench"
         )
-        if self.session.request("GET", f"v1/namespaces/{NAMESPACE}")[0] == 404:
-            self.request("POST", "v1/namespaces", {"namespace": [NAMESPACE]})
+        body = json.dumps({"namespace": [NAMESPACE]})
+        status, _, answer = self.session.request("POST", "v1/namespaces", body=body)
+        if status not in (200, 409):  # 409: another process, or an earlier round, was first
+            raise RuntimeError(answer)
 
     def request(self, method: str, path: str, body: Any = None, **query: str) -> Any:
         """A request that must succeed; its answer decoded."""
