@@ -207,7 +207,7 @@ def test_a_leader_in_doubt_leaves_at_its_deadline_and_another_finds_out() -> Non
     c = opened(held)
     blocking = being_written(held, c)
     held.steps = [lost_on_the_way_back] * 100
-    callers = [Caller(c, Add("a"), deadline_ms=300.0)]
+    callers = [Caller(c, Add("a"), deadline_ms=1_500.0)]
     until(lambda: callers[0].change.runs)
     callers.append(Caller(c, Add("a"), deadline_ms=10_000.0))
     until(lambda: waiting(c) == 1)
@@ -224,7 +224,7 @@ def test_a_leader_that_changed_nothing_leaves_at_its_deadline_and_the_others_are
     c = opened(held)
     blocking = being_written(held, c)
     held.steps = [busy] * 1_000
-    callers = [Caller(c, Add("a"), deadline_ms=300.0)]
+    callers = [Caller(c, Add("a"), deadline_ms=1_500.0)]
     until(lambda: callers[0].change.runs)
     callers.append(Caller(c, Add("b"), deadline_ms=10_000.0))
     until(lambda: waiting(c) == 1)

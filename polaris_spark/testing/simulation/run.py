@@ -10,7 +10,6 @@ from typing import NamedTuple
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import PolarisError
 from polaris_spark.store.references import versions_from
-from polaris_spark.testing.faults import Rates
 from polaris_spark.testing.simulation.clients import Client, operation_id
 from polaris_spark.testing.simulation.keepers import Keeper
 from polaris_spark.testing.simulation.last import finish
@@ -168,6 +167,3 @@ class _Simulation:
             process.ids.release()
         except PolarisError as error:
             self.world.note(process.name, "gave up", "release", type(error).__name__)
-
-
-CALM = Rates()
