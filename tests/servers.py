@@ -1,4 +1,4 @@
-"""Real database servers for tests: one of each for the whole run, started when a test first asks for it.
+"""Stores on every database for tests; a server is started when a test first asks for it, one of each for a run.
 
 A test that needs a server which cannot be had here is skipped by name, or fails where the environment variable
 POLARIS_SPARK_REQUIRE_SERVERS is set, as in continuous integration.
@@ -7,14 +7,29 @@ POLARIS_SPARK_REQUIRE_SERVERS is set, as in continuous integration.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
+from typing import TypeVar, cast
 
 import pytest
 
 from polaris_spark.errors import StateError
-from polaris_spark.testing.postgresql import PostgreSQL
-from polaris_spark.testing.versitygw import VersityGateway
+from polaris_spark.testing.servers import SERVERS, server_class
+from polaris_spark.testing.servers.base import Server
+from polaris_spark.testing.servers.postgresql import PostgreSQL
+from polaris_spark.testing.servers.versitygw import VersityGateway
+
+S = TypeVar("S", bound=Server)
+
+EMBEDDED = ["memory", "sqlite"]
+"""Schemes of the stores that need no server."""
+NETWORKED = list(SERVERS)
+"""Schemes of the stores on servers."""
+DATABASES = [*EMBEDDED, *NETWORKED]
+
+ServerOf = Callable[[str], Server]
+StoreOn = Callable[[str], str]
 
 _numbers = count(1)
 
@@ -26,37 +41,69 @@ def unavailable(problem: str) -> None:
     pytest.skip(problem)
 
 
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[PostgreSQL]:
-    """A PostgreSQL server with its default durability, shared by all tests of the run."""
+def start(kind: type[S]) -> S:
+    """A server of a test's own, which closes it; the test is skipped or fails where there is none."""
     try:
-        server = PostgreSQL()
+        return kind()
     except StateError as error:
-        unavailable(f"these tests need PostgreSQL: {error}")
+        unavailable(f"this test needs {kind.name}: {error}")
         raise
-    with server:
-        yield server
+
+
+def with_options(uri: str, options: str) -> str:
+    """A store URI with more options, `name=value&...`."""
+    return f"{uri}{'&' if '?' in uri else '?'}{options}"
+
+
+@pytest.fixture(scope="session")
+def server_of() -> Iterator[ServerOf]:
+    """Gives the shared server of a scheme; it runs until the end of the run."""
+    running: dict[str, Server] = {}
+
+    def server(scheme: str) -> Server:
+        if scheme not in running:
+            running[scheme] = start(server_class(scheme))
+        return running[scheme]
+
+    yield server
+    for each in running.values():
+        each.close()
 
 
 @pytest.fixture
-def postgresql_uri(postgresql: PostgreSQL) -> str:
+def store_on(server_of: ServerOf, tmp_path: Path) -> StoreOn:
+    """Gives the URI of a store that does not exist yet on a database, by its scheme; another each time."""
+
+    def uri(scheme: str) -> str:
+        name = f"test_{next(_numbers)}"
+        if scheme == "memory":
+            return f"memory:{name}"
+        if scheme in EMBEDDED:
+            return f"{scheme}://{tmp_path}/{name}"
+        return server_of(scheme).uri(name)
+
+    return uri
+
+
+@pytest.fixture
+def postgresql(server_of: ServerOf) -> PostgreSQL:
+    """A PostgreSQL server with its default durability."""
+    return cast("PostgreSQL", server_of("postgresql"))
+
+
+@pytest.fixture
+def postgresql_uri(store_on: StoreOn) -> str:
     """URI of a store that does not exist yet, in a schema of its own."""
-    return f"{postgresql.uri}?schema=test_{next(_numbers)}"
-
-
-@pytest.fixture(scope="session")
-def versitygw() -> Iterator[VersityGateway]:
-    """An S3 server, shared by all tests of the run."""
-    try:
-        server = VersityGateway()
-    except StateError as error:
-        unavailable(f"these tests need versitygw: {error}")
-        raise
-    with server:
-        yield server
+    return store_on("postgresql")
 
 
 @pytest.fixture
-def s3_uri(versitygw: VersityGateway) -> str:
+def versitygw(server_of: ServerOf) -> VersityGateway:
+    """An S3 server."""
+    return cast("VersityGateway", server_of("s3"))
+
+
+@pytest.fixture
+def s3_uri(store_on: StoreOn) -> str:
     """URI of a store that does not exist yet, under a prefix of its own."""
-    return versitygw.uri(f"test-{next(_numbers)}")
+    return store_on("s3")

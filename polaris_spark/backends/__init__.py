@@ -39,6 +39,7 @@ EXTRAS = {
     "postgres": "postgresql",
     "postgresql": "postgresql",
     "mariadb": "mariadb",
+    "mysql": "mariadb",
     "cassandra": "cassandra",
     "bigtable": "bigtable",
     "dynamodb": "dynamodb",
@@ -46,6 +47,7 @@ EXTRAS = {
     "s3": "objectstore",
     "gs": "objectstore",
     "az": "objectstore",
+    "file": "objectstore",
 }
 """Scheme to the extra of this package that installs its driver library."""
 

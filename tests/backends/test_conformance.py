@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from itertools import count
-from pathlib import Path
-
 import pytest
 
 from polaris_spark.testing.conformance import BackendConformance
-
-_numbers = count()
+from tests.servers import StoreOn
 
 
 class TestMemory(BackendConformance):
     @pytest.fixture
-    def uri(self) -> str:
-        return f"memory:conformance-{next(_numbers)}"
+    def uri(self, store_on: StoreOn) -> str:
+        return store_on("memory")
 
 
 class TestSQLite(BackendConformance):
     @pytest.fixture
-    def uri(self, tmp_path: Path) -> str:
-        return f"sqlite://{tmp_path}/store.db"
+    def uri(self, store_on: StoreOn) -> str:
+        return store_on("sqlite")
 
 
 class TestPostgreSQL(BackendConformance):
     @pytest.fixture
-    def uri(self, postgresql_uri: str) -> str:
-        return postgresql_uri
+    def uri(self, store_on: StoreOn) -> str:
+        return store_on("postgresql")
 
 
 class TestObjectStore(BackendConformance):
     @pytest.fixture
-    def uri(self, s3_uri: str) -> str:
-        return s3_uri
+    def uri(self, store_on: StoreOn) -> str:
+        return store_on("s3")

@@ -27,8 +27,8 @@ from polaris_spark.errors import (
     TryAgainError,
 )
 from polaris_spark.testing.processes import in_processes
+from polaris_spark.testing.servers.versitygw import VersityGateway
 from polaris_spark.testing.stores import HOSTILE_NAMES, row
-from polaris_spark.testing.versitygw import VersityGateway
 
 
 def requests_of(uri: str) -> Requests:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -13,17 +12,16 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import TryAgainError
-from polaris_spark.testing.postgresql import PostgreSQL
 from polaris_spark.testing.processes import in_threads
+from polaris_spark.testing.servers.postgresql import PostgreSQL
+from tests.servers import StoreOn
 
 from .support import Add, committer, number
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite://{tmp_path}/store.db"
-    return str(request.getfixturevalue("postgresql_uri"))
+def uri(request: pytest.FixtureRequest, store_on: StoreOn) -> str:
+    return store_on(request.param)
 
 
 @pytest.fixture
@@ -75,7 +73,7 @@ def test_commits_whose_sessions_are_killed_are_done_once_each(
 
     def kill() -> int:
         kills = 0
-        with psycopg.connect(postgresql.uri, autocommit=True) as owner:
+        with psycopg.connect(postgresql.database, autocommit=True) as owner:
             query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'killed'"
             while not over.is_set():
                 kills += len(owner.execute(query).fetchall())

@@ -12,26 +12,21 @@ import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.clock import SystemClock
-from polaris_spark.errors import StateError
 from polaris_spark.system.leases import LEASE_MS, NodeLeases, NodeRecord
 from polaris_spark.system.stores import system_references
-from polaris_spark.testing.postgresql import PostgreSQL
-from polaris_spark.testing.versitygw import VersityGateway
+from polaris_spark.testing.servers import server_class
+from polaris_spark.testing.servers.base import Server
 from tests.faults.checking import check
 from tests.faults.workers import Workers
-from tests.servers import unavailable
+from tests.servers import StoreOn, start
 
 DATABASES = ["sqlite", "postgresql", "s3"]
 
 
 @pytest.fixture
-def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def uri(request: pytest.FixtureRequest, store_on: StoreOn) -> str:
     """A store that does not exist yet, on the database that the test's parameter names."""
-    database: str = request.param
-    if database == "sqlite":
-        return f"sqlite://{tmp_path}/store.db"
-    found: str = request.getfixturevalue({"postgresql": "postgresql_uri", "s3": "s3_uri"}[database])
-    return found
+    return store_on(request.param)
 
 
 @pytest.mark.parametrize("uri", DATABASES, indirect=True)
@@ -89,25 +84,18 @@ def seed_of_choice(node: int) -> int:
 
 
 @pytest.fixture
-def killable(request: pytest.FixtureRequest) -> Iterator[PostgreSQL | VersityGateway]:
+def killable(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server of its own, for it is killed."""
-    try:
-        server: PostgreSQL | VersityGateway = (
-            PostgreSQL() if request.param == "postgresql" else VersityGateway()
-        )
-    except StateError as error:
-        unavailable(f"these tests need {request.param}: {error}")
-        raise
-    with server:
+    with start(server_class(request.param)) as server:
         yield server
 
 
 @pytest.mark.parametrize("killable", ["postgresql", "s3"], indirect=True)
 @pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.long)])
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
-    killable: PostgreSQL | VersityGateway, kills: int, tmp_path: Path, workers: Callable[..., Workers]
+    killable: Server, kills: int, tmp_path: Path, workers: Callable[..., Workers]
 ) -> None:
-    uri = killable.uri if isinstance(killable, PostgreSQL) else killable.uri("killed")
+    uri = killable.uri("killed")
     some = workers(uri, 3)
     some.wait_for(5)
     for _ in range(kills):

@@ -12,13 +12,12 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Swapped
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
-from polaris_spark.testing.postgresql import PostgreSQL
 from polaris_spark.testing.proxy import NONE, Faults, FaultyProxy, Kind
 from polaris_spark.testing.stores import row
-from polaris_spark.testing.versitygw import VersityGateway
 from tests.faults.checking import PATIENCE_S, check, log_of, wait_until
 from tests.faults.workers import Workers
 from tests.rest.client import connect, new_key, set_properties, table
+from tests.servers import ServerOf, StoreOn, with_options
 
 LOST_ANSWERS = NONE._replace(cut=1, every=0.01, directions=("answers",))
 """Every answer is lost as soon as it comes, after the server did what it was asked."""
@@ -36,17 +35,12 @@ class Place(NamedTuple):
 
 
 @pytest.fixture(params=["postgresql", "s3"])
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, server_of: ServerOf, store_on: StoreOn) -> Iterator[Place]:
     """A store on each server, behind a proxy that lets everything pass as yet."""
-    if request.param == "postgresql":
-        server: PostgreSQL | VersityGateway = request.getfixturevalue("postgresql")
-        calm: str = request.getfixturevalue("postgresql_uri")
-    else:
-        server = request.getfixturevalue("versitygw")
-        calm = request.getfixturevalue("s3_uri")
+    server, calm = server_of(request.param), store_on(request.param)
     with FaultyProxy("127.0.0.1", server.port, seed=1, faults=NONE) as proxy:
-        hasty = "&timeout=2s" + ("&connect_timeout=2s" if request.param == "postgresql" else "")
-        yield Place(calm, calm.replace(f":{server.port}", f":{proxy.port}") + hasty, proxy)
+        behind = calm.replace(f":{server.port}", f":{proxy.port}")
+        yield Place(calm, with_options(behind, server.hasty), proxy)
 
 
 @pytest.fixture

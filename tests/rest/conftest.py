@@ -10,18 +10,15 @@ from typing import Any
 import pytest
 
 from tests.rest.client import Client, connect
+from tests.servers import StoreOn
 
 Open = Callable[..., Client]
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def store(request: pytest.FixtureRequest, store_on: StoreOn) -> str:
     """The URI of a store that does not exist yet."""
-    if request.param == "memory":
-        return f"memory:{uuid.uuid4()}"
-    if request.param in ("postgresql", "s3"):
-        return str(request.getfixturevalue(f"{request.param}_uri"))
-    return f"sqlite://{tmp_path / 'store.db'}"
+    return store_on(request.param)
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from pathlib import Path
 import psycopg
 from pyspark.sql import SparkSession
 
-from polaris_spark.testing.postgresql import GUARDED, PostgreSQL
+from polaris_spark.testing.servers.postgresql import GUARDED, PostgreSQL
 from tests.spark.catalogs import add_catalog
 
 
 def test_spark_writes_and_reads_through_a_store_whose_password_stands_in_no_uri(
     spark: SparkSession, postgresql: PostgreSQL, postgresql_uri: str, tmp_path: Path
 ) -> None:
-    with psycopg.connect(postgresql.uri, autocommit=True) as owner:
+    with psycopg.connect(postgresql.database, autocommit=True) as owner:
         if owner.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (GUARDED,)).fetchone() is None:
             owner.execute(f"CREATE ROLE {GUARDED}")
         owner.execute(f"CREATE ROLE spark LOGIN PASSWORD 'open sesame' IN ROLE {GUARDED}")

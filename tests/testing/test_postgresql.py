@@ -9,12 +9,12 @@ import psycopg
 import pytest
 
 from polaris_spark.errors import StateError
-from polaris_spark.testing.postgresql import PostgreSQL
+from polaris_spark.testing.servers.postgresql import PostgreSQL
 
 
 def test_it_answers_on_loopback_and_is_gone_afterwards() -> None:
     with PostgreSQL({"work_mem": "5MB"}) as server:
-        with psycopg.connect(server.uri) as connection:
+        with psycopg.connect(server.database) as connection:
             query = "SELECT current_setting('work_mem'), current_setting('listen_addresses'), current_setting('fsync')"
             assert connection.execute(query).fetchone() == ("5MB", "127.0.0.1", "on")
             directory = connection.execute("SELECT current_setting('data_directory')").fetchone()

@@ -9,18 +9,12 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ObjectKey, ObjectRow
 from polaris_spark.errors import StateError
-from polaris_spark.testing import versitygw
-from polaris_spark.testing.versitygw import VersityGateway
-from tests.servers import unavailable
+from polaris_spark.testing.servers.versitygw import VersityGateway
+from tests.servers import start
 
 
 def test_it_answers_on_loopback_keeps_its_files_when_killed_and_is_gone_afterwards() -> None:
-    try:
-        server = VersityGateway()
-    except StateError as error:
-        unavailable(f"this test needs versitygw: {error}")
-        raise
-    with server:
+    with start(VersityGateway) as server:
         backend = open_backend(server.uri("prefix"))
         backend.setup()
         backend.write_objects("realm", [ObjectRow(1, 0, b"kept")])
@@ -38,4 +32,4 @@ def test_a_missing_toolchain_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StateError, match="no Go toolchain"):
-        versitygw.program()
+        VersityGateway()

@@ -15,7 +15,7 @@ from polaris_spark.testing.bench.databases import durability
 from polaris_spark.testing.bench.findings import Finding
 from polaris_spark.testing.bench.measuring import Figure, Rate, Sample, compare, growth, in_turns, run_for
 from polaris_spark.testing.bench.processes import run_processes
-from polaris_spark.testing.postgresql import PostgreSQL
+from polaris_spark.testing.servers.postgresql import PostgreSQL
 
 WRITERS = 64
 """Threads that commit together, in one process or spread over several."""
@@ -38,10 +38,10 @@ def measure(folder: Path, *, rounds: int, seconds: float, crowd: int = 8) -> lis
             against one process.
     """
     with PostgreSQL() as server:
-        swaps.prepare(server.uri)
-        place = Place(server.uri, str(folder))
+        swaps.prepare(server.database)
+        place = Place(server.database, str(folder))
         figures: list[Finding] = [
-            _smallest(server.uri, rounds, seconds, crowd),
+            _smallest(server.database, rounds, seconds, crowd),
             *_processes(place, rounds, seconds, max(2, crowd // 2)),
             *_fairness(place, rounds, seconds, crowd),
             durability(server),

@@ -6,7 +6,7 @@ from itertools import count
 from typing import NamedTuple
 
 from polaris_spark.testing.bench.findings import Durability
-from polaris_spark.testing.postgresql import PostgreSQL
+from polaris_spark.testing.servers.postgresql import PostgreSQL
 
 _numbers = count(1)
 
@@ -38,7 +38,7 @@ def new_database(server: PostgreSQL) -> Database:
     import psycopg
 
     name = f"bench{next(_numbers)}"
-    with psycopg.connect(server.uri, autocommit=True) as connection:
+    with psycopg.connect(server.database, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")  # the name is a word and a number
     return Database(name, server.port)
 
@@ -48,7 +48,7 @@ def durability(server: PostgreSQL) -> Durability:
     import psycopg
 
     names = ("fsync", "synchronous_commit", "full_page_writes")
-    with psycopg.connect(server.uri) as connection:
+    with psycopg.connect(server.database) as connection:
         found = {name: connection.execute(f"SHOW {name}").fetchone() for name in names}
     settings = ", ".join(f"{name}={row[0]}" for name, row in found.items() if row)
     return Durability("all on PostgreSQL", f"{settings} (the server's defaults)")

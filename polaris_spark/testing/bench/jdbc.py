@@ -16,7 +16,7 @@ from polaris_spark.testing.bench.databases import durability, new_database
 from polaris_spark.testing.bench.findings import Durability, Finding
 from polaris_spark.testing.bench.jvm import JavaPrograms
 from polaris_spark.testing.bench.measuring import Figure, Rate, Sample, compare, in_turns
-from polaris_spark.testing.postgresql import PostgreSQL
+from polaris_spark.testing.servers.postgresql import PostgreSQL
 
 FLAT = 2.0
 """How much more a table of most snapshots may cost than one of the fewest."""

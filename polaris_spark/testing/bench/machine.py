@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from polaris_spark.errors import StateError
-from polaris_spark.testing import postgresql
+from polaris_spark.testing.servers import postgresql
 
 _FLUSHES = 200
 _PACKAGES = ("pyiceberg", "pyspark", "psycopg", "SQLAlchemy")

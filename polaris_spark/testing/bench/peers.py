@@ -19,7 +19,7 @@ from polaris_spark.testing.bench.findings import Durability, Finding, Grid, Left
 from polaris_spark.testing.bench.jvm import JavaPrograms
 from polaris_spark.testing.bench.maven import UnavailableError
 from polaris_spark.testing.bench.measuring import Rate, run_for
-from polaris_spark.testing.postgresql import PostgreSQL
+from polaris_spark.testing.servers.postgresql import PostgreSQL
 
 WORKS = {
     "create:1": "tables created/s, 1 thread",

@@ -14,7 +14,7 @@ from pathlib import Path
 from polaris_spark.testing.bench import costs
 from polaris_spark.testing.bench.jvm import JavaPrograms, newest_java
 from polaris_spark.testing.bench.maven import UnavailableError, class_path
-from polaris_spark.testing.postgresql import free_port
+from polaris_spark.testing.servers.base import free_port
 
 _SECONDS_TO_START = 120
 _JAVA_OF_NESSIE = 21

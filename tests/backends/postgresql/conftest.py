@@ -11,7 +11,7 @@ import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend
-from polaris_spark.testing.postgresql import GUARDED, PostgreSQL
+from polaris_spark.testing.servers.postgresql import GUARDED, PostgreSQL
 
 _numbers = count(1)
 
@@ -32,7 +32,7 @@ def backend(uri: str) -> Iterator[Backend]:
 @pytest.fixture
 def admin(postgresql: PostgreSQL) -> Iterator[psycopg.Connection[Any]]:
     """A connection of the server's owner, in autocommit."""
-    with psycopg.connect(postgresql.uri, autocommit=True) as connection:
+    with psycopg.connect(postgresql.database, autocommit=True) as connection:
         yield connection
 
 

@@ -18,8 +18,8 @@ from polaris_spark.errors import (
     StoreURIError,
     TryAgainError,
 )
-from polaris_spark.testing.postgresql import PostgreSQL
 from polaris_spark.testing.processes import in_processes
+from polaris_spark.testing.servers.postgresql import PostgreSQL
 from polaris_spark.testing.stores import row
 from tests.backends.postgresql.support import of_user, schema_of
 
@@ -218,7 +218,7 @@ def test_processes_may_set_up_at_once(uri: str) -> None:
 
 def test_stores_of_one_database_are_apart_whatever_their_schemas_are_called(postgresql: PostgreSQL) -> None:
     names = ["Stra%C3%9Fe", "%22quoted%22", "sp%20ace%27%3B--", "per%25cent%7Bbrace%7D", "CASE", "case"]
-    uris = [f"{postgresql.uri}?schema={name}" for name in names]
+    uris = [f"{postgresql.database}?schema={name}" for name in names]
     for number, uri in enumerate(uris):
         backend = open_backend(uri)
         backend.setup()

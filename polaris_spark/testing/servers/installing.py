@@ -1,0 +1,116 @@
+"""Servers from package registries, installed once into the user's cache directory: by Go, or by Maven.
+
+Of several test processes one installs, and the others wait for it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from polaris_spark.errors import StateError
+
+_INSTALL_S: Final = 1_200
+_COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+
+
+def installed(name: str, install: Callable[[Path], None]) -> Path:
+    """A directory of the cache, filled now by `install(directory)` if it never was.
+
+    Args:
+        name: of what is installed, its version included.
+    Raises:
+        StateError: as `install` raises it; nothing half installed stays.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polaris-spark"
+    found = cache / name
+    if found.is_dir():
+        return found
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / f"{name}.lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.is_dir():
+            with tempfile.TemporaryDirectory(dir=cache) as place:
+                unfinished = Path(place) / "made"
+                unfinished.mkdir()
+                install(unfinished)
+                unfinished.rename(found)
+    return found
+
+
+def go_program(package: str, version: str) -> Path:
+    """A program of a Go package, built by `go install`.
+
+    Args:
+        package: its path, such as `github.com/versity/versitygw/cmd/versitygw`.
+        version: such as `v1.8.0`.
+    Raises:
+        StateError: there is no Go toolchain, or the build fails.
+    """
+    program = package.rpartition("/")[2]
+
+    def build(directory: Path) -> None:
+        go = _tool("go", f"{program} is not built here, and there is no Go toolchain to build it")
+        run([go, "install", f"{package}@{version}"], directory, {"GOBIN": str(directory)})
+
+    return installed(f"{program}-{version}", build) / program
+
+
+def maven_jars(name: str, pom: str, sources: Mapping[str, str] | None = None) -> Path:
+    """A directory `lib` with the run-time jars that a POM depends on, and `classes` with compiled sources.
+
+    Args:
+        name: of the server, its version included; to be changed with the POM or a source.
+        pom: the `pom.xml`, with exact versions.
+        sources: Java files to compile against those jars, by file name.
+    Returns:
+        The directory that holds `lib` and `classes`.
+    Raises:
+        StateError: there is no Maven or Java compiler, or one of them fails.
+    """
+
+    def collect(directory: Path) -> None:
+        maven = _tool("mvn", f"{name} is not installed here, and there is no Maven to install it")
+        (directory / "pom.xml").write_text(pom)
+        (directory / "classes").mkdir()
+        run([maven, "-q", "-B", _COPY, "-DoutputDirectory=lib", "-DincludeScope=runtime"], directory)
+        for file, text in (sources or {}).items():
+            (directory / file).write_text(text)
+            compiler = _tool("javac", f"{name} needs a Java compiler")
+            run([compiler, "-cp", "lib/*", "-d", "classes", file], directory)
+
+    return installed(name, collect)
+
+
+def run(command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None) -> None:
+    """Run an installing program to its end.
+
+    Raises:
+        StateError: it fails; the message ends with what it wrote.
+    """
+    done = subprocess.run(
+        list(command),
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **(environment or {})},
+        timeout=_INSTALL_S,
+        check=False,
+    )
+    if done.returncode:
+        raise StateError(f"'{' '.join(command)}' failed: {done.stdout[-2_000:]}")
+
+
+def _tool(name: str, missing: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise StateError(f"{missing}: install {name!r}")
+    return found

@@ -1,0 +1,57 @@
+"""versitygw, a server that speaks S3, on the files of a directory."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from polaris_spark.testing.servers.base import ProcessServer
+from polaris_spark.testing.servers.installing import go_program
+
+VERSION: Final = "v1.8.0"
+_PACKAGE: Final = "github.com/versity/versitygw/cmd/versitygw"
+_BUCKET: Final = "catalogs"
+
+
+class VersityGateway(ProcessServer):
+    """A server with one bucket."""
+
+    name = "versitygw"
+
+    def prepare(self) -> None:
+        self._program = go_program(_PACKAGE, VERSION)
+        self._data = self.directory / "data"
+        (self._data / _BUCKET).mkdir(parents=True)
+        self.user, self.secret = "polaris", secrets.token_hex(16)
+
+    def command(self) -> Sequence[str]:
+        return [
+            str(self._program),
+            "--port",
+            f"127.0.0.1:{self.port}",
+            "--quiet",
+            "posix",
+            str(self._data),
+        ]
+
+    def environment(self) -> Mapping[str, str]:
+        return {"ROOT_ACCESS_KEY": self.user, "ROOT_SECRET_KEY": self.secret}
+
+    @property
+    def endpoint(self) -> str:
+        """The server's URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def uri(self, store: str, *, port: int | None = None) -> str:
+        """Store URI of a prefix of the bucket, with the server's credentials."""
+        return self._uri(self.secret, store, port)
+
+    def wrong_credentials(self, store: str) -> str:
+        return self._uri("0" * len(self.secret), store, None)
+
+    def _uri(self, secret: str, store: str, port: int | None) -> str:
+        return (
+            f"s3://{self.user}:{secret}@{_BUCKET}/{store}"
+            f"?endpoint=http://127.0.0.1:{port or self.port}&region=us-east-1"
+        )
