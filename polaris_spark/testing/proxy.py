@@ -80,6 +80,8 @@ class FaultyProxy:
         self.faults = faults or Faults()
         self.happened: Counter[Kind] = Counter()
         """How often each kind happened."""
+        self.exchanges = 0
+        """How often a client sent something after an answer, or first: its requests, unless it sends ahead."""
         self.port = 0
         self._target, self._seed = (host, port), seed
         self._connections: set[_Connection] = set()
@@ -161,6 +163,7 @@ class _Connection:
     def __init__(self, proxy: FaultyProxy, number: int, client: _Side, server: _Side) -> None:
         self._proxy, self._number = proxy, number
         self._client, self._server = client, server
+        self._last: Direction = "answers"
 
     async def run(self) -> None:
         requests = self._pump("requests", self._client[0], self._server[1])
@@ -185,6 +188,7 @@ class _Connection:
         rng = self._proxy.random(self._number, direction)
         luck = rng.expovariate(1)
         while data := await reader.read(_CHUNK):
+            self._count(direction)
             while data:
                 faults = self._proxy.faults
                 weights = faults.weights(direction)
@@ -199,6 +203,10 @@ class _Connection:
                 data = await self._happen(kind, rng, faults, data[safe:], reader, writer)
         if writer.can_write_eof():
             writer.write_eof()
+
+    def _count(self, direction: Direction) -> None:
+        self._proxy.exchanges += (self._last, direction) == ("answers", "requests")
+        self._last = direction
 
     async def _happen(
         self,

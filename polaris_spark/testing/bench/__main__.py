@@ -41,6 +41,7 @@ def _parse() -> argparse.Namespace:
         nargs="+",
         help="tables of the part growth's catalogs (default: 1000 100000 1000000)",
     )
+    parser.add_argument("--databases", nargs="+", help="of the part databases, by scheme (default: all)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it runs, not how fast")
     parser.add_argument("--directory", type=Path, help="where stores and files go (default: temporary)")
     parser.add_argument(
@@ -63,6 +64,7 @@ def _parse() -> argparse.Namespace:
 def _sizes(asked: argparse.Namespace) -> Sizes:
     given = {name: getattr(asked, name) for name in ("rounds", "calls", "seconds", "tables")}
     given["sizes"] = tuple(sorted(asked.sizes)) if asked.sizes else None
+    given["schemes"] = tuple(asked.databases) if asked.databases else None
     return (QUICK if asked.quick else FULL)._replace(**{n: v for n, v in given.items() if v is not None})
 
 

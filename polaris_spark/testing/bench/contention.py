@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from polaris_spark.testing.bench import smallest, swaps
 from polaris_spark.testing.bench.catalogs import Ours
-from polaris_spark.testing.bench.databases import durability
 from polaris_spark.testing.bench.findings import Finding
-from polaris_spark.testing.bench.measuring import Figure, Rate, Sample, compare, growth, in_turns, run_for
+from polaris_spark.testing.bench.measuring import Figure, Rate, Sample, compare, growth, in_turns
+from polaris_spark.testing.bench.postgresql import durability
 from polaris_spark.testing.bench.processes import run_processes
 from polaris_spark.testing.servers.postgresql import PostgreSQL
 
@@ -31,47 +30,19 @@ class Place(NamedTuple):
 
 
 def measure(folder: Path, *, rounds: int, seconds: float, crowd: int = 8) -> list[Finding]:
-    """Smallest commits against bare swaps, several processes against one, and what many do to each other.
+    """Several processes against one, and what many do to each other.
 
     Args:
-        crowd: clients that swap one row, and processes that are to be fair to each other; half as many stand
-            against one process.
+        crowd: processes that are to be fair to each other; half as many stand against one process.
     """
     with PostgreSQL() as server:
-        swaps.prepare(server.database)
         place = Place(server.database, str(folder))
         figures: list[Finding] = [
-            _smallest(server.database, rounds, seconds, crowd),
             *_processes(place, rounds, seconds, max(2, crowd // 2)),
             *_fairness(place, rounds, seconds, crowd),
             durability(server),
         ]
     return figures
-
-
-def _smallest(uri: str, rounds: int, seconds: float, clients: int) -> Figure:
-    def ours() -> Rate:
-        with smallest.mover(uri, 0) as move:
-            run_for(WRITERS, seconds / 5, move)
-            return run_for(WRITERS, seconds, move)
-
-    mine, threads, processes = in_turns(
-        rounds,
-        [
-            ours,
-            lambda: swaps.by_threads(uri, clients, seconds).per_second,
-            lambda: swaps.by_processes(uri, clients, seconds).per_second,
-        ],
-    )
-    best, kind = max((threads, "threads"), (processes, "processes"), key=lambda side: side[0].median)
-    return compare(
-        f"smallest logical commits/s, {WRITERS} writers",
-        mine,
-        best,
-        least=4,
-        faultless=True,
-        beside=f"bare swaps of one row, {clients} {kind}",
-    )
 
 
 @contextmanager

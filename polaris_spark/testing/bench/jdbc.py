@@ -12,10 +12,10 @@ from polaris_spark.testing.bench import costs
 from polaris_spark.testing.bench.catalogs import Ours
 from polaris_spark.testing.bench.commits import Case, rate
 from polaris_spark.testing.bench.costs import Cost
-from polaris_spark.testing.bench.databases import durability, new_database
 from polaris_spark.testing.bench.findings import Durability, Finding
 from polaris_spark.testing.bench.jvm import JavaPrograms
 from polaris_spark.testing.bench.measuring import Figure, Rate, Sample, compare, in_turns
+from polaris_spark.testing.bench.postgresql import durability, new_database
 from polaris_spark.testing.servers.postgresql import PostgreSQL
 
 FLAT = 2.0

@@ -12,6 +12,7 @@ from polaris_spark.testing.bench import (
     capacity_checks,
     commits,
     contention,
+    databases,
     growth,
     imports,
     jdbc,
@@ -38,6 +39,8 @@ class Sizes(NamedTuple):
     """Numbers of tables in the catalogs that grow."""
     quick: bool
     """Whether only to show that everything runs."""
+    schemes: tuple[str, ...] = ()
+    """Databases of the part databases; all if empty."""
 
 
 FULL = Sizes(rounds=3, seconds=4.0, calls=400, tables=100_000, sizes=(1_000, 100_000, 1_000_000), quick=False)
@@ -60,6 +63,16 @@ PARTS: dict[str, Part] = {
         "many writers and several processes on PostgreSQL",
         lambda folder, of: contention.measure(
             folder, rounds=of.rounds, seconds=of.seconds, crowd=2 if of.quick else 8
+        ),
+    ),
+    "databases": Part(
+        "every database beside its own driver",
+        lambda folder, of: databases.measure(
+            folder,
+            rounds=of.rounds,
+            seconds=of.seconds,
+            clients=2 if of.quick else 8,
+            schemes=("postgresql",) if of.quick else of.schemes,
         ),
     ),
     "loading": Part(

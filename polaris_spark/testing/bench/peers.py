@@ -14,11 +14,11 @@ from pathlib import Path
 from polaris_spark.testing.bench import costs, servers
 from polaris_spark.testing.bench.catalogs import Measured, Ours, PyIceberg
 from polaris_spark.testing.bench.costs import Cost
-from polaris_spark.testing.bench.databases import durability, new_database
 from polaris_spark.testing.bench.findings import Durability, Finding, Grid, LeftOut
 from polaris_spark.testing.bench.jvm import JavaPrograms
 from polaris_spark.testing.bench.maven import UnavailableError
 from polaris_spark.testing.bench.measuring import Rate, run_for
+from polaris_spark.testing.bench.postgresql import durability, new_database
 from polaris_spark.testing.servers.postgresql import PostgreSQL
 
 WORKS = {

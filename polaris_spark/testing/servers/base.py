@@ -27,6 +27,8 @@ class Server(ABC):
     durable: ClassVar[bool] = True
     """Whether what it acknowledged is there again after `kill` and `start`."""
 
+    durability: ClassVar[str] = "the server's defaults"
+    """What decides when its writes are on disk, as its operator would say it."""
     hasty: ClassVar[str] = "timeout=2s"
     """Options of a store URI with which clients give up within a few seconds."""
 

@@ -28,6 +28,7 @@ class PostgreSQL(Server):
     """A server of its own. Its users need no password, save members of `GUARDED`."""
 
     name = "PostgreSQL"
+    durability = "fsync=on, synchronous_commit=on, full_page_writes=on (the server's defaults)"
     hasty = "timeout=2s&connect_timeout=2s"
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:

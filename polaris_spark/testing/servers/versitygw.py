@@ -18,6 +18,7 @@ class VersityGateway(ProcessServer):
     """A server with one bucket."""
 
     name = "versitygw"
+    durability = "files of a directory, not synced (the server has no such option)"
 
     def prepare(self) -> None:
         self._program = go_program(_PACKAGE, VERSION)
