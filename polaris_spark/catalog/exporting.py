@@ -171,5 +171,8 @@ class _Scratch:
     def get_many(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
         return {id: self.get(id, cls) for id in ids}
 
+    def prefetch(self, ids: Collection[int]) -> None:
+        pass  # all of them are at hand
+
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Any]:
         return {id: self._objects[id] for id in ids}

@@ -58,6 +58,10 @@ class StoredObjects:
         """Objects by id."""
         return self._store.get_many(ids, cls)
 
+    def prefetch(self, ids: Collection[int]) -> None:
+        """Have objects in the cache, by one read of those that are not there."""
+        self._store.prefetch(ids)
+
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Shard]:
         """Index shards by id."""
         found = self._store.read(ids)
@@ -182,6 +186,10 @@ class State:
         mine = {id: o for id in ids if isinstance(o := self._objects.get(id), cls)}
         rest = [id for id in ids if id not in mine]
         return mine | self.base.store.get_many(rest, cls) if rest else mine
+
+    def prefetch(self, ids: Collection[int]) -> None:
+        """Have stored objects in the cache, by one read of those that are not there."""
+        self.base.store.prefetch([id for id in ids if id not in self._objects])
 
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Any]:
         """Index shards by id, those written by this state among them."""

@@ -99,6 +99,10 @@ class ObjectCache:
         """What the entries count for, in bytes."""
         return self._bytes
 
+    def __contains__(self, key: Key) -> bool:
+        """Whether an object is here; it is not used by that."""
+        return key in self._entries
+
     def __len__(self) -> int:
         return len(self._entries)
 

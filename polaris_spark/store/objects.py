@@ -83,6 +83,16 @@ class ObjectStore:
             values[id] = value
         return values
 
+    def prefetch(self, ids: Collection[int]) -> None:
+        """Have objects in the cache, by one read of those that are not there; a single one is left to who gets it.
+
+        Raises:
+            CorruptionError: as `get`.
+        """
+        missing = [id for id in ids if (self._space, id) not in self._cache]
+        if len(missing) > 1:
+            self.read(missing)
+
     def get_for_rewrite(self, id: int, cls: type[S]) -> S:
         """The object `id` for writing a changed copy of it.
 

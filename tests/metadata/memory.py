@@ -45,6 +45,9 @@ class MemoryObjects:
     def get_many(self, ids: Collection[int], cls: type[S]) -> Mapping[int, S]:
         return {id: self.get(id, cls) for id in ids}
 
+    def prefetch(self, ids: Collection[int]) -> None:
+        assert set(ids) <= set(self.rows)
+
     @property
     def read_shards(self) -> Callable[[Collection[int]], Mapping[int, Shard]]:
         return self._read_shards

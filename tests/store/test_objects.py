@@ -160,3 +160,20 @@ def test_realms_and_stores_do_not_share_cached_objects(backend: Counting) -> Non
         with_cache = ObjectStore(Counting(), realm, cache, store_key=key)
         with pytest.raises(CorruptionError, match="missing"):
             with_cache.get(1, Leaf)
+
+
+def test_prefetching_reads_what_is_missing_in_one_batch_and_leaves_a_single_object_to_its_reader(
+    store: ObjectStore, backend: Counting
+) -> None:
+    store.write([(id, Leaf(0, b"x")) for id in range(1, 6)])
+    other = fresh(backend)
+    other.prefetch([1])
+    other.prefetch([])
+    assert backend.reads == []
+    other.get(1, Leaf)
+    other.prefetch([1, 2, 3, 4])
+    assert [key.id for key in backend.reads[1]] == [2, 3, 4]
+    other.get(3, Leaf)
+    assert len(backend.reads) == 2
+    with pytest.raises(CorruptionError):
+        other.prefetch([5, 7, 8])

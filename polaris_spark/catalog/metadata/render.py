@@ -37,6 +37,7 @@ def render(table: Table, reader: ObjectReader, *, snapshots: Literal["all", "ref
         snapshots: all of them, or only those that branches and tags name. Statistics are always all there:
             engines decide by them which files are orphans.
     """
+    reader.prefetch(_pieces(table))
     return b"".join(
         (
             *_head(table, reader),
@@ -78,6 +79,12 @@ def render_view(view: View, reader: ObjectReader) -> bytes:
             b"}",
         )
     )
+
+
+def _pieces(table: Table) -> list[int]:
+    """Ids of the pieces that the table itself names: those of snapshots and statistics are in indexes."""
+    numbered = (*table.schemas, *table.specs, *table.sort_orders)
+    return [piece.piece for piece in numbered] + [ref.snapshot for ref in table.refs]
 
 
 def _head(table: Table, reader: ObjectReader) -> list[bytes]:

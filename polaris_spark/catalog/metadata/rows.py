@@ -217,6 +217,9 @@ class ObjectReader(Protocol):
     def get_many(self, ids: Collection[int], cls: type[S]) -> Mapping[int, S]:
         """Several objects of one type, by id."""
 
+    def prefetch(self, ids: Collection[int]) -> None:
+        """Objects of any types will be asked for: one read for all of them, where reads take time."""
+
     @property
     def read_shards(self) -> Callable[[Collection[int]], Mapping[int, Shard]]:
         """Reads shards of an index, by id."""
@@ -239,6 +242,9 @@ class NoObjects:
     def get_many(self, ids: Collection[int], cls: type[S]) -> Mapping[int, S]:
         """None of them is there."""
         return {id: self.get(id, cls) for id in ids}
+
+    def prefetch(self, ids: Collection[int]) -> None:
+        """There is nothing to read."""
 
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Shard]:
         """None of them is there."""
@@ -264,3 +270,7 @@ class WithNew:
     def get_many(self, ids: Collection[int], cls: type[S]) -> Mapping[int, S]:
         """Several new or written objects."""
         return {id: self.get(id, cls) for id in ids}
+
+    def prefetch(self, ids: Collection[int]) -> None:
+        """Read those that are not new."""
+        self._reader.prefetch([id for id in ids if id not in self._new])

@@ -1,0 +1,22 @@
+"""How often a catalog asks its database."""
+
+from __future__ import annotations
+
+from polaris_spark.store.cache import process_cache
+from polaris_spark.testing.bench.traffic import counted
+from tests.rest.client import Client
+
+
+def test_commits_and_loads_ask_the_database_no_more_often_than_they_must(catalog: Client) -> None:
+    catalog.create()
+    catalog.set("t", round="0")
+    with counted(catalog.session.connection.backend) as traffic:
+        catalog.set("t", round="1")
+        assert traffic.round_trips == 1  # rows and swap in one transaction
+        traffic.clear()
+        catalog.load()
+        assert traffic.round_trips == 1  # the head, whether it moved
+        process_cache().clear()
+        traffic.clear()
+        catalog.load()
+        assert traffic.round_trips == 3  # the head, the table, its pieces
