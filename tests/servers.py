@@ -50,11 +50,6 @@ def start(kind: type[S]) -> S:
         raise
 
 
-def with_options(uri: str, options: str) -> str:
-    """A store URI with more options, `name=value&...`."""
-    return f"{uri}{'&' if '?' in uri else '?'}{options}"
-
-
 @pytest.fixture(scope="session")
 def server_of() -> Iterator[ServerOf]:
     """Gives the shared server of a scheme; it runs until the end of the run."""

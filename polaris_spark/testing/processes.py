@@ -12,7 +12,8 @@ from typing import NamedTuple, TypeVar
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ReferenceRow, Split, Swapped
-from polaris_spark.errors import OutcomeUnknownError, TryAgainError
+from polaris_spark.errors import OutcomeUnknownError
+from polaris_spark.testing.waiting import until_it_works
 
 T = TypeVar("T")
 
@@ -92,7 +93,7 @@ def rows(backend: Backend, splits: Sequence[Split]) -> list[tuple[object, ...]]:
 def _increment(backend: Backend, realm: str, name: str) -> bool | None:
     """True when done for certain, None when it may have been done and then overwritten."""
     while True:
-        current = backend.read_reference(realm, name)
+        current = until_it_works(lambda: backend.read_reference(realm, name))
         assert current is not None, "the reference to increment is gone"
         new = ReferenceRow(os.urandom(16), b"%d" % (int(current.value) + 1))
         outcome = _swap(backend, realm, name, current.version, new)
@@ -105,15 +106,17 @@ def _swap(
 ) -> Swapped | Conflict | None:
     """A swap repeated until its outcome is known; None if it never will be."""
     doubtful = False
-    while True:
+
+    def swap() -> Swapped | Conflict:
+        nonlocal doubtful
         try:
-            outcome = backend.swap_reference(realm, name, expected, new)
+            return backend.swap_reference(realm, name, expected, new)
         except OutcomeUnknownError:
             doubtful = True
-            continue
-        except TryAgainError:
-            continue
-        if isinstance(outcome, Swapped) or not doubtful:
-            return outcome
-        current = backend.read_reference(realm, name)
-        return Swapped() if current is not None and current.version == new.version else None
+            raise
+
+    outcome = until_it_works(swap)
+    if isinstance(outcome, Swapped) or not doubtful:
+        return outcome
+    current = until_it_works(lambda: backend.read_reference(realm, name))
+    return Swapped() if current is not None and current.version == new.version else None

@@ -54,6 +54,8 @@ class Faults(NamedTuple):
     """Seconds."""
     directions: tuple[Direction, ...] = get_args(Direction)
     """From the client to the server, from the server to the client, or both."""
+    until: int | None = None
+    """Once so many faults happened since the proxy began (`happened.total()`), everything passes; None: never."""
 
     def weights(self, direction: Direction) -> tuple[float, ...]:
         """Of the kinds, in the order of `Kind`; none at all where nothing happens in a direction."""
@@ -63,6 +65,12 @@ class Faults(NamedTuple):
 
 NONE: Final = Faults(cut=0, truncate=0, half_close=0, stall=0, delay=0)
 """Everything passes."""
+
+LOST_ANSWERS: Final = NONE._replace(cut=1, every=0.01, directions=("answers",))
+"""Every answer is lost as soon as it comes, after the server did what it was asked."""
+
+SILENCE: Final = NONE._replace(stall=1, every=0.01, stall_s=3_600)
+"""Nothing passes any more, and nobody is told."""
 
 
 class FaultyProxy:
@@ -191,7 +199,8 @@ class _Connection:
             self._count(direction)
             while data:
                 faults = self._proxy.faults
-                weights = faults.weights(direction)
+                over = faults.until is not None and self._proxy.happened.total() >= faults.until
+                weights = () if over else faults.weights(direction)
                 safe = int(luck * faults.every) if weights else len(data)
                 if safe >= len(data):
                     luck -= len(data) / faults.every if weights else 0

@@ -44,6 +44,11 @@ def row(value: bytes = b"value") -> ReferenceRow:
     return ReferenceRow(os.urandom(16), value)
 
 
+def with_options(uri: str, options: str) -> str:
+    """A store URI with more options, `name=value&...`."""
+    return f"{uri}{'&' if '?' in uri else '?'}{options}"
+
+
 class StoreCases:
     """Test cases on a fresh store."""
 

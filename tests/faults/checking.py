@@ -10,10 +10,9 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,10 @@ from polaris_spark.commits.rows import Head, LogEntry
 from polaris_spark.ids import unpack
 from polaris_spark.objects import decode_header
 from polaris_spark.testing.processes import rows
+from polaris_spark.testing.waiting import PATIENCE_S
 from tests.catalog.test_log import check as check_replay
 from tests.faults.working import Plan, start_again
 from tests.rest.client import Client, connect
-
-PATIENCE_S = 180
-"""How long a condition is waited for, seconds."""
 
 
 class Told:
@@ -80,14 +77,6 @@ def acknowledged(folder: Path, number: int) -> int:
     """How many commits a process was told were done."""
     path = folder / f"journal-{number}"
     return sum(event["event"] == "done" for event in events(path)) if path.exists() else 0
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition that must come about."""
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, f"did not happen in {PATIENCE_S} s: {what}"
-        time.sleep(0.01)
 
 
 def check(uri: str, folder: Path) -> Told:

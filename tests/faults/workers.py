@@ -9,7 +9,8 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Final
 
-from tests.faults.checking import PATIENCE_S, acknowledged, wait_until
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
+from tests.faults.checking import acknowledged
 from tests.faults.working import PRINCIPAL, Plan, start
 from tests.rest.client import connect
 

@@ -86,6 +86,25 @@ class PostgreSQL(Server):
         """URI of a schema of the database `postgres`."""
         return f"{self._database(port or self.port)}?schema={store}"
 
+    def wrong_credentials(self, store: str) -> str:
+        """The URI of a user whose password is another."""
+        self._user_of_its_own("guarded_user", f"IN ROLE {GUARDED} PASSWORD 'right'")
+        return f"postgresql://guarded_user:wr0ng@127.0.0.1:{self.port}/postgres?schema={store}"
+
+    def unprivileged(self, store: str) -> str:
+        """The URI of a user who may not create schemas."""
+        self._user_of_its_own("stranger", "")
+        return f"postgresql://stranger@127.0.0.1:{self.port}/postgres?schema={store}"
+
+    def _user_of_its_own(self, name: str, clauses: str) -> None:
+        """Make a user who may log in, unless there is one."""
+        import psycopg
+
+        with psycopg.connect(self.database, autocommit=True) as owner:
+            for role, more in ((GUARDED, ""), (name, f"LOGIN {clauses}")):
+                if owner.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchone() is None:
+                    owner.execute(f"CREATE ROLE {role} {more}")
+
     def _database(self, port: int) -> str:
         return f"postgresql://postgres@127.0.0.1:{port}/postgres"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -18,7 +16,7 @@ from polaris_spark.errors import (
     OutcomeUnknownError,
     TryAgainError,
 )
-from polaris_spark.testing.processes import in_threads, increments, rows
+from polaris_spark.testing.processes import in_threads, rows
 from polaris_spark.testing.servers.postgresql import PostgreSQL
 from polaris_spark.testing.stores import row
 from tests.backends.postgresql.support import blocked, held, sessions, started
@@ -106,39 +104,6 @@ def test_a_silent_server_is_given_up_and_the_outcome_in_doubt(
     finally:
         os.kill(server, signal.SIGCONT)
         hasty.close()
-
-
-def _crash(server: PostgreSQL) -> None:
-    server.kill()
-    server.start()
-
-
-@pytest.mark.parametrize("restart", [PostgreSQL.restart, _crash])
-def test_a_restart_in_mid_work_loses_nothing_and_is_recovered_from(
-    backend: Backend, postgresql: PostgreSQL, restart: Callable[[PostgreSQL], None]
-) -> None:
-    backend.insert_reference("realm", "counter", row(b"0"))
-    go_on = threading.Event()
-
-    def work(number: int) -> tuple[int, int]:
-        if number == 0:
-            restart(postgresql)
-            go_on.set()
-            return 0, 0
-        done = perhaps = 0
-        while not go_on.is_set() or done < 5:
-            try:
-                tally = increments(backend, "realm", "counter", 1)
-            except (TryAgainError, OutcomeUnknownError):  # of a read
-                continue
-            done, perhaps = done + tally.done, perhaps + tally.perhaps
-        return done, perhaps
-
-    tallies = in_threads(5, work)
-    found = backend.read_reference("realm", "counter")
-    assert found is not None
-    sure = sum(done for done, _ in tallies)
-    assert sure <= int(found.value) <= sure + sum(perhaps for _, perhaps in tallies)
 
 
 def test_a_child_leaves_its_parents_sessions_alone(uri: str, admin: psycopg.Connection[Any]) -> None:

@@ -1,4 +1,4 @@
-"""The backends of this package against the storage contract."""
+"""The storage contract on the databases that need no server."""
 
 from __future__ import annotations
 
@@ -18,15 +18,3 @@ class TestSQLite(BackendConformance):
     @pytest.fixture
     def uri(self, store_on: StoreOn) -> str:
         return store_on("sqlite")
-
-
-class TestPostgreSQL(BackendConformance):
-    @pytest.fixture
-    def uri(self, store_on: StoreOn) -> str:
-        return store_on("postgresql")
-
-
-class TestObjectStore(BackendConformance):
-    @pytest.fixture
-    def uri(self, store_on: StoreOn) -> str:
-        return store_on("s3")

@@ -1,0 +1,347 @@
+"""The storage contract where there is a server: lost answers, silence, restarts, credentials and permissions.
+
+Between the store and its server stands a `FaultyProxy`, so that what a client is told of a change can be compared
+with what was done.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
+from polaris_spark.config import StoreURI
+from polaris_spark.errors import OutcomeUnknownError, StateError, StoreURIError, TryAgainError
+from polaris_spark.testing.processes import Tally, in_threads, increments, rows
+from polaris_spark.testing.proxy import LOST_ANSWERS, NONE, SILENCE, FaultyProxy
+from polaris_spark.testing.servers.base import Server, free_port
+from polaris_spark.testing.stores import StoreCases, row, with_options
+from polaris_spark.testing.waiting import PATIENCE_S, until_it_works, wait_until
+
+_KEYS = [ObjectKey(id) for id in range(20)]
+_ROWS = [ObjectRow(id, 0, b"x") for id in range(20)]
+
+
+class Change(NamedTuple):
+    """A conditional operation on the reference `name`, which leaves `then` there."""
+
+    name: str
+    make: Callable[[Backend], Swapped | Conflict]
+    then: ReferenceRow | None
+
+
+class TroubleCases(StoreCases):
+    """A store on a server of one's own, which is killed and started again, and a network that fails."""
+
+    @pytest.fixture
+    def server(self) -> Server:
+        """The running server (`polaris_spark.testing.servers.base.Server`); tests may share one, none uses it at the
+        same time."""
+        raise NotImplementedError("give the fixture 'server'")
+
+    @pytest.fixture
+    def store_name(self) -> str:
+        """What the store is called on the server, a new name for each test."""
+        return f"kit_{uuid.uuid4().hex[:12]}"
+
+    @pytest.fixture
+    def uri(self, server: Server, store_name: str) -> str:
+        """URI of a store that does not exist yet."""
+        return server.uri(store_name)
+
+    @pytest.fixture
+    def proxy(self, server: Server) -> Iterator[FaultyProxy]:
+        """What stands before the server; everything passes as yet."""
+        with FaultyProxy("127.0.0.1", server.port, seed=1, faults=NONE) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def far_uri(self, server: Server, store_name: str, proxy: FaultyProxy) -> str:
+        """URI of the same store through the proxy; its clients give up within seconds."""
+        return with_options(server.uri(store_name, port=proxy.port), server.hasty)
+
+    @pytest.fixture
+    def far(self, backend: Backend, far_uri: str) -> Iterator[Backend]:
+        """The same store as `backend`, through the proxy, with its connections open."""
+        far = open_backend(far_uri)
+        far.setup()
+        _warm_up(far)
+        yield far
+        far.close()
+
+    # Answers that are lost
+
+    def test_a_change_whose_answer_is_lost_is_an_unknown_outcome(
+        self, proxy: FaultyProxy, backend: Backend, far: Backend
+    ) -> None:
+        for change in _changes():
+            _warm_up(far)
+            proxy.faults = LOST_ANSWERS
+            with pytest.raises(OutcomeUnknownError):
+                change.make(far)
+            proxy.faults = NONE
+            wait_until(lambda c=change: backend.read_reference("realm", "name") == c.then, change.name)  # type: ignore[misc]  # bound at once
+
+    def test_a_change_is_not_called_a_conflict_because_it_was_sent_twice(
+        self, proxy: FaultyProxy, backend: Backend, far: Backend
+    ) -> None:
+        """A driver that repeats a change whose first answer was lost finds its own work and takes it for another's."""
+        for change in _changes():
+            _warm_up(far)
+            proxy.faults = LOST_ANSWERS._replace(until=proxy.happened.total() + 1)
+            try:
+                outcome = change.make(far)
+            except OutcomeUnknownError:
+                outcome = Swapped()
+            proxy.faults = NONE
+            assert outcome == Swapped(), change.name
+            wait_until(lambda c=change: backend.read_reference("realm", "name") == c.then, change.name)  # type: ignore[misc]  # bound at once
+
+    def test_repeating_a_change_of_unknown_outcome_changes_nothing_more(
+        self, proxy: FaultyProxy, backend: Backend, far: Backend
+    ) -> None:
+        for change in _changes():
+            _warm_up(far)
+            proxy.faults = LOST_ANSWERS
+            with pytest.raises(OutcomeUnknownError):
+                change.make(far)
+            proxy.faults = NONE
+            wait_until(lambda c=change: backend.read_reference("realm", "name") == c.then, change.name)  # type: ignore[misc]  # bound at once
+            outcome = until_it_works(lambda c=change: c.make(far))  # type: ignore[misc]  # bound at once
+            if isinstance(outcome, Conflict):
+                assert outcome.current in (None, change.then), change.name
+            assert until_it_works(lambda: far.read_reference("realm", "name")) == change.then
+
+    def test_rows_whose_answers_are_lost_are_no_certain_failure(
+        self, proxy: FaultyProxy, backend: Backend, far: Backend
+    ) -> None:
+        proxy.faults = LOST_ANSWERS
+        with pytest.raises((OutcomeUnknownError, TryAgainError)) as caught:
+            far.write_objects("realm", _ROWS[:1])
+        if isinstance(caught.value, TryAgainError):
+            assert backend.read_objects("realm", _KEYS[:1]) == {}
+        with pytest.raises((OutcomeUnknownError, TryAgainError)):
+            far.write_objects("realm", _ROWS)
+        with pytest.raises(TryAgainError):
+            far.read_objects("realm", _KEYS)
+        with pytest.raises(TryAgainError):
+            far.read_reference("realm", "name")
+        proxy.faults = NONE
+        until_it_works(lambda: far.write_objects("realm", _ROWS))
+        assert until_it_works(lambda: len(far.read_objects("realm", _KEYS))) == len(_ROWS)
+
+    def test_a_transaction_whose_answer_is_lost_is_an_unknown_outcome(
+        self, proxy: FaultyProxy, backend: Backend, far: Backend
+    ) -> None:
+        if not backend.transactional:
+            return
+        first, second = row(b"first"), row(b"second")
+        backend.insert_reference("realm", "name", first)
+        _warm_up(far)
+        proxy.faults = LOST_ANSWERS
+        with pytest.raises(OutcomeUnknownError):
+            far.write_and_swap("realm", _ROWS, "name", first.version, second)
+        wait_until(lambda: backend.read_reference("realm", "name") == second, "it is done")
+        assert len(backend.read_objects("realm", _KEYS)) == len(_ROWS)
+
+    # Silence, and servers that are not there
+
+    def test_no_call_waits_for_ever_for_a_silent_server(
+        self, proxy: FaultyProxy, backend: Backend, far: Backend
+    ) -> None:
+        first = row()
+        backend.insert_reference("realm", "name", first)
+        backend.write_objects("realm", _ROWS)
+        (split, *_) = far.splits("objects", ["realm"], 1)
+        calls: dict[str, Callable[[], object]] = {
+            "read_reference": lambda: far.read_reference("realm", "name"),
+            "read_objects": lambda: far.read_objects("realm", _KEYS),
+            "scan": lambda: rows(far, [split]),
+            "write_objects": lambda: far.write_objects("realm", _ROWS),
+            "delete_objects": lambda: far.delete_objects("realm", _KEYS),
+            "insert_reference": lambda: far.insert_reference("realm", "other", row()),
+            "swap_reference": lambda: far.swap_reference("realm", "name", first.version, row()),
+            "delete_reference": lambda: far.delete_reference("realm", "name", first.version),
+        }
+        proxy.faults = SILENCE
+        ends = _ends(calls)
+        assert set(ends) == set(calls), f"still waiting: {set(calls) - set(ends)}"
+        assert set(ends.values()) <= {"TryAgainError", "OutcomeUnknownError"}, ends
+        assert ends["read_reference"] == ends["read_objects"] == ends["scan"] == "TryAgainError", ends
+
+    def test_nothing_is_done_where_no_server_listens(self, server: Server, store_name: str) -> None:
+        nobody = open_backend(with_options(server.uri(store_name, port=free_port()), server.hasty))
+        with pytest.raises(TryAgainError):
+            nobody.setup()
+        with pytest.raises(TryAgainError):
+            nobody.insert_reference("realm", "name", row())
+        with pytest.raises(TryAgainError):
+            nobody.write_objects("realm", _ROWS)
+        nobody.close()
+
+    @pytest.mark.parametrize("trouble", ["cut", "silence"])
+    def test_connections_are_replaced_after_trouble(
+        self, proxy: FaultyProxy, backend: Backend, far: Backend, trouble: str
+    ) -> None:
+        first, second = row(), row()
+        backend.insert_reference("realm", "name", first)
+        in_threads(8, lambda _: far.read_reference("realm", "name"))
+        if trouble == "cut":
+            proxy.cut_all()
+        else:
+            proxy.faults = SILENCE
+            with pytest.raises((TryAgainError, OutcomeUnknownError)):
+                far.swap_reference("realm", "name", b"another version", row())
+            proxy.faults = NONE
+        for _ in range(10):
+            until_it_works(lambda: far.read_reference("realm", "name"))
+        assert far.swap_reference("realm", "name", first.version, second) == Swapped()
+        assert far.read_reference("realm", "name") == second
+
+    # Servers that end and start again
+
+    def test_a_client_goes_on_by_itself_after_its_server_was_restarted(
+        self, server: Server, backend: Backend
+    ) -> None:
+        first, second = row(), row()
+        backend.insert_reference("realm", "name", first)
+        backend.write_objects("realm", _ROWS)
+        server.restart()
+        if server.durable:
+            assert until_it_works(lambda: backend.read_reference("realm", "name")) == first
+            assert len(until_it_works(lambda: backend.read_objects("realm", _KEYS))) == len(_ROWS)
+        else:
+            until_it_works(backend.setup)
+            until_it_works(lambda: backend.insert_reference("realm", "name", first))
+        until_it_works(lambda: backend.swap_reference("realm", "name", first.version, second))
+        assert backend.read_reference("realm", "name") == second
+
+    def test_threads_that_increment_lose_nothing_when_the_server_is_killed(
+        self, server: Server, backend: Backend
+    ) -> None:
+        if not server.durable:
+            pytest.skip(f"{server.name} keeps nothing when it is killed")
+
+        def kill() -> None:
+            server.kill()
+            server.start()
+
+        _check_counting_beside(backend, backend, kill)
+
+    def test_threads_that_increment_lose_nothing_when_connections_are_cut(
+        self, proxy: FaultyProxy, backend: Backend, far: Backend
+    ) -> None:
+        def cut() -> None:
+            before = proxy.happened.total()
+            proxy.faults = LOST_ANSWERS._replace(every=2_000, until=before + 10)
+            wait_until(lambda: proxy.happened.total() >= before + 10, "answers are lost")
+
+        _check_counting_beside(backend, far, cut)
+
+    # Who may do what
+
+    def test_wrong_credentials_are_told_without_showing_them(self, server: Server, store_name: str) -> None:
+        uri = server.wrong_credentials(store_name)
+        if uri is None:
+            pytest.skip(f"{server.name} asks for no credentials")
+        _check_refused(uri, r"(?i)password|credential|access|authenti|log.?in|secret|key")
+
+    def test_missing_permissions_are_told(self, server: Server, store_name: str) -> None:
+        uri = server.unprivileged(store_name)
+        if uri is None:
+            pytest.skip(f"{server.name} lets every user set up a store")
+        _check_refused(uri, r"(?i)permission|privilege|grant|may not|not allowed|access|denied|authori")
+
+
+def _changes() -> list[Change]:
+    """An insert, a swap and a delete that all take place, one after the other."""
+    first, second = row(b"first"), row(b"second")
+    return [
+        Change("insert", lambda b: b.insert_reference("realm", "name", first), first),
+        Change("swap", lambda b: b.swap_reference("realm", "name", first.version, second), second),
+        Change("delete", lambda b: b.delete_reference("realm", "name", second.version), None),
+    ]
+
+
+def _warm_up(backend: Backend) -> None:
+    """Use a connection for everything, so that the first answer to come is that of the change itself."""
+    one, two, three = row(), row(), row()
+
+    def work() -> None:
+        name = uuid.uuid4().hex
+        backend.write_objects("other", [ObjectRow(1, 0, b"x")])
+        backend.insert_reference("other", name, one)
+        backend.swap_reference("other", name, one.version, two)
+        if backend.transactional:
+            backend.write_and_swap("other", [ObjectRow(1, 0, b"x")], name, two.version, three)
+        backend.delete_reference("other", name, three.version if backend.transactional else two.version)
+        backend.read_reference("realm", "name")
+
+    until_it_works(work)
+
+
+def _ends(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
+    """What becomes of calls that run at the same time: their results, or the names of their errors."""
+    ends: dict[str, str] = {}
+
+    def call(name: str) -> None:
+        try:
+            ends[name] = repr(calls[name]())
+        except (TryAgainError, OutcomeUnknownError) as error:
+            ends[name] = type(error).__name__
+
+    threads = [threading.Thread(target=call, args=(name,), daemon=True) for name in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    return ends
+
+
+def _check_counting_beside(backend: Backend, counting: Backend, trouble: Callable[[], None]) -> None:
+    """Let threads increment by `counting` while there is trouble; what `backend` then finds is what they were told."""
+    backend.insert_reference("realm", "counter", row(b"0"))
+    over = threading.Event()
+
+    def work(number: int) -> Tally:
+        if number == 0:
+            try:
+                trouble()
+            finally:
+                over.set()
+            return Tally(0, 0)
+        tally = Tally(0, 0)
+        while not over.is_set() or tally.done < 5:
+            one = increments(counting, "realm", "counter", 1)
+            tally = Tally(tally.done + one.done, tally.perhaps + one.perhaps)
+        return tally
+
+    tallies = in_threads(5, work)
+    found = until_it_works(lambda: backend.read_reference("realm", "counter"))
+    assert found is not None
+    sure = sum(tally.done for tally in tallies)
+    assert sure <= int(found.value) <= sure + sum(tally.perhaps for tally in tallies)
+
+
+def _check_refused(uri: str, words: str) -> None:
+    """Setting up this store is refused for good, in words that match, and that hold no secret."""
+    password = StoreURI.parse(uri).password
+
+    def set_up() -> None:
+        backend = open_backend(uri)
+        try:
+            backend.setup()
+        finally:
+            backend.close()
+
+    with pytest.raises((StateError, StoreURIError), match=words) as caught:
+        set_up()
+    error: BaseException | None = caught.value
+    while error is not None and password is not None:
+        assert password.reveal() not in f"{error!s} {error!r}"
+        error = error.__cause__ or error.__context__
