@@ -118,6 +118,21 @@ class Backend(ABC):
     transactional: ClassVar[bool] = False
     """Whether `write_and_swap` is offered."""
 
+    transaction_rows: ClassVar[int] = 100_000
+    """Most rows that `write_and_swap` is asked to take; where there are more, rows are written first, then swapped."""
+
+    transaction_bytes: ClassVar[int] = 8 * 2**20
+    """The same for the bytes of their values."""
+
     def drop_realm(self, realm: str) -> bool:
         """Delete every row of a realm in bulk; False where the database cannot (rows are then deleted by scan)."""
         return False
+
+
+def fits_transaction(backend: Backend, rows: Sequence[ObjectRow]) -> bool:
+    """Whether rows go into one transaction with a swap."""
+    return (
+        backend.transactional
+        and len(rows) <= backend.transaction_rows
+        and sum([len(row.value) for row in rows]) <= backend.transaction_bytes
+    )

@@ -12,7 +12,7 @@ from enum import Enum
 
 import msgspec
 
-from polaris_spark.backends.base import Conflict, ReferenceRow, Swapped
+from polaris_spark.backends.base import Conflict, ReferenceRow, Swapped, fits_transaction
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.state import Snapshot
@@ -59,6 +59,7 @@ class Publication:
         self._row = ReferenceRow(new.version, encode_head(new.head))
         self._store = store
         self._name = name
+        self._together = fits_transaction(store.backend, self._rows)
         self._rows_written = False
         self._lost = self._remembered = False
 
@@ -75,7 +76,7 @@ class Publication:
             TryAgainError, OutcomeUnknownError: from the database. Nothing points to the rows as yet, so that nothing
                 was changed in either case.
         """
-        if not self._store.backend.transactional and not self._rows_written:
+        if not self._together and not self._rows_written:
             self._store.backend.write_objects(self._store.realm, self._rows)
             self._rows_written = True
 
@@ -114,7 +115,7 @@ class Publication:
     def _swap(self) -> bool:
         backend, realm, expected = self._store.backend, self._store.realm, self.base.version
         outcome: Swapped | Conflict
-        if backend.transactional:
+        if self._together:
             outcome = backend.write_and_swap(realm, self._rows, self._name, expected, self._row)
         else:
             outcome = backend.swap_reference(realm, self._name, expected, self._row)

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from polaris_spark.backends.base import Backend, Conflict, ObjectRow, ReferenceRow, Swapped
+from polaris_spark.backends.base import Backend, Conflict, ObjectRow, ReferenceRow, Swapped, fits_transaction
 from polaris_spark.errors import CorruptionError, OutcomeUnknownError
 
 V = TypeVar("V")
@@ -93,8 +93,8 @@ class ReferenceStore:
     def write_and_swap(
         self, rows: Sequence[ObjectRow], name: str, expected_version: bytes, new: ReferenceRow
     ) -> Swapped | Conflict:
-        """Write objects and swap: in one transaction where the database has them, else objects first."""
-        if self.backend.transactional:
+        """Write objects and swap: in one transaction where the database can, else objects first."""
+        if fits_transaction(self.backend, rows):
             return self.backend.write_and_swap(self.realm, rows, name, expected_version, new)
         self.backend.write_objects(self.realm, rows)
         return self.backend.swap_reference(self.realm, name, expected_version, new)

@@ -237,7 +237,12 @@ class FaultyBackend(Backend):
         inner = network.inner
         offered = inner.transactional if transactional is None else transactional and inner.transactional
         # Class variables of the interface are here those of the database that is wrapped.
-        vars(self).update(scope=inner.scope, transactional=offered)
+        vars(self).update(
+            scope=inner.scope,
+            transactional=offered,
+            transaction_rows=inner.transaction_rows,
+            transaction_bytes=inner.transaction_bytes,
+        )
         self._network = network
         self._inner = inner
         self._schedule = schedule

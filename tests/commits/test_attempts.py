@@ -202,6 +202,19 @@ def test_where_rows_are_written_apart_those_of_the_next_batch_go_while_one_is_sw
     assert c.read().head.number == 3
 
 
+@pytest.mark.parametrize("limit", ["transaction_rows", "transaction_bytes"])
+def test_rows_that_no_transaction_takes_are_written_before_the_swap(limit: str) -> None:
+    held = Held()
+    c = opened(held)
+    held.rows.clear()  # of setting up
+    setattr(held, limit, 1)
+    assert c.commit(Add("a")) == 1
+    assert c.read().head.commit in held.rows
+    held.steps = [lost_on_the_way_back]
+    assert c.commit(Add("a")) == 2
+    assert c.read().head.number == 3
+
+
 def test_a_leader_in_doubt_leaves_at_its_deadline_and_another_finds_out() -> None:
     held = Held()
     c = opened(held)

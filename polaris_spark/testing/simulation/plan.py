@@ -48,6 +48,8 @@ class Plan(NamedTuple):
     """Share of actions that trim, fence and sweep."""
     reads: float
     restart_ms: float
+    transaction_rows: int
+    """Rows that fit into a transaction; more are written before the swap."""
     row_grace_ms: float = 12 * HOUR
     """After this a sweep deletes the rows of dropped references: longer than any insert is on its way."""
     inserts: Rates | None = None
@@ -100,5 +102,6 @@ def draw(seed: int, **changes: object) -> Plan:
         upkeep=rng.choice((0.0, 0.05, 0.15)),
         reads=rng.choice((0.0, 0.1, 0.3)),
         restart_ms=rng.choice((1.0, 100.0, MINUTE)),
+        transaction_rows=rng.choice((100_000, 100_000, 4)),
     )
     return plan._replace(**changes)  # type: ignore[arg-type]  # whatever the caller changes

@@ -65,6 +65,7 @@ class World:
         self._ticks = count(1)
         self.observer = Observer(self.tick)
         self.backend = Watched(f"simulation-{next(_stores)}", self.observer)
+        vars(self.backend).update(transaction_rows=plan.transaction_rows)  # a class variable of the interface
         self.network = Network(self.backend, SimulatedClock(self.scheduler), stale=not plan.transactional)
         self.requests: list[Request] = []
         self.reads: list[Read] = []
