@@ -25,6 +25,7 @@ GROUP = "polaris_spark.backends"
 
 BUILT_IN = {
     "az": "polaris_spark.backends.objectstore",
+    "dynamodb": "polaris_spark.backends.dynamodb",
     "gs": "polaris_spark.backends.objectstore",
     "memory": "polaris_spark.backends.memory",
     "postgres": "polaris_spark.backends.postgresql",

@@ -12,6 +12,7 @@ from typing import Final
 from polaris_spark.testing.servers.base import Server
 
 SERVERS: Final = {
+    "dynamodb": "polaris_spark.testing.servers.dynamodb:DynamoDBLocal",
     "postgresql": "polaris_spark.testing.servers.postgresql:PostgreSQL",
     "s3": "polaris_spark.testing.servers.versitygw:VersityGateway",
 }

@@ -1,0 +1,158 @@
+"""`dynamodb://region/prefix`: Amazon DynamoDB, for any number of processes and machines of one region.
+
+Two tables, `<prefix>.objects` and `<prefix>.references`, billed by request. Every read is strongly consistent, and a
+reference changes by one conditional PutItem; a refused one brings the row that is there along (`ALL_OLD`). A row that
+is to be replaced is put, not updated, because UpdateItem creates a row that is missing.
+
+Rows are written before the swap, by BatchWriteItem (25 rows, several batches side by side), although DynamoDB has
+transactions: TransactWriteItems costs twice the write units for every row, takes two phases in the service where batch
+and swap take one each, so that no time is won, ends at 100 rows and 4 MB, and is cancelled by whatever else touches the
+reference meanwhile. A commit is thus two round trips.
+
+Options: `endpoint` (a URL, for DynamoDB Local and private endpoints), `timeout` of one request with its repetitions
+(30 s; a batch that goes ahead step by step may take longer), `connections` (32), most requests at the same time. The
+user of the URI is the access key id, `store.password` its secret; without them, whatever the AWS tools would use holds:
+the environment, a profile, the instance's or task's role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from polaris_spark.backends import Options
+from polaris_spark.backends.base import (
+    Backend,
+    Conflict,
+    ObjectKey,
+    ObjectRow,
+    ReferenceRow,
+    Split,
+    Swapped,
+    Table,
+)
+from polaris_spark.backends.dynamodb import items, scans, tables
+from polaris_spark.backends.dynamodb.failures import ConditionFailedError
+from polaris_spark.backends.dynamodb.requests import Requests
+from polaris_spark.backends.dynamodb.settings import Settings
+from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.config import StoreURI
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_GOT_AT_ONCE: Final = 100
+_WRITTEN_AT_ONCE: Final = 25
+
+
+def open_backend(uri: StoreURI, options: Options) -> DynamoDBBackend:
+    """The store in the tables that `uri` names. Connects when it is first used.
+
+    Raises:
+        StoreURIError: the URI names no region, or an option is unknown or its value is.
+    """
+    return DynamoDBBackend(Settings.parse(uri, options))
+
+
+class DynamoDBBackend(Backend):
+    """Rows as items of two tables."""
+
+    scope = "cluster"
+
+    def __init__(self, settings: Settings) -> None:
+        self._requests = Requests(settings)
+        self._objects = tables.name(settings.prefix, "objects")
+        self._references = tables.name(settings.prefix, "references")
+
+    def setup(self) -> None:
+        tables.create(self._requests)
+
+    def close(self) -> None:
+        self._requests.close()
+
+    def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        encoded, wanted = realm.encode(), list(dict.fromkeys(keys))
+        chunks = [
+            [items.object_key(encoded, key) for key in wanted[i : i + _GOT_AT_ONCE]]
+            for i in range(0, len(wanted), _GOT_AT_ONCE)
+        ]
+        found = self._requests.each(lambda chunk: self._requests.get_batch(self._objects, chunk), chunks)
+        return {items.key_of(item): item["v"]["B"] for part in found for item in part}
+
+    def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        check_name(realm, "realm")
+        check_rows(realm, rows)
+        encoded = realm.encode()
+        different = {(row.id, row.part): row for row in rows}.values()  # a batch with a key twice is refused
+        self._write(
+            self._objects, [{"PutRequest": {"Item": items.object_item(encoded, row)}} for row in different]
+        )
+
+    def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
+        encoded = realm.encode()
+        self._write(
+            self._objects,
+            [{"DeleteRequest": {"Key": items.object_key(encoded, key)}} for key in dict.fromkeys(keys)],
+        )
+
+    def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
+        check_name(name)
+        key = items.reference_key(realm, name)
+        found = self._requests.read("get_item", TableName=self._references, Key=key, ConsistentRead=True)
+        return items.reference_of(found["Item"]) if "Item" in found else None
+
+    def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
+        check_name(realm, "realm")
+        check_reference(realm, name, new)
+        item = items.reference_item(realm, name, new)
+        return self._change("put_item", Item=item, ConditionExpression="attribute_not_exists(p)")
+
+    def swap_reference(
+        self, realm: str, name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        check_name(realm, "realm")
+        check_reference(realm, name, new)
+        item = items.reference_item(realm, name, new)
+        return self._change("put_item", Item=item, **_at(expected_version))
+
+    def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
+        check_name(name)
+        key = items.reference_key(realm, name)
+        return self._change("delete_item", Key=key, **_at(expected_version))
+
+    def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
+        return scans.splits(table, realms, n)
+
+    def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
+        return scans.scan(self._requests, split)
+
+    def drop_realm(self, realm: str) -> bool:
+        """Delete by key what queries of the realm's objects and a scan of the references find."""
+        for split in scans.splits("objects", [realm], 1):
+            for _, page in scans.pages(self._requests, split, keys_only=True):
+                self._write(self._objects, [{"DeleteRequest": {"Key": key}} for key in page])
+        for split in scans.splits("references", [realm], 1):
+            for _, page in scans.pages(self._requests, split, keys_only=True):
+                ours = [key for key in page if items.reference_place(key)[0] == realm]
+                self._write(self._references, [{"DeleteRequest": {"Key": key}} for key in ours])
+        return True
+
+    def _change(self, operation: str, **parameters: Any) -> Swapped | Conflict:
+        try:
+            self._requests.change(
+                operation,
+                TableName=self._references,
+                ReturnValuesOnConditionCheckFailure="ALL_OLD",
+                **parameters,
+            )
+        except ConditionFailedError as failed:
+            return Conflict(items.reference_of(failed.item) if failed.item else None)
+        return Swapped()
+
+    def _write(self, table: str, requests: Sequence[dict[str, Any]]) -> None:
+        chunks = [requests[i : i + _WRITTEN_AT_ONCE] for i in range(0, len(requests), _WRITTEN_AT_ONCE)]
+        self._requests.each(lambda chunk: self._requests.write_batch(table, chunk), chunks)
+
+
+def _at(version: bytes) -> dict[str, Any]:
+    return {"ConditionExpression": "n = :n", "ExpressionAttributeValues": {":n": {"B": version}}}

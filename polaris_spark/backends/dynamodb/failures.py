@@ -1,0 +1,132 @@
+"""What a failure of DynamoDB means for what was asked: certainly not done, or not known.
+
+| what came back | what it means | raised |
+| --- | --- | --- |
+| `ProvisionedThroughputExceeded`, `Throttling`, `RequestLimitExceeded`, ... | nothing was done | `TryAgainError` |
+| no connection came about | nothing was sent | `TryAgainError` |
+| `ConditionalCheckFailedException` | the row is another | `ConditionFailedError`, a conflict |
+| `ResourceNotFoundException` | there is no such table | `NoTableError` |
+| `UnrecognizedClient`, `InvalidSignature`, `AccessDenied`, ..., no credentials | nothing was done | `StateError` |
+| any other answer of status 4xx | nothing was done | `StateError` |
+| status 5xx, no answer in time, a lost connection, half an answer | unknown | below |
+
+*Unknown* is `OutcomeUnknownError` for a write, `TryAgainError` for a read. Meanings are those of
+https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Programming.Errors.html; that a write which was
+answered with a 5xx may have been done is said there, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from botocore import exceptions
+from botocore.parsers import ResponseParserError
+
+from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, TryAgainError
+
+_THROTTLED: Final = frozenset(
+    {
+        "LimitExceededException",  # too many tables are being created
+        "ProvisionedThroughputExceededException",
+        "ReplicatedWriteConflictException",  # another region of a strongly consistent global table
+        "RequestLimitExceeded",
+        "Throttling",
+        "ThrottlingException",
+        "TransactionConflictException",
+        "429",
+    }
+)
+_CREDENTIALS: Final = frozenset(
+    {
+        "ExpiredTokenException",
+        "IncompleteSignature",
+        "IncompleteSignatureException",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+        "UnrecognizedClientException",
+    }
+)
+_NOT_SENT: Final = (
+    exceptions.EndpointConnectionError,
+    exceptions.ConnectTimeoutError,
+    exceptions.ProxyConnectionError,
+)
+_NO_CREDENTIALS: Final = (
+    exceptions.CredentialRetrievalError,
+    exceptions.NoCredentialsError,
+    exceptions.PartialCredentialsError,
+    exceptions.SSOError,
+)
+
+CAUGHT: Final = (exceptions.ClientError, exceptions.BotoCoreError, ResponseParserError)
+"""What the driver raises."""
+
+
+class ConditionFailedError(Exception):
+    """The condition of a write does not hold; `item` is the one found, if there is one."""
+
+    def __init__(self, item: dict[str, Any] | None) -> None:
+        super().__init__("the condition does not hold")
+        self.item = item
+
+
+class NoTableError(StateError):
+    """There is no such table."""
+
+
+class TableInUseError(StateError):
+    """There is such a table already, or it is being made or deleted."""
+
+
+def explained(where: str, operation: str, error: Exception, *, writes: bool) -> Exception:
+    """What the driver's error means; the driver's text says nothing of secrets."""
+    if isinstance(error, exceptions.ClientError):
+        return _answered(where, operation, error, writes=writes)
+    text = f"{where}: {operation} failed: {_line(str(error))}"
+    if isinstance(error, _NO_CREDENTIALS):
+        return StateError(f"{text}; give an access key, or run where the environment or the instance has one")
+    if "certificate verify failed" in text.lower():
+        return StateError(f"{text}; check the endpoint and the certificates that are trusted here")
+    if isinstance(error, _NOT_SENT):
+        return TryAgainError(f"{where} cannot be reached: {_line(str(error))}; nothing was changed")
+    return _unknown(text, writes=writes)
+
+
+def _answered(where: str, operation: str, error: Any, *, writes: bool) -> Exception:
+    answer = error.response
+    code = answer.get("Error", {}).get("Code", "")
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    said = f"{code}: {_line(answer.get('Error', {}).get('Message', ''))}"
+    if code == "ConditionalCheckFailedException":
+        return ConditionFailedError(answer.get("Item"))
+    if code == "ResourceNotFoundException":
+        return NoTableError(
+            f"{where} holds no store; a catalog that is opened with create=true makes one ({said})"
+        )
+    if code == "ResourceInUseException":
+        return TableInUseError(f"{where}: {said}")
+    if code in _THROTTLED or status == 429:
+        return TryAgainError(f"{where} is overloaded ({said}); nothing was changed")
+    if code in _CREDENTIALS:
+        return StateError(
+            f"{where} refused {operation} ({said}): check the access key, its secret and this machine's clock"
+        )
+    if code.startswith("AccessDenied"):
+        return StateError(f"{where} refused {operation} ({said}): grant what the page of databases lists")
+    if 400 <= status < 500:
+        return StateError(
+            f"{where} refused {operation} ({said}); is it DynamoDB, and are its tables a store's?"
+        )
+    return _unknown(f"{where}: {operation} failed with status {status} ({said})", writes=writes)
+
+
+def _unknown(text: str, *, writes: bool) -> PolarisError:
+    if writes:
+        return OutcomeUnknownError(f"{text}; it may or may not have happened")
+    return TryAgainError(f"{text}; nothing was changed")
+
+
+def _line(text: str) -> str:
+    return text.partition("\n")[0][:300]

@@ -1,0 +1,96 @@
+"""Scans: a realm's objects by queries of its buckets, everything else by segments of a parallel scan.
+
+A split's detail is a tuple of parts: `(realm, bucket)` of a query, or `(segment, segments, realms or None)` of a scan.
+References of some realms are picked from a scan of all, because there are few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
+from polaris_spark.backends.base import Split, Table
+from polaris_spark.backends.dynamodb import items, tables
+from polaris_spark.backends.dynamodb.items import Item
+from polaris_spark.backends.dynamodb.requests import Requests
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SIDE_BY_SIDE: Final = 8
+_SEGMENTS: Final = 1_024
+
+
+def splits(table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
+    """About `n` splits."""
+    n = max(1, min(n, _SEGMENTS))
+    parts: list[tuple[object, ...]]
+    if realms is None:
+        parts = [(segment, n, None) for segment in range(n)]
+    elif table == "references":
+        parts = [(0, 1, tuple(sorted(set(realms))))]
+    else:
+        parts = [(realm, bucket) for realm in sorted(set(realms)) for bucket in range(items.BUCKETS)]
+    size = max(1, -(-len(parts) // n))
+    return [Split(table, tuple(parts[i : i + size])) for i in range(0, len(parts), size)]
+
+
+def scan(requests: Requests, split: Split) -> Iterator[pa.RecordBatch]:
+    """Rows of a split in record batches."""
+    rows: list[Any] = []
+    size = 0
+    make: Any = object_batch if split.table == "objects" else reference_batch
+    for part, page in pages(requests, split):
+        for item in page:
+            row = _row(split.table, part, item)
+            if row is None:
+                continue
+            rows.append(row)
+            size += len(row[-1])
+            if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
+                yield make(rows)
+                rows, size = [], 0
+    if rows:
+        yield make(rows)
+
+
+def pages(requests: Requests, split: Split, *, keys_only: bool = False) -> Iterator[tuple[Any, list[Item]]]:
+    """Pages of up to 1 MB of items, each with the part that it belongs to, several parts side by side."""
+    waiting: list[tuple[Any, Item | None]] = [(part, None) for part in reversed(split.detail)]
+    while waiting:
+        asked = [waiting.pop() for _ in range(min(_SIDE_BY_SIDE, len(waiting)))]
+        answers = requests.each(lambda each: _page(requests, split.table, *each, keys_only=keys_only), asked)
+        for (part, _), answer in zip(asked, answers, strict=True):
+            yield part, answer["Items"]
+            if last := answer.get("LastEvaluatedKey"):
+                waiting.append((part, last))
+
+
+def _page(
+    requests: Requests, table: Table, part: Any, after: Item | None, *, keys_only: bool
+) -> dict[str, Any]:
+    parameters: dict[str, Any] = {
+        "TableName": tables.name(requests.settings.prefix, table),
+        "ConsistentRead": True,
+    }
+    if after is not None:
+        parameters["ExclusiveStartKey"] = after
+    if keys_only:
+        parameters["ProjectionExpression"] = ", ".join(tables.KEYS[table])
+    if len(part) == 2:
+        realm, bucket = part
+        wanted = {":p": {"B": items.partition(realm.encode(), bucket)}}
+        return requests.read(
+            "query", KeyConditionExpression="p = :p", ExpressionAttributeValues=wanted, **parameters
+        )
+    segment, segments, _ = part
+    return requests.read("scan", Segment=segment, TotalSegments=segments, **parameters)
+
+
+def _row(table: Table, part: Any, item: Item) -> Any:
+    """A row of a record batch, or None if it is of another realm than asked for."""
+    if table == "objects":
+        return items.object_row(item)
+    place, realms = items.reference_place(item), part[2]
+    return (*place, *items.reference_of(item)) if realms is None or place[0] in realms else None

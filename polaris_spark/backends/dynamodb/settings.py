@@ -1,0 +1,131 @@
+"""What the URI and the options of a `dynamodb://` store say, and the client they make."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from boto3.session import Session
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+
+from polaris_spark.backends import Options
+from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
+from polaris_spark.errors import InputError, StoreURIError
+
+PREFIX: Final = "polaris_spark"
+"""The prefix of the tables of a store whose URI names none."""
+
+_OPTIONS: Final = ("connections", "endpoint", "password", "timeout")
+_REGION: Final = re.compile(r"[a-z0-9-]{1,40}")
+# The longest name of a table has 255 characters.
+_PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+_USER: Final = re.compile(r"[!-~]{1,200}")
+_ENDPOINT: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+(/[A-Za-z0-9._~%/-]*)?")
+_COUNT: Final = re.compile(r"[1-9][0-9]{0,2}")
+_CONNECT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Options of a store; durations in milliseconds."""
+
+    region: str
+    prefix: str = PREFIX
+    user: str | None = None
+    """Access key id."""
+    password: Secret | None = None
+    endpoint: str | None = None
+    timeout: int = 30_000
+    """How long one request may take, with its repetitions."""
+    connections: int = 32
+    """Most requests of this process at the same time."""
+
+    @classmethod
+    def parse(cls, uri: StoreURI, options: Options) -> Settings:
+        """Settings of a store.
+
+        Raises:
+            StoreURIError: the region is missing, the prefix is not usable, or an option is unknown or its value is.
+        """
+        refuse_unknown_options(uri.scheme, options, _OPTIONS)
+        texts = {
+            name: value.reveal() if isinstance(value, Secret) else value
+            for name, value in options.items()
+            if name != "password"
+        }
+        password = options.get("password")
+        if (uri.user is None) != (password is None):
+            raise StoreURIError(
+                f"{uri}: an access key has two halves: its id as the user of the URI, and its secret as "
+                "store.password; without both of them, the environment's or the instance's credentials are used"
+            )
+        return cls(
+            _matching("region", _REGION, uri.authority, "such as eu-central-1: dynamodb://region/prefix"),
+            _matching("prefix", _PREFIX, uri.path.strip("/") or PREFIX, "1 to 200 letters, digits and '_.-'"),
+            None if uri.user is None else _matching("user", _USER, uri.user, "an access key id"),
+            Secret(password) if isinstance(password, str) else password,
+            _endpoint(texts.get("endpoint")),
+            _timeout(texts.get("timeout", "30 s")),
+            int(_matching("connections", _COUNT, texts.get("connections", "32"), "a number from 1 to 999")),
+        )
+
+    @property
+    def where(self) -> str:
+        """How errors name the store; no secret is in it."""
+        at = f" at {self.endpoint}" if self.endpoint else ""
+        return f"dynamodb://{self.region}/{self.prefix}{at}"
+
+    @property
+    def attempt_s(self) -> float:
+        """How long one try of a request waits for its answer, in seconds: several fit into `timeout`."""
+        return self.timeout / 3_000
+
+    def open(self) -> Any:
+        """A client, which threads may share; it repeats nothing by itself.
+
+        Raises:
+            StoreURIError: the library takes the settings for malformed.
+        """
+        config = Config(
+            connect_timeout=min(self.attempt_s, _CONNECT_S),
+            read_timeout=self.attempt_s,
+            max_pool_connections=self.connections,
+            parameter_validation=False,
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            tcp_keepalive=True,
+        )
+        secret = None if self.password is None else self.password.reveal()
+        try:
+            return Session().client(
+                "dynamodb",
+                region_name=self.region,
+                endpoint_url=self.endpoint,
+                aws_access_key_id=self.user,
+                aws_secret_access_key=secret,
+                config=config,
+            )
+        except (BotoCoreError, ValueError) as error:
+            raise StoreURIError(f"{self.where} cannot be opened: {error}") from None
+
+
+def _matching(name: str, pattern: re.Pattern[str], text: str, wanted: str) -> str:
+    if not pattern.fullmatch(text):
+        raise StoreURIError(f"the {name} of a dynamodb: store is {text[:60]!r}; it is {wanted}")
+    return text
+
+
+def _endpoint(text: str | None) -> str | None:
+    wanted = "a URL without credentials: https://host:port"
+    return None if text is None else _matching("endpoint", _ENDPOINT, text, wanted).rstrip("/")
+
+
+def _timeout(text: str) -> int:
+    try:
+        found = duration_ms("timeout", text)
+    except InputError as error:
+        raise StoreURIError(str(error)) from None
+    if not 0 < found < 2**31:
+        raise StoreURIError(f"timeout is {text!r}; it is longer than nothing, and shorter than 24 days")
+    return found

@@ -1,0 +1,79 @@
+"""The two tables: what they are like, and how they come to be."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from polaris_spark.backends.base import Table
+from polaris_spark.backends.dynamodb.failures import NoTableError, TableInUseError
+from polaris_spark.backends.dynamodb.requests import Requests
+from polaris_spark.errors import StateError, TryAgainError
+
+KEYS: Final[Mapping[Table, Sequence[str]]] = {"objects": ("p", "s"), "references": ("p",)}
+"""Names of the key attributes of each table, partition key first."""
+
+_CREATION_S: Final = 300
+_USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
+_PASSING: Final = frozenset({"CREATING", "DELETING"})
+
+
+def name(prefix: str, table: Table) -> str:
+    """Name of a table of a store."""
+    return f"{prefix}.{table}"
+
+
+def create(requests: Requests) -> None:
+    """Create the tables that are missing, and wait until they can be used.
+
+    Raises:
+        TryAgainError: that takes longer than five minutes.
+        StateError: the user may not, a table is another program's, or it cannot be used.
+    """
+    requests.each(lambda table: _create(requests, table), KEYS)
+
+
+def _create(requests: Requests, table: Table) -> None:
+    end, pause = time.monotonic() + _CREATION_S, 0.02
+    while (status := _status(requests, table)) not in _USABLE:
+        if status is None:
+            with contextlib.suppress(TableInUseError):  # another process was faster
+                requests.write("create_table", **_definition(requests.settings.prefix, table))
+        elif status not in _PASSING:
+            raise StateError(f"{requests.settings.where}: table {table!r} cannot be used: it is {status}")
+        if time.monotonic() > end:
+            raise TryAgainError(
+                f"{requests.settings.where}: table {table!r} is still {status} after {_CREATION_S} s"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, 1.0)
+
+
+def _status(requests: Requests, table: Table) -> str | None:
+    """What DynamoDB says of a table; None where there is none."""
+    try:
+        found = requests.read("describe_table", TableName=name(requests.settings.prefix, table))["Table"]
+    except NoTableError:
+        return None
+    wanted = _definition(requests.settings.prefix, table)
+    types = {each["AttributeName"]: each["AttributeType"] for each in found["AttributeDefinitions"]}
+    if found["KeySchema"] != wanted["KeySchema"] or any(types[key] != "B" for key in KEYS[table]):
+        raise StateError(
+            f"{requests.settings.where}: the table {wanted['TableName']!r} is another program's; choose another prefix"
+        )
+    status: str = found["TableStatus"]
+    return status
+
+
+def _definition(prefix: str, table: Table) -> dict[str, Any]:
+    return {
+        "TableName": name(prefix, table),
+        "AttributeDefinitions": [{"AttributeName": key, "AttributeType": "B"} for key in KEYS[table]],
+        "KeySchema": [
+            {"AttributeName": key, "KeyType": kind}
+            for key, kind in zip(KEYS[table], ("HASH", "RANGE"), strict=False)
+        ],
+        "BillingMode": "PAY_PER_REQUEST",
+    }
