@@ -10,6 +10,7 @@ secret; it never throttles, and leaves nothing of a batch unprocessed.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -67,9 +68,11 @@ class DynamoDBLocal(ProcessServer):
     """A server that keeps its tables in a file."""
 
     name = "DynamoDB Local"
+    durability = "an SQLite file in /dev/shm, if there is one, flushed at each write"
 
     def prepare(self) -> None:
         self._installed = maven_jars(f"dynamodb-local-{VERSION}", _POM, {"Loopback.java": _MAIN})
+        self._secret = secrets.token_hex(16)
         self._data = tempfile.mkdtemp(
             prefix="polaris-dynamodb-", dir=_MEMORY if os.path.isdir(_MEMORY) else None
         )
@@ -107,4 +110,4 @@ class DynamoDBLocal(ProcessServer):
         return self._uri("no-such-key", store, None)
 
     def _uri(self, user: str, store: str, port: int | None) -> str:
-        return f"dynamodb://{user}:secret@us-east-1/{store}?endpoint=http://127.0.0.1:{port or self.port}"
+        return f"dynamodb://{user}:{self._secret}@us-east-1/{store}?endpoint=http://127.0.0.1:{port or self.port}"

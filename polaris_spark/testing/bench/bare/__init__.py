@@ -14,6 +14,7 @@ from polaris_spark.backends.base import ReferenceRow
 REALM: Final = "bare"
 
 MODULES: Final = {
+    "dynamodb": "polaris_spark.testing.bench.bare.dynamodb",
     "postgresql": "polaris_spark.testing.bench.bare.postgresql",
 }
 """Scheme to the module that has `open_bare(uri)`."""
