@@ -33,13 +33,14 @@ and start it again, and trouble is made by a proxy between the two (`polaris_spa
 from __future__ import annotations
 
 from polaris_spark.testing.object_cases import ObjectCases
+from polaris_spark.testing.opening_cases import OpeningCases
 from polaris_spark.testing.race_cases import RaceCases
 from polaris_spark.testing.reference_cases import ReferenceCases
 from polaris_spark.testing.scan_cases import ScanCases
 from polaris_spark.testing.trouble_cases import TroubleCases
 
 
-class BackendConformance(ObjectCases, ReferenceCases, RaceCases, ScanCases):
+class BackendConformance(OpeningCases, ObjectCases, ReferenceCases, RaceCases, ScanCases):
     """Inherit this in a test class and give the fixture `uri`: the URI of a store that does not exist yet."""
 
 

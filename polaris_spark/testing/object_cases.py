@@ -73,3 +73,19 @@ class ObjectCases(StoreCases):
         with pytest.raises(ObjectTooLargeError):
             backend.write_objects("realm", [ObjectRow(7, 0, b"small"), ObjectRow(8, 0, largest + b"x")])
         assert backend.read_objects("realm", [ObjectKey(7), ObjectKey(8)]) == {}
+
+    def test_small_and_large_rows_in_one_batch_come_back_whole(self, backend: Backend) -> None:
+        sizes = (0, 1, 100, 8_000, 70_000, MAX_ROW_BYTES)
+        random = os.urandom(MAX_ROW_BYTES)
+        written = [ObjectRow(id, id % 2, random[: sizes[id % len(sizes)]]) for id in range(90)]
+        backend.write_objects("realm", written)
+        keys = [ObjectKey(each.id, each.part) for each in written]
+        found = backend.read_objects("realm", keys)
+        assert found == {key: each.value for key, each in zip(keys, written, strict=True)}
+        backend.delete_objects("realm", keys)
+        assert backend.read_objects("realm", keys) == {}
+
+    def test_deleting_many_rows_that_are_not_there_is_no_error(self, backend: Backend) -> None:
+        backend.write_objects("realm", [ObjectRow(5, 0, b"x")])
+        backend.delete_objects("realm", [ObjectKey(id) for id in range(1_200) if id != 5])
+        assert backend.read_objects("realm", [ObjectKey(5)]) == {ObjectKey(5): b"x"}

@@ -1,4 +1,4 @@
-"""The storage contract: opening, races of threads and processes, and transactions."""
+"""The storage contract: races of threads and processes, and transactions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import MAX_ROW_BYTES, Backend, Conflict, ObjectKey, ObjectRow, Swapped
 from polaris_spark.errors import ObjectTooLargeError, StateError
+from polaris_spark.testing.histories import linearizable, record, record_of_store
 from polaris_spark.testing.processes import (
     in_processes,
     in_threads,
@@ -25,30 +26,6 @@ _REFUSED: Final = 10
 
 class RaceCases(StoreCases):
     """Several users of one store."""
-
-    def test_setup_may_be_repeated_and_raced(self, uri: str) -> None:
-        def set_up(number: int) -> None:
-            backend = open_backend(uri)
-            backend.setup()
-            backend.setup()
-            backend.write_objects("realm", [ObjectRow(number, 0, b"x")])
-            backend.close()
-
-        in_threads(4, set_up)
-        backend = open_backend(uri)
-        assert len(backend.read_objects("realm", [ObjectKey(n) for n in range(4)])) == 4
-        backend.close()
-
-    def test_a_closed_backend_refuses_and_may_be_closed_again(self, uri: str) -> None:
-        backend = open_backend(uri)
-        backend.setup()
-        backend.read_reference("realm", "name")
-        backend.close()
-        backend.close()
-        with pytest.raises(StateError):
-            backend.read_reference("realm", "name")
-        with pytest.raises(StateError):
-            backend.write_objects("realm", [ObjectRow(1, 0, b"")])
 
     def test_what_one_backend_wrote_another_reads_at_once(self, uri: str, backend: Backend) -> None:
         other = open_backend(uri)
@@ -99,6 +76,44 @@ class RaceCases(StoreCases):
         tallies = in_processes(increments_of_store, [(uri, "realm", "counter", 40)] * 4)
         self._check_counter(backend, [tally.done for tally in tallies], [tally.perhaps for tally in tallies])
 
+    def test_what_racing_clients_are_told_of_a_reference_could_have_happened_one_after_the_other(
+        self, uri: str, backend: Backend
+    ) -> None:
+        if backend.scope == "process":
+            parts = in_threads(4, lambda n: record(backend, "realm", "name", f"{n}", 60))
+        else:
+            parts = in_processes(record_of_store, [(uri, "realm", "name", f"{n}", 60) for n in range(4)])
+        history = [operation for part in parts for operation in part]
+        history += record(backend, "realm", "name", "afterwards", 5)
+        assert linearizable(history), history
+
+    def test_threads_may_write_and_delete_the_same_rows_at_once(self, backend: Backend) -> None:
+        written = [ObjectRow(id, part, b"%d" % id * 50) for id in range(40) for part in range(2)]
+        keys = [ObjectKey(each.id, each.part) for each in written]
+
+        def write(number: int) -> None:
+            backend.write_objects("realm", written[number:] + written[:number])
+            assert len(backend.read_objects("realm", keys)) == len(keys)
+
+        in_threads(6, write)
+        in_threads(4, lambda number: backend.delete_objects("realm", keys[number * 7 :]))
+        assert backend.read_objects("realm", keys) == {}
+
+    def test_each_thread_finds_what_it_wrote_at_once(self, backend: Backend) -> None:
+        def work(number: int) -> None:
+            name = f"name {number}"
+            current = row(b"")
+            assert backend.insert_reference("realm", name, current) == Swapped()
+            for id in range(number * 100, number * 100 + 15):
+                backend.write_objects("realm", [ObjectRow(id, 0, b"%d" % id)])
+                assert backend.read_objects("realm", [ObjectKey(id)]) == {ObjectKey(id): b"%d" % id}
+                new = row(b"%d" % id)
+                assert backend.swap_reference("realm", name, current.version, new) == Swapped()
+                assert backend.read_reference("realm", name) == new
+                current = new
+
+        in_threads(8, work)
+
     def test_a_forked_child_uses_the_store_beside_its_parent_or_is_refused(self, backend: Backend) -> None:
         backend.insert_reference("realm", "counter", row(b"0"))
         increments(backend, "realm", "counter", 1)
@@ -131,6 +146,23 @@ class RaceCases(StoreCases):
         too_large = [ObjectRow(2, 0, b"a"), ObjectRow(3, 0, b"x" * (MAX_ROW_BYTES + 1))]
         with pytest.raises(ObjectTooLargeError):
             backend.write_and_swap("realm", too_large, "name", second.version, row())
+        assert backend.read_reference("realm", "name") == second
+
+    def test_a_transaction_may_hold_many_rows_and_large_ones(self, backend: Backend) -> None:
+        if not backend.transactional:
+            self._check_no_transactions(backend)
+            return
+        backend.insert_reference("realm", "name", first := row())
+        many = [ObjectRow(id, 0, b"x" * (id % 500)) for id in range(1_500)]
+        many += [ObjectRow(2_000 + id, 0, os.urandom(MAX_ROW_BYTES)) for id in range(8)]
+        second = row(b"second")
+        assert backend.write_and_swap("realm", many, "name", first.version, second) == Swapped()
+        found = backend.read_objects("realm", [ObjectKey(each.id) for each in many])
+        assert found == {ObjectKey(each.id): each.value for each in many}
+        with pytest.raises(ObjectTooLargeError):
+            backend.write_and_swap(
+                "realm", [ObjectRow(9_000, 0, b"x" * (MAX_ROW_BYTES + 1))], "name", second.version, row()
+            )
         assert backend.read_reference("realm", "name") == second
 
     def test_racing_transactions_leave_only_the_winners_rows(self, backend: Backend) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 import pytest
 
@@ -54,6 +55,39 @@ class ReferenceCases(StoreCases):
         for expected in (os.urandom(16), b"\x00", b"null"):
             assert backend.swap_reference("realm", "name", expected, row()) == Conflict(None)
         assert backend.read_reference("realm", "name") is None
+
+    def test_an_empty_expected_version_is_no_version(self, backend: Backend) -> None:
+        current = row()
+        backend.insert_reference("realm", "there", current)
+        for name, found in (("there", current), ("absent", None)):
+            with suppress(InputError):
+                assert isinstance(backend.swap_reference("realm", name, b"", row()), Conflict)
+            with suppress(InputError):
+                assert isinstance(backend.delete_reference("realm", name, b""), Conflict)
+            assert backend.read_reference("realm", name) == found
+
+    def test_a_reference_may_be_born_and_die_again_and_again(self, backend: Backend) -> None:
+        gone: list[ReferenceRow] = []
+        for number in range(8):
+            current = row(b"%d" % number)
+            assert backend.insert_reference("realm", "name", current) == Swapped()
+            for old in gone:
+                assert isinstance(backend.swap_reference("realm", "name", old.version, row()), Conflict)
+                assert isinstance(backend.delete_reference("realm", "name", old.version), Conflict)
+            assert backend.read_reference("realm", "name") == current
+            assert backend.delete_reference("realm", "name", current.version) == Swapped()
+            assert backend.read_reference("realm", "name") is None
+            assert isinstance(backend.swap_reference("realm", "name", current.version, row()), Conflict)
+            gone.append(current)
+        assert rows(backend, backend.splits("references", ["realm"], 2)) == []
+
+    def test_a_swap_to_another_size_takes_place(self, backend: Backend) -> None:
+        backend.insert_reference("realm", "name", current := row(b""))
+        for size in (MAX_ROW_BYTES, 0, 10_000, 1, 100_000, 0):
+            new = row(os.urandom(size))
+            assert backend.swap_reference("realm", "name", current.version, new) == Swapped()
+            assert backend.read_reference("realm", "name") == new
+            current = new
 
     def test_a_swap_to_the_same_value_takes_place(self, backend: Backend) -> None:
         first, second = row(b"same"), row(b"same")
@@ -118,6 +152,20 @@ class ReferenceCases(StoreCases):
             assert backend.read_objects(realm, [ObjectKey(1)]) == {ObjectKey(1): b"%d" % number}
         found_realms = [found[0] for found in rows(backend, backend.splits("objects", None, 4))]
         assert sorted(found_realms) == sorted(HOSTILE_NAMES)  # type: ignore[type-var]  # realms are strings
+
+    @pytest.mark.parametrize("character", ["n", "/", "%", "\x00", "ü", "\uffff", "🦆"])
+    def test_the_longest_realms_and_names_work_together(self, backend: Backend, character: str) -> None:
+        longest = character * (MAX_NAME_BYTES // len(character.encode()))
+        shorter = longest[:-1]
+        for realm in (longest, shorter):
+            for name in (longest, shorter):
+                new = row(f"{len(realm)} {len(name)}".encode())
+                assert backend.insert_reference(realm, name, new) == Swapped()
+                assert backend.read_reference(realm, name) == new
+            backend.write_objects(realm, [ObjectRow(1, 0, b"%d" % len(realm))])
+        assert backend.read_objects(longest, [ObjectKey(1)]) == {ObjectKey(1): b"%d" % len(longest)}
+        assert len(rows(backend, backend.splits("references", [longest], 2))) == 2
+        assert len(rows(backend, backend.splits("objects", None, 2))) == 2
 
     @pytest.mark.parametrize("name", ["", "\ud800", "n" * (MAX_NAME_BYTES + 1), "ü" * MAX_NAME_BYTES])
     def test_names_that_no_store_can_hold_are_refused(self, backend: Backend, name: str) -> None:

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from polaris_spark.backends.base import MAX_ROW_BYTES, Backend, ObjectKey, ObjectRow, ReferenceRow
+from polaris_spark.backends.base import MAX_ROW_BYTES, Backend, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.errors import StateError
 from polaris_spark.testing.processes import in_processes, rows, scan_of_store
 from polaris_spark.testing.stores import MAX_ID, TABLES, StoreCases, row
@@ -94,6 +94,39 @@ class ScanCases(StoreCases):
         assert kept <= set(seen)
         assert len(seen) == len(set(seen))
 
+    def test_references_that_are_swapped_during_a_scan_are_found_once(self, backend: Backend) -> None:
+        current = {f"name {i:03}": row(b"0") for i in range(120)}
+        versions = {name: {new.version} for name, new in current.items()}
+        for name, new in current.items():
+            backend.insert_reference("realm", name, new)
+        seen: list[tuple[object, ...]] = []
+        for number, split in enumerate(backend.splits("references", ["realm"], 3)):
+            for name in list(current)[number::5]:
+                new = row(b"%d" % number)
+                versions[name].add(new.version)
+                assert backend.swap_reference("realm", name, current[name].version, new) == Swapped()
+                current[name] = new
+            seen += rows(backend, [split])
+        assert sorted(str(name) for _, name, _, _ in seen) == sorted(current)
+        assert all(version in versions[str(name)] for _, name, version, _ in seen)
+
+    def test_many_realms_are_scanned_together_and_apart(self, backend: Backend) -> None:
+        realms = [f"realm {i}" for i in range(60)]
+        for i, realm in enumerate(realms):
+            backend.write_objects(realm, [ObjectRow(i, part, realm.encode()) for part in range(2)])
+        everything = [(r, i, part, r.encode()) for i, r in enumerate(realms) for part in range(2)]
+        assert sorted(rows(backend, backend.splits("objects", None, 5))) == sorted(everything)
+        some = realms[::2]
+        found = rows(backend, backend.splits("objects", some, 5))
+        assert sorted(found) == sorted(each for each in everything if each[0] in some)
+
+    def test_a_realm_that_is_named_twice_is_scanned_once(self, backend: Backend) -> None:
+        backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
+        backend.insert_reference("realm", "name", row())
+        for table in TABLES:
+            assert len(rows(backend, backend.splits(table, ["realm", "realm"], 3))) == 1
+            assert rows(backend, backend.splits(table, [], 3)) == []
+
     def test_a_scan_of_large_rows_comes_in_several_batches(self, backend: Backend) -> None:
         backend.write_objects("realm", [ObjectRow(id, 0, b"x" * MAX_ROW_BYTES) for id in range(60)])
         sizes = [
@@ -103,6 +136,10 @@ class ScanCases(StoreCases):
         assert max(sizes) <= 16 * 2**20
 
     def test_a_realm_is_dropped_alone_or_not_in_bulk(self, backend: Backend) -> None:
+        others = ["realm2", "real", "realm/", "realm\x00", "Realm", "realm%", "r_alm"]
+        for realm in others:
+            backend.write_objects(realm, [ObjectRow(1, 0, b"x")])
+            backend.insert_reference(realm, "name", row())
         for realm in ("realm", "realm2"):
             backend.write_objects(
                 realm, [ObjectRow(id, part, b"x") for id in range(700) for part in range(2)]
@@ -112,5 +149,12 @@ class ScanCases(StoreCases):
         if backend.drop_realm("realm"):
             assert rows(backend, backend.splits("objects", ["realm"], 2)) == []
             assert rows(backend, backend.splits("references", ["realm"], 2)) == []
+            assert backend.read_reference("realm", "name 3") is None
+            assert backend.read_objects("realm", [ObjectKey(3)]) == {}
+            assert backend.insert_reference("realm", "name 3", row()) == Swapped()
         assert len(rows(backend, backend.splits("objects", ["realm2"], 2))) == 1_400
-        assert len(rows(backend, backend.splits("references", ["realm2"], 2))) == 10
+        assert len(rows(backend, backend.splits("references", ["realm2"], 2))) == 11
+        assert all(
+            backend.read_reference(realm, "name") and backend.read_objects(realm, [ObjectKey(1)])
+            for realm in others
+        )

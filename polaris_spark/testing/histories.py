@@ -1,0 +1,152 @@
+"""Whether what several clients were told of one reference could have happened one after the other.
+
+Each operation has an invocation and a return; a history is *linearizable* if all operations can be put in an order
+that keeps those apart in time, and in which a single register with compare-and-swap would have answered the same
+(Herlihy and Wing, "Linearizability", 1990). The search is that of Wing and Gong (1993), which remembers what it has
+seen, as Lowe proposed ("Testing for linearizability", 2017).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, NamedTuple
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend, Conflict, ReferenceRow, Swapped
+from polaris_spark.errors import OutcomeUnknownError, TryAgainError
+
+Kind = Literal["read", "insert", "swap", "delete"]
+
+_NEVER: Final = 2**63
+
+
+class Operation(NamedTuple):
+    """What a client asked of one reference, and what it was told. Versions stand for rows: none is used twice."""
+
+    kind: Kind
+    started_ns: int
+    """By a clock that all clients share, as `ended_ns`."""
+    ended_ns: int | None
+    """None: it has no certain end, because its outcome is unknown; it may take place at any later time, or never."""
+    expected: bytes | None = None
+    """The version that a swap or delete expects."""
+    new: bytes | None = None
+    """The version that an insert or swap puts."""
+    found: bytes | None = None
+    """The version that a read found; None: no row."""
+    took_place: bool | None = None
+    """Whether a conditional operation was said to have taken place; None: unknown."""
+
+
+def linearizable(history: Sequence[Operation], first: bytes | None = None) -> bool:
+    """Whether one register that begins with version `first` (None: no row) could have answered like this."""
+    operations = sorted(history, key=lambda operation: operation.started_ns)
+    certain = sum(1 << i for i, each in enumerate(operations) if each.ended_ns is not None)
+    seen = {(0, first)}
+    waiting = [(0, first)]
+    while waiting:
+        done, state = waiting.pop()
+        if done & certain == certain:
+            return True
+        for i in _next(operations, done):
+            possible, then = _apply(operations[i], state)
+            place = (done | 1 << i, then)
+            if possible and place not in seen:
+                seen.add(place)
+                waiting.append(place)
+    return False
+
+
+def record(backend: Backend, realm: str, name: str, seed: str, n: int) -> list[Operation]:
+    """Ask `n` operations of all kinds of one reference, some of which cannot take place; what was told of them.
+
+    An operation that was refused for now (`TryAgainError`) did nothing and is left out.
+    """
+    rng = random.Random(seed)
+    history: list[Operation] = []
+    known: bytes | None = None
+    while len(history) < n:
+        operation = _draw(rng, known)
+        started = time.monotonic_ns()
+        try:
+            known, told = _ask(backend, realm, name, operation)
+        except TryAgainError:
+            continue
+        except OutcomeUnknownError:
+            history.append(operation._replace(started_ns=started))
+            known = None
+            continue
+        history.append(told._replace(started_ns=started, ended_ns=time.monotonic_ns()))
+    return history
+
+
+def record_of_store(uri: str, realm: str, name: str, seed: str, n: int) -> list[Operation]:
+    """`record` by a process of its own."""
+    backend = open_backend(uri)
+    try:
+        return record(backend, realm, name, seed, n)
+    finally:
+        backend.close()
+
+
+def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:
+    """Operations that may come next: those that began before any other that is not done ended."""
+    end = _NEVER
+    first = (~done & (done + 1)).bit_length() - 1  # the lowest one that is not done
+    for i in range(first, len(operations)):
+        if operations[i].started_ns > end:
+            return
+        if not done >> i & 1:
+            ended = operations[i].ended_ns
+            end = min(end, _NEVER if ended is None else ended)
+            yield i
+
+
+def _apply(operation: Operation, state: bytes | None) -> tuple[bool, bytes | None]:
+    """Whether the register in this state would have answered so, and its state after that."""
+    if operation.kind == "read":
+        return operation.found == state, state
+    wanted = None if operation.kind == "insert" else operation.expected
+    takes_place = state == wanted
+    if operation.took_place is not None and operation.took_place != takes_place:
+        return False, state
+    return True, operation.new if takes_place else state
+
+
+def _draw(rng: random.Random, known: bytes | None) -> Operation:
+    """What to ask next: mostly what may take place as far as this client knows."""
+    chance = rng.random()
+    new = os.urandom(16)
+    if known is None:
+        return Operation("insert" if chance < 0.5 else "read", 0, None, new=new if chance < 0.5 else None)
+    if chance < 0.2:
+        return Operation("delete", 0, None, expected=known)
+    if chance < 0.3:
+        return Operation("insert", 0, None, new=new)
+    if chance < 0.5:
+        return Operation("read", 0, None)
+    expected = known if chance < 0.95 else os.urandom(16)
+    return Operation("swap", 0, None, expected=expected, new=new)
+
+
+def _ask(backend: Backend, realm: str, name: str, asked: Operation) -> tuple[bytes | None, Operation]:
+    """Ask it; the version that is there as far as the client then knows, and the operation with what was told."""
+    expected, new = asked.expected or b"", ReferenceRow(asked.new or b"", b"value")
+    outcome: Swapped | Conflict
+    if asked.kind == "read":
+        row = backend.read_reference(realm, name)
+        version = None if row is None else row.version
+        return version, asked._replace(found=version)
+    if asked.kind == "insert":
+        outcome = backend.insert_reference(realm, name, new)
+    elif asked.kind == "swap":
+        outcome = backend.swap_reference(realm, name, expected, new)
+    else:
+        outcome = backend.delete_reference(realm, name, expected)
+    if isinstance(outcome, Swapped):
+        return asked.new, asked._replace(took_place=True)
+    current = None if outcome.current is None else outcome.current.version
+    return current, asked._replace(took_place=False)

@@ -1,0 +1,75 @@
+"""The storage contract: opening, setting up and closing a store."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
+from polaris_spark.errors import InputError, StateError, StoreURIError
+from polaris_spark.testing.processes import in_threads, rows
+from polaris_spark.testing.stores import StoreCases, row, with_options
+
+
+class OpeningCases(StoreCases):
+    """What comes before the first row and after the last one."""
+
+    def test_setup_may_be_repeated_and_raced(self, uri: str) -> None:
+        def set_up(number: int) -> None:
+            backend = open_backend(uri)
+            backend.setup()
+            backend.setup()
+            backend.write_objects("realm", [ObjectRow(number, 0, b"x")])
+            backend.close()
+
+        in_threads(4, set_up)
+        backend = open_backend(uri)
+        assert len(backend.read_objects("realm", [ObjectKey(n) for n in range(4)])) == 4
+        backend.close()
+
+    def test_setup_leaves_the_rows_of_a_store_alone(self, uri: str, backend: Backend) -> None:
+        backend.insert_reference("realm", "name", current := row())
+        backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
+        other = open_backend(uri)
+        other.setup()
+        backend.setup()
+        assert other.read_reference("realm", "name") == backend.read_reference("realm", "name") == current
+        assert len(rows(other, other.splits("objects", None, 2))) == 1
+        other.close()
+
+    def test_a_store_that_was_never_set_up_is_empty_or_refused(self, uri: str) -> None:
+        backend = open_backend(uri)
+        with suppress(StateError, StoreURIError):
+            assert backend.read_reference("realm", "name") is None
+            assert backend.read_objects("realm", [ObjectKey(1)]) == {}
+        backend.close()
+
+    def test_a_closed_backend_refuses_and_may_be_closed_again(self, uri: str) -> None:
+        backend = open_backend(uri)
+        backend.setup()
+        backend.read_reference("realm", "name")
+        backend.close()
+        backend.close()
+        with pytest.raises(StateError):
+            backend.read_reference("realm", "name")
+        with pytest.raises(StateError):
+            backend.write_objects("realm", [ObjectRow(1, 0, b"")])
+        with pytest.raises(StateError):
+            backend.insert_reference("realm", "name", row())
+        with pytest.raises(StateError):
+            backend.read_objects("realm", [ObjectKey(1)])
+
+    def test_closing_one_backend_leaves_others_of_the_store_open(self, uri: str, backend: Backend) -> None:
+        backend.insert_reference("realm", "name", current := row())
+        other = open_backend(uri)
+        assert other.read_reference("realm", "name") == current
+        other.close()
+        assert backend.read_reference("realm", "name") == current
+
+    def test_an_option_that_nobody_knows_is_refused_by_name(self, uri: str) -> None:
+        with pytest.raises(StoreURIError, match="no_such_option"):
+            open_backend(with_options(uri, "no_such_option=1")).setup()
+        with pytest.raises(InputError, match="no_such_option"):
+            open_backend(uri, {"no_such_option": "1"}).setup()
