@@ -13,6 +13,7 @@ from polaris_spark.testing.servers.base import Server
 
 SERVERS: Final = {
     "dynamodb": "polaris_spark.testing.servers.dynamodb:DynamoDBLocal",
+    "mongodb": "polaris_spark.testing.servers.mongodb:MongoJavaServer",
     "postgresql": "polaris_spark.testing.servers.postgresql:PostgreSQL",
     "s3": "polaris_spark.testing.servers.versitygw:VersityGateway",
 }

@@ -15,6 +15,7 @@ REALM: Final = "bare"
 
 MODULES: Final = {
     "dynamodb": "polaris_spark.testing.bench.bare.dynamodb",
+    "mongodb": "polaris_spark.testing.bench.bare.mongodb",
     "postgresql": "polaris_spark.testing.bench.bare.postgresql",
 }
 """Scheme to the module that has `open_bare(uri)`."""

@@ -1,0 +1,208 @@
+"""`mongodb://user@host1:27017,host2/database?replicaSet=name`, `mongodb+srv://`: MongoDB 4.4 and later.
+
+Two collections of a database, `objects` and `references`. Each operation goes to the primary.
+
+- **Swap.** `replaceOne({_id, version}, new)`, without upsert: one document changes atomically, and only if it has the
+  version expected. Writes wait until a majority of the replica set has them in its journal. A write concern error is
+  an unknown outcome: the primary has done the write, and the next one may not know of it.
+- **Retries.** The driver's retryable writes are off: a swap whose answer was lost is never sent again by itself, but
+  told as `OutcomeUnknownError`. Rows and deletions, which may be repeated, are repeated once here; reads are repeated
+  by the driver until the deadline.
+- **Reading a reference** is linearizable: the primary makes sure that it still is one, so that a deposed primary cannot
+  answer with an older row.
+- **Reading objects** takes what the primary has, which includes all that a majority acknowledged. A row is *missing*
+  only if a linearizable read of its `_id` says so, for the primary asked first may have been a deposed one.
+- **Scans** read what a majority has, in the order of `_id`, by a cursor; one that is lost goes on after its last row.
+
+A server that is no member of a replica set has no read concerns, and is used without them.
+
+Options: `timeout` (30 s) of one operation as a whole, the wait for a majority included; `connect_timeout` (10 s) to
+find a primary; `pool` (32) connections of a process; and MongoDB's own `appName`, `authMechanism`, `authSource`,
+`compressors`, `directConnection`, `loadBalanced`, `replicaSet`, `tls`, `tlsCAFile`, `tlsCertificateKeyFile` and their
+like. The user needs the role `readWrite` on the database.
+
+Commits are not transactions here: rows are acknowledged first, then swapped. Transactions of a replica set would save
+no round trip: inserts, the replacement and the commit are sent one after the other, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pymongo.errors import BulkWriteError, DuplicateKeyError
+
+from polaris_spark.backends import Options
+from polaris_spark.backends.base import (
+    Backend,
+    Conflict,
+    ObjectKey,
+    ObjectRow,
+    ReferenceRow,
+    Split,
+    Swapped,
+    Table,
+)
+from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.mongodb import failures, keys, scans
+from polaris_spark.backends.mongodb.connections import Connections, Documents, Opened
+from polaris_spark.backends.mongodb.settings import Settings
+from polaris_spark.config import StoreURI
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ASKED_AT_ONCE: Final = 200
+_WRITTEN_AT_ONCE: Final = 16 * 2**20  # bytes; the driver cuts this again by the server's limits of a message
+
+T = TypeVar("T")
+
+
+def open_backend(uri: StoreURI, options: Options) -> MongoDBBackend:
+    """The store in the database that `uri` names; options as the module says. Connects when it is first used.
+
+    Raises:
+        StoreURIError: the URI names no host or database, or an option is unknown or its value is.
+    """
+    return MongoDBBackend(Settings.parse(uri, options))
+
+
+class MongoDBBackend(Backend):
+    """Rows as documents of two collections."""
+
+    scope = "cluster"
+
+    def __init__(self, settings: Settings) -> None:
+        self._connections = Connections(settings)
+
+    def setup(self) -> None:
+        self._connections.create()
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def read_objects(self, realm: str, keys_: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        ids = _object_ids(realm, keys_)
+        return self._connections.read(lambda opened: _values(opened, ids)) if ids else {}
+
+    def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        check_name(realm, "realm")
+        check_rows(realm, rows)
+        name = realm.encode()
+        documents = [
+            {"_id": keys.object_id(name, row.id, row.part), "value": row.value} for row in sorted(rows)
+        ]
+        for chunk in _sized(documents):
+            self._connections.write(lambda opened, chunk=chunk: _insert(opened.objects, chunk))  # type: ignore[misc]  # the loop's own
+
+    def delete_objects(self, realm: str, keys_: Collection[ObjectKey]) -> None:
+        for chunk in _chunks(_object_ids(realm, keys_), _ASKED_AT_ONCE):
+            self._connections.write(
+                lambda opened, chunk=chunk: opened.objects.delete_many({"_id": {"$in": chunk}})  # type: ignore[misc]  # the loop's own
+            )
+
+    def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
+        check_name(name)
+        key = {"_id": keys.reference_id(realm, name)}
+        found = self._connections.read(lambda opened: opened.latest_references.find_one(key))
+        return None if found is None else ReferenceRow(found["version"], found["value"])
+
+    def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
+        check_name(realm, "realm")
+        check_reference(realm, name, new)
+        document = _reference(realm, name, new)
+
+        def insert(opened: Opened) -> Swapped | Conflict:
+            try:
+                opened.references.insert_one(document)
+            except DuplicateKeyError:
+                return Conflict()
+            return Swapped()
+
+        return self._connections.change(insert)
+
+    def swap_reference(
+        self, realm: str, name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        check_reference(realm, name, new)
+        document = _reference(realm, name, new)
+        expected = {"_id": document["_id"], "version": expected_version}
+        done = self._connections.change(lambda opened: opened.references.replace_one(expected, document))
+        return Swapped() if done.matched_count else Conflict()
+
+    def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
+        check_name(name)
+        expected = {"_id": keys.reference_id(realm, name), "version": expected_version}
+        done = self._connections.change(lambda opened: opened.references.delete_one(expected))
+        return Swapped() if done.deleted_count else Conflict()
+
+    def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
+        """Ranges of `_id`s, at bounds that are sampled."""
+        return self._connections.read(lambda opened: scans.splits(opened, table, realms, n))
+
+    def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
+        return scans.scan(self._connections, split)
+
+    def drop_realm(self, realm: str) -> bool:
+        """Delete the documents of a realm, in runs that take less than the time-out."""
+        low, high = keys.objects_of(realm)
+        while True:
+            bound = self._connections.read(lambda opened: scans.bound(opened, low, high))
+            run = keys.between(low, high if bound is None else bound)
+            self._connections.write(lambda opened, run=run: opened.objects.delete_many(run))  # type: ignore[misc]  # the loop's own
+            if bound is None:
+                break
+        ours = keys.between(*keys.references_of(realm))
+        self._connections.write(lambda opened: opened.references.delete_many(ours))
+        return True
+
+
+def _reference(realm: str, name: str, row: ReferenceRow) -> dict[str, Any]:
+    return {"_id": keys.reference_id(realm, name), "version": row.version, "value": row.value}
+
+
+def _object_ids(realm: str, wanted: Collection[ObjectKey]) -> list[bytes]:
+    name = realm.encode()
+    return [keys.object_id(name, id, part) for id, part in sorted(set(wanted))]
+
+
+def _values(opened: Opened, ids: Sequence[bytes]) -> dict[ObjectKey, bytes]:
+    found: dict[bytes, bytes] = {}
+    for chunk in _chunks(ids, _ASKED_AT_ONCE):
+        # One batch takes all that a message can hold, rather than the default of the first 101.
+        asked = opened.objects.find({"_id": {"$in": chunk}}, batch_size=len(chunk) + 1)
+        found.update((each["_id"], each["value"]) for each in asked)
+    if opened.latest_objects is not None:
+        for missing in [one for one in ids if one not in found]:
+            late = opened.latest_objects.find_one({"_id": missing})
+            if late is not None:
+                found[missing] = late["value"]
+    return {keys.object_key(id): value for id, value in found.items()}
+
+
+def _insert(objects: Documents, documents: Sequence[dict[str, Any]]) -> None:
+    """Insert documents, of which some may be there already: to replace them would write them again."""
+    try:
+        objects.insert_many(documents, ordered=False)
+    except BulkWriteError as error:
+        if not failures.only_duplicates(error):
+            raise
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for first in range(0, len(items), size):
+        yield items[first : first + size]
+
+
+def _sized(documents: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Documents in chunks of as many bytes as one operation should carry."""
+    chunk: list[dict[str, Any]] = []
+    size = 0
+    for document in documents:
+        if chunk and size + len(document["value"]) > _WRITTEN_AT_ONCE:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(document)
+        size += len(document["value"])
+    if chunk:
+        yield chunk

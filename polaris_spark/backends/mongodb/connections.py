@@ -1,0 +1,224 @@
+"""The client of one process for one store, and its collections with the guarantees that each use needs.
+
+A `MongoClient` is made for all threads of a process and holds their connections. It does not survive a fork: a child
+makes its own, and keeps its parent's, unused, so that nothing closes what the parent goes on using.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
+
+from pymongo import MongoClient, ReadPreference, WriteConcern
+from pymongo.collection import Collection
+from pymongo.errors import DuplicateKeyError, PyMongoError
+from pymongo.read_concern import ReadConcern
+
+from polaris_spark.backends.mongodb import failures
+from polaris_spark.backends.mongodb.settings import Settings
+from polaris_spark.errors import NewerFormatError, PolarisError, StateError, StoreURIError
+
+FORMAT: Final = 1
+"""Version of the two collections, in the mark among the references."""
+
+# A realm's name is not empty: no reference is called that, and it comes before all of them.
+_MARK: Final = {"realm": "", "name": ""}
+
+T = TypeVar("T")
+Documents = Collection[dict[str, Any]]
+
+
+class Opened(NamedTuple):
+    """A store's collections."""
+
+    objects: Documents
+    """Read from the primary, as it is; written to a majority."""
+    references: Documents
+    """The same."""
+    committed_objects: Documents
+    """What a majority has."""
+    committed_references: Documents
+    """The same."""
+    latest_objects: Documents | None
+    """Linearizable; None where one server alone holds the store."""
+    latest_references: Documents
+    """Linearizable."""
+
+
+class Connections:
+    """Runs functions on a store's collections. Thread-safe; a forked child opens its own."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._closed = False
+        self._inherited: list[object] = []
+        self._begin()
+        _all.add(self)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._made: MongoClient[dict[str, Any]] | None = None
+        self._opened: Opened | None = None
+        self._checked = False
+
+    def begin_in_child(self) -> None:
+        """Begin anew after a fork."""
+        self._inherited.append(self._made)
+        self._begin()
+
+    def read(self, work: Callable[[Opened], T]) -> T:
+        """What `work` gives, which changes nothing; the driver repeats each of its reads within the time-out.
+
+        Raises:
+            TryAgainError, StoreURIError, StateError: as `failures` says.
+        """
+        opened = self._usable()
+        try:
+            return work(opened)
+        except PyMongoError as error:
+            raise failures.of_read(self.settings.where, error) from error
+
+    def change(self, work: Callable[[Opened], T]) -> T:
+        """What `work` gives, run once.
+
+        Raises:
+            OutcomeUnknownError, TryAgainError, StoreURIError, StateError: as `failures` says.
+        """
+        opened = self._usable()
+        try:
+            return work(opened)
+        except PyMongoError as error:
+            raise failures.of_write(self.settings.where, error) from error
+
+    def write(self, work: Callable[[Opened], T]) -> T:
+        """What `work` gives, which may be repeated without harm; run once more if its outcome is not known.
+
+        Raises:
+            OutcomeUnknownError, TryAgainError, StoreURIError, StateError: as `failures` says.
+        """
+        opened = self._usable()
+        try:
+            return work(opened)
+        except PyMongoError as error:
+            if not failures.lost(error):
+                raise failures.of_write(self.settings.where, error) from error
+        return self.change(work)
+
+    def unread(self, error: PyMongoError) -> PolarisError:
+        """Why a cursor ended early, as one of our errors."""
+        return failures.of_read(self.settings.where, error)
+
+    def create(self) -> None:
+        """Mark the database as a store, unless it is one. The server makes the collections when rows come.
+
+        Raises:
+            NewerFormatError: a newer release made it.
+            StoreURIError: it holds another program's collections, or the user may not write.
+        """
+        opened = self._open()
+        if self.read_mark(opened):
+            return
+        for each in (opened.objects, opened.references):
+            if self._asked(lambda each=each: each.find_one({}, {"_id": 1})) not in (None, {"_id": _MARK}):  # type: ignore[misc]  # the loop's own
+                raise StoreURIError(
+                    f"{self.settings.where} holds a collection of another program: {each.name}"
+                )
+        try:
+            mark = {"version": b"", "value": b"", "format": FORMAT}
+            opened.references.update_one({"_id": _MARK}, {"$setOnInsert": mark}, upsert=True)
+        except DuplicateKeyError:
+            pass  # by another process at the same time
+        except PyMongoError as error:
+            raise failures.of_write(self.settings.where, error) from error
+        self._checked = True
+
+    def read_mark(self, opened: Opened) -> bool:
+        """Whether the database is marked as a store.
+
+        Raises:
+            NewerFormatError: a newer release made it.
+        """
+        mark = self._asked(lambda: opened.latest_references.find_one({"_id": _MARK}))
+        if mark is not None and mark["format"] > FORMAT:
+            raise NewerFormatError(
+                f"{self.settings.where} has collections of format {mark['format']}; this release knows format "
+                f"{FORMAT}: use the release that made it, or a later one"
+            )
+        self._checked = mark is not None
+        return self._checked
+
+    def close(self) -> None:
+        """Close all connections. Later calls raise `StateError`."""
+        with self._lock:
+            self._closed = True
+            if self._made is not None:
+                self._made.close()
+
+    def _usable(self) -> Opened:
+        opened = self._opened
+        if opened is not None and self._checked and not self._closed:
+            return opened
+        opened = self._open()
+        if not self.read_mark(opened):
+            raise StoreURIError(f"{self.settings.where} {failures.NO_STORE}")
+        return opened
+
+    def _open(self) -> Opened:
+        client = self._client()
+        opened = self._opened
+        if opened is None:  # threads may do this at once, with the same result
+            self._asked(lambda: client.admin.command("ping"))
+            opened = self._opened = _collections(client, self.settings.database)
+        return opened
+
+    def _client(self) -> MongoClient[dict[str, Any]]:
+        with self._lock:
+            if self._closed:
+                raise StateError(f"the store {self.settings.where} is closed")
+            if self._made is None:
+                self._made = self._asked(lambda: MongoClient(**self.settings.driver()))
+            return self._made
+
+    def _asked(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except PyMongoError as error:
+            raise failures.of_read(self.settings.where, error) from error
+
+
+def _collections(client: MongoClient[dict[str, Any]], database: str) -> Opened:
+    """The collections of a client that is connected."""
+    store = client.get_database(
+        database,
+        read_preference=ReadPreference.PRIMARY,
+        read_concern=ReadConcern(),
+        write_concern=WriteConcern(w="majority", j=True),
+    )
+    objects, references = store["objects"], store["references"]
+    servers = client.topology_description.server_descriptions().values()
+    if any(server.server_type_name == "Standalone" for server in servers):
+        # Read concerns are those of replica sets; one server alone has its own latest state.
+        return Opened(objects, references, objects, references, None, references)
+    committed, latest = ReadConcern("majority"), ReadConcern("linearizable")
+    return Opened(
+        objects,
+        references,
+        objects.with_options(read_concern=committed),
+        references.with_options(read_concern=committed),
+        objects.with_options(read_concern=latest),
+        references.with_options(read_concern=latest),
+    )
+
+
+_all: Final[weakref.WeakSet[Connections]] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    for each in list(_all):
+        each.begin_in_child()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

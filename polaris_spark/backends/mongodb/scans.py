@@ -1,0 +1,120 @@
+"""Splits by ranges of `_id`s, and their scans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pymongo.errors import PyMongoError
+
+from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
+from polaris_spark.backends.base import Split, Table
+from polaris_spark.backends.mongodb import keys
+from polaris_spark.backends.mongodb.connections import Connections, Documents, Opened
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ALL_SAMPLED: Final = 5_000
+_MOST_SAMPLED: Final = 20_000
+_SAMPLED_FOR_EACH: Final = 50
+# With less than a twentieth of the collection, $sample jumps to random documents; with more it would read all of them.
+_LEAST_SHARE: Final = 25
+_DROPPED_AT_ONCE: Final = 5_000
+
+T = TypeVar("T")
+
+
+def splits(opened: Opened, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
+    """Ranges `(low, high)` of `_id`s in each split, that hold about as many rows each."""
+    names = None if realms is None else sorted(set(realms))
+    if table == "references":
+        few = [keys.ALL_REFERENCES] if names is None else [keys.references_of(name) for name in names]
+        return [Split(table, tuple(group)) for group in _grouped(few, n)]
+    ranges: list[tuple[bytes, bytes | None]] = (
+        [keys.ALL_OBJECTS] if names is None else [keys.objects_of(name) for name in names]
+    )
+    if n > 1 and ranges:
+        ranges = keys.cut(ranges, _sample(opened.objects, n), n)
+    return [Split(table, tuple(group)) for group in _grouped(ranges, n)]
+
+
+def scan(connections: Connections, split: Split) -> Iterator[pa.RecordBatch]:
+    """The rows of a split."""
+    ranges: tuple[tuple[Any, Any], ...] = split.detail  # type: ignore[assignment]  # as made by splits()
+    for low, high in ranges:
+        if split.table == "objects":
+            found = _documents(connections, lambda opened: opened.committed_objects, low, high)
+            for batch in _batches(found):
+                yield object_batch(
+                    [
+                        (keys.realm_of(each["_id"]), *keys.object_key(each["_id"]), each["value"])
+                        for each in batch
+                    ]
+                )
+        else:
+            found = _documents(connections, lambda opened: opened.committed_references, low, high)
+            for batch in _batches(found):
+                yield reference_batch(
+                    [(*each["_id"].values(), each["version"], each["value"]) for each in batch]
+                )
+
+
+def bound(opened: Opened, low: bytes, high: bytes) -> bytes | None:
+    """The `_id` that is preceded by as many objects from `low` on as are dropped at once; None if there are fewer."""
+    asked = opened.objects.find(
+        keys.between(low, high), {"_id": 1}, sort=[("_id", 1)], skip=_DROPPED_AT_ONCE, limit=1
+    )
+    found: bytes | None = next((each["_id"] for each in asked), None)
+    return found
+
+
+def _sample(objects: Documents, n: int) -> list[bytes]:
+    """Some `_id`s: all of a small collection, read from the index alone, else random ones."""
+    count = objects.estimated_document_count()
+    if count <= _ALL_SAMPLED:
+        asked = objects.find({}, {"_id": 1}, batch_size=_ALL_SAMPLED, limit=2 * _ALL_SAMPLED)
+        return [each["_id"] for each in asked]
+    size = min(_SAMPLED_FOR_EACH * n, _MOST_SAMPLED, count // _LEAST_SHARE)
+    return [
+        each["_id"] for each in objects.aggregate([{"$sample": {"size": size}}, {"$project": {"_id": 1}}])
+    ]
+
+
+def _documents(
+    connections: Connections, collection: Callable[[Opened], Documents], low: Any, high: Any
+) -> Iterator[dict[str, Any]]:
+    """Documents from `low` on and below `high`, in order. A cursor that is lost is replaced by one that goes on."""
+    wanted, progress = keys.between(low, high), True
+    while True:
+        objects_or_references = connections.read(collection)
+        cursor = objects_or_references.find(wanted, sort=[("_id", 1)], batch_size=BATCH_ROWS)
+        try:
+            with cursor:
+                for document in cursor:
+                    yield document
+                    wanted, progress = keys.after(document["_id"], high), True
+            return
+        except PyMongoError as error:
+            if not progress:
+                raise connections.unread(error) from error
+            progress = False
+
+
+def _batches(documents: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    batch: list[dict[str, Any]] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document["value"])
+        if len(batch) == BATCH_ROWS or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _grouped(items: Sequence[T], n: int) -> list[Sequence[T]]:
+    """At most `n` runs of items of about equal length."""
+    size = max(1, -(-len(items) // max(1, n)))
+    return [items[first : first + size] for first in range(0, len(items), size)]

@@ -1,0 +1,137 @@
+"""Options of a `mongodb://` store, and what PyMongo is told of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from polaris_spark.backends import Options
+from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
+from polaris_spark.errors import InputError, StoreURIError
+
+MOST_CONNECTIONS: Final = 1_000
+
+_OURS: Final = ("connect_timeout", "password", "pool", "timeout")
+_OF_MONGODB: Final = (
+    "appName", "authMechanism", "authMechanismProperties", "authSource", "compressors", "directConnection",
+    "loadBalanced", "replicaSet", "srvMaxHosts", "srvServiceName", "tls", "tlsCAFile", "tlsCRLFile",
+    "tlsCertificateKeyFile",
+)  # fmt: skip  # names that read as one list
+_DECIDED: Final = {
+    "w": "writes wait for a majority",
+    "journal": "writes wait for the journal",
+    "wtimeoutMS": "the option 'timeout' bounds the wait",
+    "readConcernLevel": "each operation reads as it must",
+    "readPreference": "a secondary answers with what was true before",
+    "retryWrites": "a repeated swap would take its own first try for another's",
+    "ssl": "write tls",
+}
+_HOST: Final = re.compile(r"(\[[^\[\]]+\]|[^:\[\]/?@]+)(:(?P<port>[0-9]{1,5}))?")
+_DATABASE: Final = re.compile(r"[^/\\. \"$*<>:|?\x00]{1,63}")
+_TAKEN: Final = ("admin", "config", "local")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A store's place in a cluster. Durations are in milliseconds."""
+
+    where: str
+    """The URI, without password, as errors show it."""
+    address: str
+    """Scheme, hosts and database, as PyMongo takes them."""
+    database: str
+    user: str | None = None
+    password: Secret | None = None
+    timeout: int = 30_000
+    """How long an operation may take, the wait for a connection and for the majority included."""
+    connect_timeout: int = 10_000
+    """How long an operation looks for a primary, and a connection waits to be made."""
+    pool: int = 32
+    """Most connections of one process to one server."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """MongoDB's own options, as they stood in the URI."""
+
+    @classmethod
+    def parse(cls, uri: StoreURI, options: Options) -> Settings:
+        """Settings from a store URI and options, which hold the URI's own, too.
+
+        Raises:
+            StoreURIError: an option or its value is unknown, or the URI names no host or database.
+        """
+        for name, reason in _DECIDED.items():
+            if name in options:
+                raise StoreURIError(f"a {uri.scheme}: store has no option {name!r}: {reason}; leave it out")
+        refuse_unknown_options(uri.scheme, options, (*_OURS, *_OF_MONGODB))
+        password = options.get("password")
+        texts = {
+            name: value.reveal() if isinstance(value, Secret) else value
+            for name, value in options.items()
+            if name != "password"
+        }
+        database = _database(uri)
+        return cls(
+            where=str(uri),
+            address=f"{uri.scheme}://{_hosts(uri)}/{database}",
+            database=database,
+            user=uri.user,
+            password=Secret(password) if isinstance(password, str) else password,
+            timeout=_duration("timeout", texts.get("timeout", "30 s")),
+            connect_timeout=_duration("connect_timeout", texts.get("connect_timeout", "10 s")),
+            pool=_pool(texts.get("pool", "32")),
+            given={name: texts[name] for name in _OF_MONGODB if name in texts},
+        )
+
+    def driver(self) -> dict[str, Any]:
+        """Arguments of a `MongoClient`; the password is among them."""
+        account = {"username": self.user} if self.user else {}
+        if self.password is not None:
+            account["password"] = self.password.reveal()
+        return {
+            "host": self.address,
+            "appName": "polaris_spark",
+            "timeoutMS": self.timeout,
+            "serverSelectionTimeoutMS": self.connect_timeout,
+            "connectTimeoutMS": self.connect_timeout,
+            "maxPoolSize": self.pool,
+            "retryWrites": False,
+            "connect": False,
+            **account,
+            **self.given,
+        }
+
+
+def _hosts(uri: StoreURI) -> str:
+    for one in uri.authority.split(","):
+        found = _HOST.fullmatch(one)
+        if found is None or not 0 < int(found["port"] or "27017") < 65_536:
+            raise StoreURIError(f"{uri}: {one!r} is no host:port")
+    return uri.authority
+
+
+def _database(uri: StoreURI) -> str:
+    if not uri.path:
+        raise StoreURIError(f"{uri} names no database; write {uri.scheme}://user@host:27017/database")
+    if not _DATABASE.fullmatch(uri.path) or len(uri.path.encode()) > 63 or uri.path in _TAKEN:
+        raise StoreURIError(
+            f"{uri.path!r} is no name of a MongoDB database for a store: 1 to 63 bytes without any of "
+            f'/\\. "$*<>:|?, and none of {", ".join(_TAKEN)}'
+        )
+    return uri.path
+
+
+def _duration(name: str, text: str) -> int:
+    try:
+        found = duration_ms(name, text)
+    except InputError as error:
+        raise StoreURIError(str(error)) from None
+    if not 0 < found < 2**31:
+        raise StoreURIError(f"{name} is {text!r}; it is longer than nothing, and shorter than 24 days")
+    return found
+
+
+def _pool(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST_CONNECTIONS):
+        raise StoreURIError(f"pool={text!r}; it is the number of connections, 1 to {MOST_CONNECTIONS}")
+    return int(text)

@@ -1,0 +1,14 @@
+"""The MongoDB backend against the storage contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from polaris_spark.testing.conformance import BackendConformance
+from tests.servers import StoreOn
+
+
+class TestMongoDB(BackendConformance):
+    @pytest.fixture
+    def uri(self, store_on: StoreOn) -> str:
+        return store_on("mongodb")
