@@ -1,7 +1,8 @@
 """`s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`: a catalog with no database at all.
 
-Each row is an object. Rows of `objects` are written once, by plain PUTs side by side; a row of `references` changes by
-a conditional PUT, which is the one atomic operation that these stores have.
+Rows of `objects` that are written together share an object, a pack (see `packs` and `packing`); large ones are objects
+of their own. A row of `references` is an object. Packs and references change by conditional PUTs, which are the one
+atomic operation that these stores have.
 
 Consistency: a read or listing sees every write that was acknowledged before (Amazon S3 since December 2020, Google
 Cloud Storage, Azure Blob Storage), and of conditional PUTs on one key at most one succeeds for each state of it.
@@ -49,6 +50,7 @@ from polaris_spark.backends.limits import check_name, check_reference, check_row
 from polaris_spark.backends.objectstore import keys, scans
 from polaris_spark.backends.objectstore.conditions import refuse_without_conditions
 from polaris_spark.backends.objectstore.keys import StoredReference
+from polaris_spark.backends.objectstore.packing import PackedRows
 from polaris_spark.backends.objectstore.requests import Mark, Requests
 from polaris_spark.backends.objectstore.settings import Settings
 from polaris_spark.config import StoreURI
@@ -57,7 +59,6 @@ from polaris_spark.errors import TryAgainError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_DELETED_AT_ONCE: Final = 1_000
 _REMEMBERED: Final = 1_024
 _ATTEMPTS: Final = 12
 
@@ -79,6 +80,7 @@ class ObjectStoreBackend(Backend):
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._requests = Requests(settings)
+        self._rows = PackedRows(self._requests, settings.timeout)
         self._marks = _Marks()
 
     def setup(self) -> None:
@@ -94,27 +96,15 @@ class ObjectStoreBackend(Backend):
         self._requests.close()
 
     def read_objects(self, realm: str, keys_: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
-        segment, skipped = keys.segment(realm), len(keys.body_prefix(realm))
-        wanted = list(dict.fromkeys(keys_))
-        found = self._requests.each(self._requests.get, [keys.object_key(segment, key) for key in wanted])
-        return {
-            key: stored[0][skipped:] for key, stored in zip(wanted, found, strict=True) if stored is not None
-        }
+        return self._rows.read(realm, keys_)
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
         check_name(realm, "realm")
         check_rows(realm, rows)
-        segment, first = keys.segment(realm), keys.body_prefix(realm)
-        self._requests.each(
-            lambda row: self._requests.put(
-                keys.object_key(segment, ObjectKey(row.id, row.part)), first + row.value
-            ),
-            rows,
-        )
+        self._rows.write(realm, rows)
 
     def delete_objects(self, realm: str, keys_: Collection[ObjectKey]) -> None:
-        segment = keys.segment(realm)
-        self._delete([keys.object_key(segment, key) for key in keys_])
+        self._rows.delete(realm, keys_)
 
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
         check_name(name)
@@ -158,11 +148,12 @@ class ObjectStoreBackend(Backend):
 
     def drop_realm(self, realm: str) -> bool:
         """Delete all objects of a realm, tombstones among them."""
+        self._rows.forget()
         tables: tuple[Table, ...] = ("objects", "references")
         for table in tables:
             prefix = keys.realm_prefix(table, keys.segment(realm))
             for page in self._requests.pages(prefix):
-                self._delete([key for key, _ in page])
+                self._requests.delete([key for key, _ in page])
         return True
 
     def _replace(self, expected_version: bytes, new: StoredReference) -> Swapped | Conflict:
@@ -198,10 +189,6 @@ class ObjectStoreBackend(Backend):
         found = _Found(keys.decode_reference(got[0], key), got[1])
         self._marks.remember(*found)
         return found
-
-    def _delete(self, paths: Sequence[str]) -> None:
-        for first in range(0, len(paths), _DELETED_AT_ONCE):
-            self._requests.delete(paths[first : first + _DELETED_AT_ONCE])
 
     def _undecided(self, name: str) -> TryAgainError:
         return TryAgainError(

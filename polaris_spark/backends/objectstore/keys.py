@@ -1,6 +1,7 @@
 """Keys of objects in a bucket, and the bodies that hold rows.
 
-    objects/<realm>/<h>/<h>/<id>-<part>       the value alone
+    objects/<realm>/<h>/<h>/p<level>-<range>  a pack (see `packs`)
+    objects/<realm>/<h>/<h>/<id>-<part>       the value of one row alone
     references/<realm>/<h>/<h>/<name>         MessagePack: realm, name, version, value
     tested/<digest>                           conditional writes were tried on this endpoint and bucket
 
@@ -22,6 +23,7 @@ import msgspec
 
 from polaris_spark.backends.base import ObjectKey, ReferenceRow, Table
 from polaris_spark.backends.limits import check_name
+from polaris_spark.backends.objectstore.packs import Place
 from polaris_spark.errors import CorruptionError
 
 DIGITS: Final = "0123456789abcdef"
@@ -110,6 +112,17 @@ def object_key(realm: str, key: ObjectKey) -> str:
     return f"objects/{realm}/{hashed >> 4:x}/{hashed & 15:x}/{key.id:016x}-{key.part}"
 
 
+def pack_key(realm: str, place: Place) -> str:
+    """Where a pack of the realm with the segment `realm` is."""
+    hashed = crc32(b"%d-%d" % place) & 0xFF
+    return f"objects/{realm}/{hashed >> 4:x}/{hashed & 15:x}/p{place.level}-{place.range:x}"
+
+
+def is_pack(key: str) -> bool:
+    """Whether a listed key of `objects/` is that of a pack."""
+    return key.rpartition("/")[2].startswith("p")
+
+
 def reference_key(realm: str, name: str) -> str:
     """Where a reference is."""
     hashed = crc32(name.encode()) & 0xFF
@@ -125,7 +138,7 @@ def body_prefix(realm: str) -> bytes:
 
 
 def listed(key: str) -> Listed:
-    """What a listed key of `objects/` says.
+    """What the listed key of a single row says.
 
     Raises:
         CorruptionError: it is no key of ours.

@@ -44,7 +44,7 @@ _CODE: Final = re.compile(r"<Code>([A-Za-z]+)</Code>")
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})")
 _KIND: Final = re.compile(r"kind: ([A-Za-z]+)")
 _METADATA: Final = re.compile(r"performing [A-Z]+ http://(169\.254\.169\.254|metadata\.google\.internal)[:/]")
-_LISTED: Final = 1_000
+_AT_ONCE: Final = 1_000
 
 _used_by: int | None = None
 
@@ -106,6 +106,10 @@ class Requests:
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects, in bulk where the store can; missing ones are no error."""
+        for first in range(0, len(keys), _AT_ONCE):
+            self._delete(keys[first : first + _AT_ONCE])
+
+    def _delete(self, keys: Sequence[str]) -> None:
         try:
             self._run(
                 lambda: obstore.delete(self._patient, list(keys)),
@@ -117,7 +121,7 @@ class Requests:
 
     def pages(self, prefix: str) -> Iterator[Sequence[tuple[str, int]]]:
         """Keys below a prefix with the sizes of their objects, in bytes, in pages of up to 1,000."""
-        pages = iter(self._run(lambda: obstore.list(self._patient, prefix, chunk_size=_LISTED), "listing"))
+        pages = iter(self._run(lambda: obstore.list(self._patient, prefix, chunk_size=_AT_ONCE), "listing"))
         while page := self._run(lambda: next(pages, None), f"listing {prefix!r}"):
             yield [(meta["path"], meta["size"]) for meta in page]
 

@@ -1,21 +1,23 @@
 """Scans of an object store: listings by realm and hash prefix, then reads side by side.
 
-A split is a tuple of prefixes. A realm of few rows is one prefix; one whose listing has a second page is divided by the
-first hexadecimal digit of its keys' hash, or by both.
+A split is a tuple of prefixes. A realm of few objects is one prefix; one of more is divided by the first hexadecimal
+digit of its keys' hash, or by both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
 from polaris_spark.backends.base import Split, Table
-from polaris_spark.backends.objectstore import keys
+from polaris_spark.backends.objectstore import keys, packs
 from polaris_spark.backends.objectstore.requests import Requests
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_FEW: Final = 200
 
 
 def splits(requests: Requests, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
@@ -45,9 +47,7 @@ def scan(requests: Requests, split: Split) -> Iterator[pa.RecordBatch]:
 
 
 def _divided(requests: Requests, prefix: str, n: int) -> list[str]:
-    pages = requests.pages(prefix)
-    next(pages, None)
-    if next(pages, None) is None:
+    if len(next(requests.pages(prefix), ())) < _FEW:
         return [prefix]
     firsts = [f"{prefix}/{digit}" for digit in keys.DIGITS]
     return firsts if n <= len(firsts) else [f"{first}/{digit}" for first in firsts for digit in keys.DIGITS]
@@ -72,6 +72,10 @@ def _chunks(requests: Requests, prefixes: Sequence[Any]) -> Iterator[list[str]]:
 def _object_rows(bodies: Sequence[tuple[str, bytes]]) -> list[tuple[str, int, int, bytes]]:
     found = []
     for key, body in bodies:
+        if keys.is_pack(key):
+            pack = packs.decode(body, key)
+            found += [(pack.realm, *row) for row in pack.rows]
+            continue
         realm, id, part = keys.listed(key)
         if realm is None:
             realm, body = keys.split_body(body)

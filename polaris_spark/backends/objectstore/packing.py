@@ -1,0 +1,266 @@
+"""Rows in packs: reading, writing and deleting them.
+
+A pack changes by conditional PUT alone, of its whole content, so its states follow each other and none is lost:
+
+- **Write.** The rows that the pack does not hold are added to it. Of two writers of one pack the second is refused,
+  reads, and adds its rows to what is there. A lost answer is no matter: the pack is read again, and what it lacks is
+  added again. Calls of one process that meet at a pack go together in one PUT.
+- **Delete.** The rows are taken out in the same way. An emptied pack stays, of about 50 bytes: a DELETE cannot be
+  conditional, and would take what another process added in between.
+- **Read.** One GET for all rows of a pack; of what a closed pack lacks, another for the level that it names; and of
+  what no pack has, one for an object of its own.
+
+What a process saw of a pack last saves it the read before the next PUT, and never decides: that a row is there already
+is believed only from the store itself.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple
+
+from polaris_spark.backends.base import ObjectKey, ObjectRow
+from polaris_spark.backends.objectstore import keys, packs
+from polaris_spark.backends.objectstore.packs import OPEN, SINGLE, Content, Place, R
+from polaris_spark.backends.objectstore.requests import Mark, Requests
+from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainError
+
+_REMEMBERED: Final = 64
+_Left = tuple[list[R], int]
+"""Rows that a pack does not hold, and the level where they belong."""
+
+
+class PackedRows:
+    """Rows of `objects` of one store. Thread-safe."""
+
+    def __init__(self, requests: Requests, patience_ms: int) -> None:
+        """
+        Args:
+            patience_ms: how long to go on with a pack that others change, or whose state is in doubt.
+        """
+        self._requests = requests
+        self._patience_s = patience_ms / 1_000
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[str, _Seen] = OrderedDict()
+
+    def read(self, realm: str, wanted: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        """Those of the rows that exist."""
+        segment, skipped = keys.segment(realm), len(keys.body_prefix(realm))
+        found: dict[ObjectKey, bytes] = {}
+
+        def look(place: Place, some: list[ObjectKey]) -> _Left[ObjectKey]:
+            stored = self._read(keys.pack_key(segment, place))
+            held = stored.content if stored else Content()
+            found.update((key, held.rows[key]) for key in some if key in held.rows)
+            return [key for key in some if key not in held.rows], held.next or SINGLE
+
+        alone = self._descend(dict.fromkeys(wanted), look)
+        got = self._requests.each(self._requests.get, [keys.object_key(segment, key) for key in alone])
+        found.update((key, one[0][skipped:]) for key, one in zip(alone, got, strict=True) if one is not None)
+        return found
+
+    def write(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        """Store rows; those that are there already stay as they are."""
+        segment, first = keys.segment(realm), keys.body_prefix(realm)
+        small = {ObjectKey(row.id, row.part): row for row in rows if len(row.value) <= packs.LARGEST}
+        large = [row for row in rows if len(row.value) > packs.LARGEST]
+
+        def put(row: ObjectRow) -> None:
+            self._requests.put(keys.object_key(segment, ObjectKey(row.id, row.part)), first + row.value)
+
+        def add(place: Place, some: list[ObjectRow]) -> _Left[ObjectRow]:
+            key = keys.pack_key(segment, place)
+            seen = self._remembered(key)
+            return seen.together(some, partial(self._add, realm, key, place, seen))
+
+        alone = self._descend(small.values(), add, [partial(put, row) for row in large])
+        self._requests.each(put, alone)
+
+    def delete(self, realm: str, unwanted: Collection[ObjectKey]) -> None:
+        """Remove rows; missing ones are no error."""
+        segment = keys.segment(realm)
+
+        def remove(place: Place, some: list[ObjectKey]) -> _Left[ObjectKey]:
+            key = keys.pack_key(segment, place)
+            seen = self._remembered(key)
+            with seen.changing:
+                return self._remove(realm, key, seen, some)
+
+        alone = self._descend(dict.fromkeys(unwanted), remove)
+        self._requests.delete([keys.object_key(segment, key) for key in alone])
+
+    def forget(self) -> None:
+        """Forget what was seen of packs, for they are being removed."""
+        with self._lock:
+            self._seen.clear()
+
+    def _descend(
+        self,
+        rows: Collection[R],
+        use: Callable[[Place, list[R]], _Left[R]],
+        beside: Sequence[Callable[[], None]] = (),
+    ) -> list[R]:
+        """Use packs, side by side, from level 0 down to where rows belong; what belongs into objects of its own is
+        returned. What is called `beside` is called together with the first level."""
+        groups: dict[Place, list[R]] = packs.by_place(rows, 0)
+        alone: list[R] = []
+        while groups or beside:
+            calls: list[Callable[[], _Left[R] | None]] = list(beside)
+            calls += [partial(use, place, some) for place, some in groups.items()]
+            done = self._requests.each(lambda call: call(), calls)
+            groups, beside = {}, ()
+            for left, level in (each for each in done if each is not None):
+                if level == SINGLE:
+                    alone += left
+                else:
+                    for place, some in packs.by_place(left, level).items():
+                        groups.setdefault(place, []).extend(some)
+        return alone
+
+    def _read(self, key: str) -> _Stored | None:
+        got = self._requests.get(key)
+        return None if got is None else _Stored(packs.content(got[0], key), got[1])
+
+    def _read_again(self, key: str, seen: _Seen) -> _Stored | None:
+        try:
+            return self._read(key)
+        except TryAgainError:
+            if seen.doubt is not None:
+                raise seen.doubt from None  # that nothing was changed cannot be said any more
+            raise
+
+    def _add(
+        self, realm: str, key: str, place: Place, seen: _Seen, rows: Collection[ObjectRow]
+    ) -> _Left[ObjectRow]:
+        """Add rows to a pack, unless it holds them or is closed."""
+        stored, fresh = seen.stored, False
+        for _ in self._tries(seen):
+            if not fresh and stored is not None and _settled(stored.content, rows):
+                stored = self._read(key)
+            old = stored.content if stored else Content()
+            lacking = [row for row in rows if (row.id, row.part) not in old.rows]
+            if old.next or not lacking:
+                seen.stored = stored
+                return lacking, old.next or SINGLE
+            new, left = packs.filled(place, old, lacking)
+            if self._put(seen, realm, key, new, stored):
+                return left, new.next or SINGLE
+            stored, fresh = self._read_again(key, seen), True
+        raise self._given_up(key, seen)
+
+    def _remove(self, realm: str, key: str, seen: _Seen, unwanted: Collection[ObjectKey]) -> _Left[ObjectKey]:
+        """Take rows out of a pack."""
+        for _ in self._tries(seen):
+            stored = self._read_again(key, seen)
+            old = stored.content if stored else Content()
+            gone = set(unwanted) & old.rows.keys()
+            rows = {kept: value for kept, value in old.rows.items() if kept not in gone}
+            if not gone or self._put(seen, realm, key, Content(rows, old.next), stored):
+                return [each for each in unwanted if each not in gone], old.next or SINGLE
+        raise self._given_up(key, seen)
+
+    def _put(self, seen: _Seen, realm: str, key: str, new: Content, old: _Stored | None) -> bool:
+        """Put a pack in the place of its old state; whether that is known to have succeeded."""
+        seen.stored = None
+        try:
+            mark = self._requests.put_if(key, packs.encode(realm, new), old.mark if old else None)
+        except OutcomeUnknownError as doubt:
+            seen.doubt = doubt
+            return False
+        if mark is not None:
+            seen.stored = _Stored(new, mark)
+        return mark is not None
+
+    def _tries(self, seen: _Seen) -> Iterator[None]:
+        """One for each try to change a pack, with a pause before all but the first two, until the time is up."""
+        seen.doubt = None
+        end, attempt = time.monotonic() + self._patience_s, 0
+        while not attempt or time.monotonic() < end:
+            yield
+            attempt += 1
+            if attempt > 1:
+                time.sleep(random.uniform(0.0, 0.005 * 2 ** min(attempt, 6)))
+
+    def _given_up(self, key: str, seen: _Seen) -> PolarisError:
+        return seen.doubt or TryAgainError(f"too many others are changing the object {key!r}; try again")
+
+    def _remembered(self, key: str) -> _Seen:
+        with self._lock:
+            seen = self._seen.setdefault(key, _Seen())
+            self._seen.move_to_end(key)
+            if len(self._seen) > _REMEMBERED:
+                self._seen.popitem(last=False)
+            return seen
+
+
+class _Stored(NamedTuple):
+    content: Content
+    mark: Mark
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Rows of one call on their way into a pack."""
+
+    rows: list[ObjectRow]
+    left: _Left[ObjectRow] | None = None
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What this process saw of a pack last, and its calls that wait to add to it."""
+
+    stored: _Stored | None = None
+    doubt: OutcomeUnknownError | None = None
+    changing: threading.Lock = field(default_factory=threading.Lock)
+    waiting: list[_Batch] = field(default_factory=list)
+    queue: threading.Lock = field(default_factory=threading.Lock)
+
+    def together(
+        self, rows: list[ObjectRow], add: Callable[[Collection[ObjectRow]], _Left[ObjectRow]]
+    ) -> _Left[ObjectRow]:
+        """Add rows, with those of the other calls that wait by now; which of its own rows were left.
+
+        Raises:
+            OutcomeUnknownError: the call that took the rows along was broken off.
+        """
+        own = _Batch(rows)
+        with self.queue:
+            self.waiting.append(own)
+        with self.changing:
+            if own.left is None and own.error is None:
+                self._lead(add)
+        if own.left is None:
+            raise own.error or _broken_off()
+        return own.left
+
+    def _lead(self, add: Callable[[Collection[ObjectRow]], _Left[ObjectRow]]) -> None:
+        with self.queue:
+            batches, self.waiting = self.waiting, []
+        rows = {(row.id, row.part): row for batch in batches for row in batch.rows}
+        try:
+            left, level = add(rows.values())
+        except BaseException as error:
+            for batch in batches:
+                batch.error = error if isinstance(error, PolarisError) else _broken_off()
+            raise
+        remaining = {(row.id, row.part) for row in left}
+        for batch in batches:
+            batch.left = [row for row in batch.rows if (row.id, row.part) in remaining], level
+
+
+def _settled(content: Content, rows: Collection[ObjectRow]) -> bool:
+    """Whether a state of a pack that may have passed would end the writing of rows, some of which it holds."""
+    held = sum((row.id, row.part) in content.rows for row in rows)
+    return held == len(rows) or (held > 0 and content.next != OPEN)
+
+
+def _broken_off() -> OutcomeUnknownError:
+    return OutcomeUnknownError("the call that wrote the rows, too, was broken off; write them again")
