@@ -25,6 +25,7 @@ GROUP = "polaris_spark.backends"
 
 BUILT_IN = {
     "az": "polaris_spark.backends.objectstore",
+    "bigtable": "polaris_spark.backends.bigtable",
     "dynamodb": "polaris_spark.backends.dynamodb",
     "gs": "polaris_spark.backends.objectstore",
     "memory": "polaris_spark.backends.memory",

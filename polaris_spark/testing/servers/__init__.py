@@ -12,6 +12,7 @@ from typing import Final
 from polaris_spark.testing.servers.base import Server
 
 SERVERS: Final = {
+    "bigtable": "polaris_spark.testing.servers.bigtable:BigtableEmulator",
     "dynamodb": "polaris_spark.testing.servers.dynamodb:DynamoDBLocal",
     "mongodb": "polaris_spark.testing.servers.mongodb:MongoJavaServer",
     "postgresql": "polaris_spark.testing.servers.postgresql:PostgreSQL",

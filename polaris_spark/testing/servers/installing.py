@@ -44,12 +44,13 @@ def installed(name: str, install: Callable[[Path], None]) -> Path:
     return found
 
 
-def go_program(package: str, version: str) -> Path:
+def go_program(package: str, version: str, *, title: str | None = None) -> Path:
     """A program of a Go package, built by `go install`.
 
     Args:
         package: its path, such as `github.com/versity/versitygw/cmd/versitygw`.
         version: such as `v1.8.0`.
+        title: what it is called in the cache, if its own name says too little.
     Raises:
         StateError: there is no Go toolchain, or the build fails.
     """
@@ -59,7 +60,7 @@ def go_program(package: str, version: str) -> Path:
         go = _tool("go", f"{program} is not built here, and there is no Go toolchain to build it")
         run([go, "install", f"{package}@{version}"], directory, {"GOBIN": str(directory)})
 
-    return installed(f"{program}-{version}", build) / program
+    return installed(f"{title or program}-{version}", build) / program
 
 
 def maven_jars(name: str, pom: str, sources: Mapping[str, str] | None = None) -> Path:

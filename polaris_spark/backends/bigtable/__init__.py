@@ -1,0 +1,156 @@
+"""`bigtable://project/instance/prefix`: Google Bigtable, for any number of processes and machines.
+
+Two tables of the instance, `<prefix>-objects` and `<prefix>-references` (default prefix: `polaris_spark`), so an
+instance holds any number of stores.
+
+Consistency: a row is changed atomically by CheckAndMutateRow, which a cluster decides for itself. So everybody must use
+one and the same cluster: the app profile (`?app-profile=`, the instance's default one unless given) routes to a single
+cluster and allows single-row transactions; Bigtable refuses conditional writes through any other. Reads through it are
+strongly consistent. Other clusters of the instance follow later, and are for disaster recovery: what was acknowledged
+last may not be there after a failover.
+
+- **Swap**: the condition looks at the latest cell of the version, and both cells are written with a constant timestamp.
+  It is sent once; a lost answer is an unknown outcome.
+- **Rows** are written by bulk mutations and read by sets of keys, in chunks, a few side by side. Each entry of a bulk
+  mutation has a status of its own; those that failed for the moment are asked again.
+- **Keys** begin with the realm, so that it can be dropped and scanned as a range, and then a hash of the id, so that
+  the newest rows are not all on one server.
+
+Options: `app-profile`; `credentials`, the path of a file of credentials (else application default credentials);
+`endpoint`, `http://host:port` of an emulator (else BIGTABLE_EMULATOR_HOST) or `https://host` of another address of the
+service; `timeout` of an operation with its repetitions (30 s); `channels` (2), connections of a process, each with up
+to 32 operations at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from polaris_spark.backends import Options
+from polaris_spark.backends.base import (
+    Backend,
+    Conflict,
+    ObjectKey,
+    ObjectRow,
+    ReferenceRow,
+    Split,
+    Swapped,
+)
+from polaris_spark.backends.base import Table as TableKind
+from polaris_spark.backends.bigtable import bulk, keys, scans, tables
+from polaris_spark.backends.bigtable.calls import Calls
+from polaris_spark.backends.bigtable.messages import (
+    DELETE_ROW,
+    VALUE,
+    VERSION,
+    Table,
+    set_cells,
+)
+from polaris_spark.backends.bigtable.settings import Settings
+from polaris_spark.backends.limits import check_reference, check_rows
+from polaris_spark.config import StoreURI
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_OVERHEAD: Final = 100
+"""Bytes of a mutation beside the value, about."""
+
+
+def open_backend(uri: StoreURI, options: Options) -> BigtableBackend:
+    """The store in the instance that `uri` names; options as the module says. Connects when it is first used.
+
+    Raises:
+        StoreURIError: the URI names no instance, or an option is unknown or its value is.
+    """
+    return BigtableBackend(Settings.parse(uri, options))
+
+
+class BigtableBackend(Backend):
+    """Rows in two tables of a Bigtable instance."""
+
+    scope = "cluster"
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._calls = Calls(settings, tables.check)
+        self._tables = {kind: Table(settings.table_name(kind), settings.app_profile) for kind in tables.KINDS}
+        self._objects, self._references = (self._tables[kind] for kind in tables.KINDS)
+
+    def setup(self) -> None:
+        tables.set_up(self._calls, self._settings)
+
+    def close(self) -> None:
+        self._calls.close()
+
+    def read_objects(self, realm: str, keys_: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        prefix = keys.realm_prefix(realm)
+        wanted = {keys.object_key(prefix, key): key for key in keys_}
+        found = bulk.read(self._calls, self._objects, sorted(wanted))
+        return {wanted[key]: cells[VALUE] for key, cells in found.items() if VALUE in cells}
+
+    def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        prefix = keys.realm_prefix(realm)
+        check_rows(realm, rows)
+        changes = (
+            (
+                keys.object_key(prefix, ObjectKey(row.id, row.part)),
+                set_cells({VALUE: row.value}),
+                len(row.value) + _OVERHEAD,
+            )
+            for row in rows
+        )
+        bulk.mutate(self._calls, self._objects, changes, "writing rows")
+
+    def delete_objects(self, realm: str, keys_: Collection[ObjectKey]) -> None:
+        prefix = keys.realm_prefix(realm)
+        changes = ((keys.object_key(prefix, key), DELETE_ROW, _OVERHEAD) for key in keys_)
+        bulk.mutate(self._calls, self._objects, changes, "deleting rows")
+
+    def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
+        key = keys.reference_key(realm, name)
+        cells = bulk.read(self._calls, self._references, [key]).get(key, {})
+        return ReferenceRow(cells[VERSION], cells.get(VALUE, b"")) if VERSION in cells else None
+
+    def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
+        check_reference(realm, name, new)
+        request = self._references.insert(keys.reference_key(realm, name), VERSION, _cells(new))
+        taken = self._calls.condition(request, f"inserting reference {name!r}")
+        return Conflict() if taken else Swapped()
+
+    def swap_reference(
+        self, realm: str, name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        check_reference(realm, name, new)
+        return self._change(realm, name, expected_version, _cells(new), "swapping")
+
+    def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
+        return self._change(realm, name, expected_version, DELETE_ROW, "deleting")
+
+    def splits(self, table: TableKind, realms: Sequence[str] | None, n: int) -> list[Split]:
+        return scans.splits(self._calls, self._tables[table], table, realms, n)
+
+    def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
+        return scans.scan(self._calls, self._tables[split.table], split)
+
+    def drop_realm(self, realm: str) -> bool:
+        """Delete a realm's rows by their prefix, if the caller may."""
+        prefix = keys.realm_prefix(realm)
+        self._calls.open(tables.check)
+        return tables.drop(self._settings, prefix)
+
+    def _change(
+        self, realm: str, name: str, expected: bytes, mutations: Sequence[Any], doing: str
+    ) -> Swapped | Conflict:
+        key = keys.reference_key(realm, name)
+        if not expected:  # no row has it, and a range to an empty value would have no end
+            return Conflict()
+        request = self._references.change_if(key, expected, mutations)
+        done = self._calls.condition(request, f"{doing} reference {name!r}")
+        return Swapped() if done else Conflict()
+
+
+def _cells(row: ReferenceRow) -> list[Any]:
+    return set_cells({VERSION: row.version, VALUE: row.value})

@@ -1,0 +1,72 @@
+"""Many rows at once: reads by sets of keys and bulk mutations, in chunks below Bigtable's limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from polaris_spark.backends.bigtable.calls import Calls
+from polaris_spark.backends.bigtable.failures import RefusedEntryError, is_temporary
+from polaris_spark.backends.bigtable.messages import Cells, Table, entry, merged
+
+_READ_KEYS: Final = 256  # keys of up to 1,037 bytes; a set of rows ends at 500 kB
+_MUTATED_ROWS: Final = 2_000  # a request ends at 100,000 mutations
+_MUTATED_BYTES: Final = 4 * 2**20
+
+
+def read(calls: Calls, table: Table, keys: Sequence[bytes]) -> dict[bytes, Cells]:
+    """The rows that exist among `keys`."""
+    found: dict[bytes, Cells] = {}
+
+    def settle(_: Any, answers: Sequence[Any]) -> None:
+        found.update(merged(answers))
+
+    chunks = (keys[first : first + _READ_KEYS] for first in range(0, len(keys), _READ_KEYS))
+    calls.each("ReadRows", map(table.read, chunks), settle, "reading rows")
+    return found
+
+
+def mutate(
+    calls: Calls, table: Table, changes: Iterable[tuple[bytes, Sequence[Any], int]], doing: str
+) -> None:
+    """Change rows in ways that may be repeated; each is acknowledged when this returns.
+
+    Args:
+        changes: keys with their mutations and the size of these, in bytes.
+    """
+    calls.each("MutateRows", map(table.mutate, _chunks(changes)), _settle, doing)
+
+
+def _settle(request: Any, answers: Sequence[Any]) -> None:
+    """See that every entry was applied; an entry without a status was not.
+
+    Raises:
+        RefusedEntryError: some were not.
+    """
+    statuses = {each.index: each.status for answer in answers for each in answer.entries}
+    failed = [n for n in range(len(request.entries)) if n not in statuses or statuses[n].code]
+    if not failed:
+        return
+    told = [statuses[n] for n in failed if n in statuses]
+    gravest = min(told, key=lambda status: is_temporary(status.code), default=None)
+    left = type(request)()
+    left.CopyFrom(request)
+    del left.entries[:]
+    left.entries.extend(request.entries[n] for n in failed)
+    if gravest is None:
+        raise RefusedEntryError(None, f"no status for {len(failed)} of {len(request.entries)} entries", left)
+    said = f"{len(failed)} of {len(request.entries)} entries, such as: {gravest.message}"
+    raise RefusedEntryError(gravest.code, said, left)
+
+
+def _chunks(changes: Iterable[tuple[bytes, Sequence[Any], int]]) -> Iterator[list[Any]]:
+    chunk: list[Any] = []
+    bytes_ = 0
+    for key, mutations, size in changes:
+        if chunk and (len(chunk) >= _MUTATED_ROWS or bytes_ + size > _MUTATED_BYTES):
+            yield chunk
+            chunk, bytes_ = [], 0
+        chunk.append(entry(key, mutations))
+        bytes_ += size
+    if chunk:
+        yield chunk

@@ -1,0 +1,139 @@
+"""Connections to Bigtable, with Google's credentials or to an emulator.
+
+gRPC's threads do not exist in a forked child, where calls would hang: a process that has channels tells its children
+to open none.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import grpc
+from google.auth import exceptions as auth_exceptions
+from google.auth import load_credentials_from_file
+from google.cloud.bigtable_v2 import types
+from google.cloud.bigtable_v2.services.bigtable.transports.grpc import BigtableGrpcTransport
+
+from polaris_spark.backends.bigtable.settings import Settings
+from polaris_spark.errors import StateError, StoreURIError
+
+_SERVICE: Final = "/google.bigtable.v2.Bigtable/"
+_STREAMS: Final[Mapping[str, Any]] = {
+    "ReadRows": (types.ReadRowsRequest, types.ReadRowsResponse),
+    "MutateRows": (types.MutateRowsRequest, types.MutateRowsResponse),
+    "SampleRowKeys": (types.SampleRowKeysRequest, types.SampleRowKeysResponse),
+}
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),  # else all channels to a server share one connection
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("SingleThreadedUnaryStream", 1),  # else each stream starts a thread
+    ("grpc.primary_user_agent", "polaris_spark"),
+)
+
+_used_by: int | None = None
+
+
+class Channel:
+    """A connection for rows."""
+
+    def __init__(self, settings: Settings) -> None:
+        """
+        Raises:
+            StoreURIError: there are no credentials, or they cannot be read.
+            StateError: this process was forked from one that has channels.
+        """
+        global _used_by
+        refuse_in_child(settings)
+        self._channel = open_channel(settings, settings.host, BigtableGrpcTransport)
+        _used_by = os.getpid()
+        self._profile = quote(settings.app_profile, safe="")
+        self._metadata: dict[str, tuple[tuple[str, str], ...]] = {}
+        self._condition = self._channel.unary_unary(
+            f"{_SERVICE}CheckAndMutateRow",
+            request_serializer=types.CheckAndMutateRowRequest.pb().SerializeToString,
+            response_deserializer=types.CheckAndMutateRowResponse.pb().FromString,
+        )
+        self._streams = {
+            method: self._channel.unary_stream(
+                _SERVICE + method,
+                request_serializer=asked.pb().SerializeToString,
+                response_deserializer=answered.pb().FromString,
+            )
+            for method, (asked, answered) in _STREAMS.items()
+        }
+
+    def condition(self, request: Any, end: float) -> Any:
+        """Answer to a CheckAndMutateRow; `end` on the monotonic clock, in seconds."""
+        return self._condition(request, timeout=_until(end), metadata=self._routed(request.table_name))
+
+    def stream(self, method: str, request: Any, end: float) -> Any:
+        """A call that has begun: its answers, which raise what went wrong, to be cancelled if not read to the end."""
+        return self._streams[method](request, timeout=_until(end), metadata=self._routed(request.table_name))
+
+    def close(self) -> None:
+        """Break off calls under way."""
+        self._channel.close()
+
+    def _routed(self, table_name: str) -> tuple[tuple[str, str], ...]:
+        """By which the service finds the table's servers before it reads the request."""
+        if table_name not in self._metadata:
+            self._metadata[table_name] = routed(
+                f"table_name={quote(table_name, safe='')}&app_profile_id={self._profile}"
+            )
+        return self._metadata[table_name]
+
+
+def open_channel(settings: Settings, host: str, transport: Any) -> Any:
+    """A gRPC channel as a transport of Google's library would make it, with our options.
+
+    Raises:
+        StoreURIError: there are no credentials, or they cannot be read.
+    """
+    if settings.plain:
+        return grpc.insecure_channel(host, options=_OPTIONS)
+    try:
+        credentials = None
+        if settings.credentials is not None:
+            with warnings.catch_warnings():  # of files that others sent us: this one the operator names
+                warnings.simplefilter("ignore", DeprecationWarning)
+                credentials, _ = load_credentials_from_file(settings.credentials)  # type: ignore[no-untyped-call]  # as they ship it
+        return transport.create_channel(host, credentials=credentials, options=_OPTIONS)
+    except (auth_exceptions.GoogleAuthError, OSError, ValueError) as error:
+        source = settings.credentials or "application default credentials"
+        raise StoreURIError(
+            f"{settings.where}: {source} cannot be used: {' '.join(str(error).split())[:300]}; give the path of a "
+            "file with the option credentials, or run 'gcloud auth application-default login'"
+        ) from None
+
+
+def routed(parameters: str) -> tuple[tuple[str, str], ...]:
+    """Metadata of a call that tells where it goes."""
+    return (("x-goog-request-params", parameters),)
+
+
+def refuse_in_child(settings: Settings) -> None:
+    """Refuse use in a process that was forked from one that has channels.
+
+    Raises:
+        StateError: it was.
+    """
+    if _used_by is not None and _used_by != os.getpid():
+        raise StateError(
+            f"{settings.where} cannot be used in this process, which was forked from one that used Bigtable: gRPC's "
+            "threads do not exist here; start processes with 'spawn', or fork first"
+        )
+
+
+def _until(end: float) -> float:
+    return max(end - time.monotonic(), 0.001)

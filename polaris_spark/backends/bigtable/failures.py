@@ -1,0 +1,120 @@
+"""What a failure of Bigtable means for what was asked: certainly not done, or not known.
+
+| status | what it means | raised |
+| --- | --- | --- |
+| `UNAVAILABLE`, no connection came about | nothing was sent | `TryAgainError` |
+| `UNAVAILABLE`, no credentials could be got | nothing was sent | `StateError` |
+| `UNAVAILABLE` otherwise, `DEADLINE_EXCEEDED`, `CANCELLED` | it may have been done | unknown |
+| `INTERNAL`, `UNKNOWN`, `ABORTED` | the server's own trouble: it may have been done | unknown |
+| `RESOURCE_EXHAUSTED` | a quota: refused before it was done | `TryAgainError` |
+| `NOT_FOUND` | no such instance, table, family or app profile | `StoreURIError` |
+| `PERMISSION_DENIED`, `UNAUTHENTICATED` | the caller may not | `StateError` |
+| `FAILED_PRECONDITION`, `INVALID_ARGUMENT`, `UNIMPLEMENTED`, `OUT_OF_RANGE` | refused | `StateError` |
+
+*Unknown* is `OutcomeUnknownError` for a write, `TryAgainError` for a read. gRPC itself repeats only what a server
+certainly never looked at; the repetitions of Google's client libraries are in their layers above, which are not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import grpc
+
+from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, StoreURIError, TryAgainError
+
+NO_STORE: Final = "holds no store; a catalog that is opened there with create=true makes one"
+
+_AGAIN: Final = frozenset(
+    {"UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN", "ABORTED", "CANCELLED", "RESOURCE_EXHAUSTED"}
+)
+_NAMES: Final[Mapping[int, str]] = {code.value[0]: code.name for code in grpc.StatusCode}
+_PLUGIN: Final = "Getting metadata from plugin failed"
+
+
+class RefusedEntryError(Exception):
+    """Entries of a bulk mutation were not applied; status and words are those of the gravest one's own answer."""
+
+    def __init__(self, status: int | None, message: str, left: Any) -> None:
+        super().__init__(message)
+        self.status = "UNKNOWN" if status is None else _name(status)
+        self.left = left
+        """The request for them alone."""
+
+
+def status_of(error: Exception) -> str:
+    """Name of the status of a failed call, or of a failed entry of a bulk mutation."""
+    if isinstance(error, RefusedEntryError):
+        return error.status
+    code = error.code() if hasattr(error, "code") else None
+    return "UNKNOWN" if code is None else str(code.name)
+
+
+def words_of(error: Exception) -> str:
+    """What the server, or the library, said, in one line."""
+    said = error.details() if hasattr(error, "details") else str(error)
+    return f"{status_of(error)}: {' '.join((said or '').split())[:300]}"
+
+
+def is_temporary(status: int) -> bool:
+    """Whether an entry with the number of this status may succeed if it is repeated."""
+    return _name(status) in _AGAIN
+
+
+def may_be_repeated(error: Exception) -> bool:
+    """Whether an operation that does no harm when repeated may succeed if it is."""
+    return status_of(error) in _AGAIN and not _without_credentials(error)
+
+
+def was_not_sent(error: Exception) -> bool:
+    """Whether a request certainly never left this machine, because no connection came about."""
+    return status_of(error) == "UNAVAILABLE" and "failed to connect to all addresses" in words_of(error)
+
+
+def explained(error: Exception, where: str, doing: str, *, writes: bool) -> PolarisError:
+    """A failure as one of our errors.
+
+    Args:
+        where: the store, for the message.
+        doing: what was under way, for the message.
+        writes: whether it would have changed something.
+    """
+    status, said = status_of(error), words_of(error)
+    if _without_credentials(error):
+        return StateError(f"{where}: no access token could be got ({said}): check the credentials")
+    if was_not_sent(error):
+        return TryAgainError(f"{where} cannot be reached ({said}); nothing was changed")
+    if status == "RESOURCE_EXHAUSTED":
+        return TryAgainError(f"{where} has no capacity for {doing} now ({said}); nothing was changed")
+    if status == "NOT_FOUND":
+        return StoreURIError(f"{where} {NO_STORE}; check project, instance, prefix and app-profile ({said})")
+    if status in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
+        return StateError(
+            f"{where} refused {doing} ({said}): check the credentials, and that they have the role "
+            "roles/bigtable.user on the instance (roles/bigtable.admin to create tables)"
+        )
+    if status in ("FAILED_PRECONDITION", "INVALID_ARGUMENT", "UNIMPLEMENTED", "OUT_OF_RANGE"):
+        return StateError(f"{where} refused {doing} ({said})")
+    if writes:
+        return OutcomeUnknownError(f"{where}: {doing} failed ({said}); it may or may not have happened")
+    return TryAgainError(f"{where}: {doing} failed ({said}); nothing was changed")
+
+
+def of_condition(error: Exception, where: str, doing: str) -> PolarisError:
+    """As `explained`, for a conditional write: an app profile may not allow these."""
+    found = explained(error, where, doing, writes=True)
+    if status_of(error) in ("FAILED_PRECONDITION", "INVALID_ARGUMENT"):
+        return StateError(
+            f"{found}; conditional writes need an app profile with single-cluster routing that allows single-row "
+            "transactions: name one by the option app-profile"
+        )
+    return found
+
+
+def _without_credentials(error: Exception) -> bool:
+    return _PLUGIN in words_of(error) and status_of(error) in ("UNAVAILABLE", "UNAUTHENTICATED")
+
+
+def _name(number: int) -> str:
+    return _NAMES.get(number, "UNKNOWN")

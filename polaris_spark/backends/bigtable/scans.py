@@ -1,0 +1,132 @@
+"""Scans: ranges of row keys, cut where Bigtable cuts its tables, or evenly by the hash in the keys of a realm.
+
+`SampleRowKeys` gives keys that stand about a tablet apart, with the bytes before each. A store of a few gigabytes is
+one tablet and gives no key: its realms are cut by their hash then, whose values are all equally frequent.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
+from polaris_spark.backends.base import Split
+from polaris_spark.backends.base import Table as TableKind
+from polaris_spark.backends.bigtable import keys
+from polaris_spark.backends.bigtable.calls import Calls
+from polaris_spark.backends.bigtable.messages import VALUE, VERSION, Cells, Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_Range = tuple[bytes, bytes]
+_END: Final = b"\xff"
+"""After all rows: realms are UTF-8, which has no such byte."""
+
+
+def splits(calls: Calls, table: Table, kind: TableKind, realms: Sequence[str] | None, n: int) -> list[Split]:
+    """About `n` splits."""
+    n = max(1, n)
+    samples = _samples(calls, table)
+    if realms is not None:
+        prefixes = sorted({keys.realm_prefix(realm) for realm in realms})
+    elif len(samples) >= n or kind == "references":
+        return _grouped(kind, list(pairwise([keys.FIRST, *samples, _END])), n)
+    else:
+        prefixes = list(_realms(calls, table))
+    per_realm = -(-n // max(1, len(prefixes)))
+    ranges = [part for prefix in prefixes for part in _cut(prefix, samples, kind, per_realm)]
+    return _grouped(kind, ranges, n)
+
+
+def scan(calls: Calls, table: Table, split: Split) -> Iterator[pa.RecordBatch]:
+    """Rows of a split in record batches."""
+    read, batch = _ROWS[split.table]
+    rows: list[Any] = []
+    size = 0
+    ranges: Sequence[Any] = split.detail
+    for start, end in ranges:
+        for key, cells in _rows(calls, table, start, end):
+            row = read(key, cells)
+            if row is None:
+                continue
+            rows.append(row)
+            size += len(row[3])
+            if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
+                yield batch(rows)
+                rows, size = [], 0
+    if rows:
+        yield batch(rows)
+
+
+def _rows(
+    calls: Calls, table: Table, start: bytes, end: bytes, most: int = 0
+) -> Iterator[tuple[bytes, Cells]]:
+    def after(key: bytes) -> Any:
+        return table.read_ranges([(key + b"\x00", end)], most=most)
+
+    return calls.rows(table.read_ranges([(start, end)], most=most), after, "scanning rows")
+
+
+def _samples(calls: Calls, table: Table) -> list[bytes]:
+    found: list[bytes] = []
+
+    def settle(_: Any, answers: Sequence[Any]) -> None:
+        found[:] = [answer.row_key for answer in answers]
+
+    calls.each("SampleRowKeys", [table.sample()], settle, "asking for splits")
+    return sorted({key for key in found if keys.FIRST < key < _END})
+
+
+def _realms(calls: Calls, table: Table) -> Iterator[bytes]:
+    """Prefixes of all realms that have rows: the first row after each realm is the next one's."""
+    start = keys.FIRST
+    while True:
+        found = list(_rows(calls, table, start, _END, 1))
+        if not found:
+            return
+        prefix = keys.prefix_of(found[0][0])
+        yield prefix
+        start = keys.after(prefix)
+
+
+def _cut(prefix: bytes, samples: Sequence[bytes], kind: TableKind, n: int) -> list[_Range]:
+    """A realm's range, in about `n` parts or more if its rows can be cut."""
+    start, end = prefix, keys.after(prefix)
+    inside = samples[bisect_left(samples, start + b"\x00") : bisect_left(samples, end)]
+    if len(inside) + 1 < n and kind == "objects":
+        parts = min(n, keys.HASHES)
+        inside = [start + bytes([keys.HASHES * part // parts]) for part in range(1, parts)]
+    return list(pairwise([start, *inside, end]))
+
+
+def _grouped(kind: TableKind, ranges: Sequence[_Range], n: int) -> list[Split]:
+    """At most `n` splits of neighbouring ranges; those that meet become one."""
+    found = []
+    bounds = [len(ranges) * number // n for number in range(n + 1)]
+    for first, last in pairwise(bounds):
+        joined: list[_Range] = []
+        for start, end in ranges[first:last]:
+            if joined and joined[-1][1] == start:
+                joined[-1] = (joined[-1][0], end)
+            else:
+                joined.append((start, end))
+        if joined:
+            found.append(Split(kind, tuple(joined)))
+    return found
+
+
+def _object_row(key: bytes, cells: Cells) -> tuple[str, int, int, bytes] | None:
+    return (*keys.object_of(key), cells[VALUE]) if VALUE in cells else None
+
+
+def _reference_row(key: bytes, cells: Cells) -> tuple[str, str, bytes, bytes] | None:
+    return (*keys.reference_of(key), cells[VERSION], cells.get(VALUE, b"")) if VERSION in cells else None
+
+
+_ROWS: Final[dict[TableKind, tuple[Callable[[bytes, Cells], Any], Callable[[Any], pa.RecordBatch]]]] = {
+    "objects": (_object_row, object_batch),
+    "references": (_reference_row, reference_batch),
+}

@@ -1,0 +1,137 @@
+"""What the URI and the options of a `bigtable://` store say."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from polaris_spark.backends import Options
+from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
+from polaris_spark.errors import InputError, StoreURIError
+
+PREFIX: Final = "polaris_spark"
+"""What the tables of a store are called after whose URI gives no prefix."""
+
+_FORM: Final = "bigtable://project/instance/prefix"
+_OPTIONS: Final = ("app-profile", "channels", "credentials", "endpoint", "timeout")
+_PROJECT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]*")
+_INSTANCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_PREFIX: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,38}")  # a table's id has at most 50 characters
+_PROFILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,49}")
+_ENDPOINT: Final = re.compile(r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+_HOST: Final = "bigtable.googleapis.com:443"
+_ADMIN_HOST: Final = "bigtableadmin.googleapis.com:443"
+_EMULATOR: Final = "BIGTABLE_EMULATOR_HOST"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A store's place in an instance. Durations are in milliseconds."""
+
+    project: str
+    instance: str
+    prefix: str = PREFIX
+    app_profile: str = ""
+    """Empty for the instance's default one."""
+    host: str = _HOST
+    admin_host: str = _ADMIN_HOST
+    plain: bool = False
+    """Whether the server is an emulator: no TLS, no credentials."""
+    credentials: str | None = None
+    """Path of a file of credentials; None for application default credentials."""
+    timeout: int = 30_000
+    """How long an operation may take, with its repetitions."""
+    channels: int = 2
+    """Connections of one process."""
+
+    @classmethod
+    def parse(cls, uri: StoreURI, options: Options) -> Settings:
+        """Settings from a store URI and options, which hold the URI's own, too.
+
+        Raises:
+            StoreURIError: the URI names no instance, or an option or its value is unknown.
+        """
+        if uri.user is not None or "password" in options:
+            raise StoreURIError(
+                "a bigtable: store has no user and password; give the option 'credentials', the path of a file, or "
+                "set up application default credentials"
+            )
+        refuse_unknown_options(uri.scheme, options, _OPTIONS)
+        texts = {n: v.reveal() if isinstance(v, Secret) else v for n, v in options.items()}
+        instance, _, prefix = uri.path.partition("/")
+        for name, text, pattern in (
+            ("project", uri.authority, _PROJECT),
+            ("instance", instance, _INSTANCE),
+            ("prefix", prefix or PREFIX, _PREFIX),
+            ("option app-profile", texts.get("app-profile", "default"), _PROFILE),
+        ):
+            if not pattern.fullmatch(text):
+                raise StoreURIError(
+                    f"the {name} of a bigtable: store cannot be {text!r}; its URI is {_FORM}, where the prefix is at "
+                    "most 39 letters, digits and '._-'"
+                )
+        return cls(
+            uri.authority,
+            instance,
+            prefix or PREFIX,
+            texts.get("app-profile", ""),
+            *_hosts(texts.get("endpoint")),
+            texts.get("credentials"),
+            _duration(texts.get("timeout", "30 s")),
+            _channels(texts.get("channels", "2")),
+        )
+
+    @property
+    def instance_name(self) -> str:
+        """As the API names the instance."""
+        return f"projects/{self.project}/instances/{self.instance}"
+
+    def table_id(self, table: str) -> str:
+        """Of the table for `objects` or `references`."""
+        return f"{self.prefix}-{table}"
+
+    def table_name(self, table: str) -> str:
+        """As the API names a table."""
+        return f"{self.instance_name}/tables/{self.table_id(table)}"
+
+    @property
+    def where(self) -> str:
+        """How errors name the store."""
+        at = "" if self.host == _HOST else f" at {self.host}"
+        return f"bigtable://{self.project}/{self.instance}/{self.prefix}{at}"
+
+
+def _hosts(endpoint: str | None) -> tuple[str, str, bool]:
+    """Hosts for rows and for tables, and whether they are an emulator's."""
+    if endpoint is None:
+        emulator = os.environ.get(_EMULATOR)
+        return (emulator, emulator, True) if emulator else (_HOST, _ADMIN_HOST, False)
+    found = _ENDPOINT.fullmatch(endpoint)
+    if found is None or int((found[3] or ":1")[1:]) > 65_535:
+        raise StoreURIError(
+            f"the option 'endpoint' of a bigtable: store is {endpoint!r}; it is http://host:port for an emulator, or "
+            "https://host for another address of the service"
+        )
+    plain = found[1] == "http"
+    host = f"{found[2]}{found[3] or (':80' if plain else ':443')}"
+    return host, host if plain else _ADMIN_HOST, plain
+
+
+def _duration(text: str) -> int:
+    try:
+        found = duration_ms("timeout", text)
+    except InputError as error:
+        raise StoreURIError(str(error)) from None
+    if not 0 < found < 2**31:
+        raise StoreURIError(f"timeout is {text!r}; it is longer than nothing, and shorter than 24 days")
+    return found
+
+
+def _channels(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]?", text, re.ASCII):
+        raise StoreURIError(
+            f"the option 'channels' of a bigtable: store is {text!r}; it is a number from 1 to 99"
+        )
+    return int(text)

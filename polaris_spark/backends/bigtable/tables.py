@@ -1,0 +1,185 @@
+"""The two tables of a store: how they are made, recognised, and rid of a realm.
+
+A row of `references`, outside the keys of realms, says that the two tables are a store, and of which format. It is
+written when both are there, so who finds it needs no right to administer tables, nor Google's library for it, which
+takes a second to import.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import grpc
+
+from polaris_spark.backends.base import Table as TableKind
+from polaris_spark.backends.bigtable import failures
+from polaris_spark.backends.bigtable.calls import Ask, Calls
+from polaris_spark.backends.bigtable.channels import open_channel, routed
+from polaris_spark.backends.bigtable.messages import FAMILY, VALUE, Table, merged, set_cells
+from polaris_spark.backends.bigtable.settings import Settings
+from polaris_spark.errors import NewerFormatError, StoreURIError, TryAgainError
+
+KINDS: Final[tuple[TableKind, ...]] = ("objects", "references")
+
+_FORMAT: Final = 1
+_MARK: Final = b"\x00store"
+_DROP_S: Final = 600
+_LONGEST_PAUSE_S: Final = 1.0
+
+
+class NoStoreError(StoreURIError):
+    """There are no tables of a store."""
+
+
+def check(ask: Ask, settings: Settings) -> None:
+    """Refuse what is no store, or one that this release does not know.
+
+    Raises:
+        NoStoreError: there is none.
+        NewerFormatError: a newer release made it.
+    """
+    found: list[bytes] = []
+
+    def settle(_: Any, answers: Sequence[Any]) -> None:
+        found.extend(cells.get(VALUE, b"") for _, cells in merged(answers))
+
+    try:
+        ask("ReadRows", [_references(settings).read([_MARK])], settle, "reading what the store is")
+    except StoreURIError as error:
+        raise NoStoreError(str(error)) from None
+    if not found:
+        raise NoStoreError(f"{settings.where} {failures.NO_STORE}")
+    if not re.fullmatch(rb"[0-9]{1,9}", found[0]) or int(found[0]) > _FORMAT:
+        raise NewerFormatError(
+            f"{settings.where} has tables of format {found[0]!r}; this release knows format {_FORMAT}: "
+            "use the release that made it, or a later one"
+        )
+
+
+def set_up(calls: Calls, settings: Settings) -> None:
+    """Make the tables that are missing; safe to repeat and to race.
+
+    Raises:
+        StoreURIError: there is a table of that name which is not a store's, or no such instance.
+        StateError: the caller may not, or the app profile does not allow conditional writes.
+    """
+    try:
+        calls.open(check)
+        return
+    except NoStoreError:
+        pass
+    with _administration(settings) as administration:
+        for kind in KINDS:
+            administration.create(kind)
+    calls.open(None)
+    mark = set_cells({VALUE: b"%d" % _FORMAT})
+    calls.condition(_references(settings).insert(_MARK, VALUE, mark), "marking the tables as a store")
+
+
+def drop(settings: Settings, prefix: bytes) -> bool:
+    """Delete all rows whose keys begin with `prefix`; False if the caller may not in bulk."""
+    with _administration(settings) as administration:
+        return all(administration.drop(kind, prefix) for kind in KINDS)
+
+
+class _Administration:
+    """Calls of the service that administers tables."""
+
+    def __init__(self, settings: Settings, transport: Any) -> None:
+        from google.cloud.bigtable_admin_v2 import types
+
+        self._settings, self._transport, self._types = settings, transport, types
+
+    def create(self, kind: TableKind) -> None:
+        """Make a table, or see that it is one of ours; retries are safe, for the second finds what the first made."""
+        types, settings = self._types, self._settings
+        family = types.ColumnFamily(gc_rule=types.GcRule(max_num_versions=1))
+        request = types.CreateTableRequest(
+            parent=settings.instance_name,
+            table_id=settings.table_id(kind),
+            table=types.Table(column_families={FAMILY: family}),
+        )
+        place = f"parent={settings.instance_name}"
+        try:
+            self._call(self._transport.create_table, request, place, "creating tables")
+        except _ExistsError:
+            name = settings.table_name(kind)
+            view = types.Table.View.SCHEMA_VIEW
+            read = types.GetTableRequest(name=name, view=view)
+            table = self._call(self._transport.get_table, read, f"name={name}", "looking at tables")
+            self._refuse_foreign(kind, table)
+
+    def drop(self, kind: TableKind, prefix: bytes) -> bool:
+        """Delete the rows below a prefix; False if the caller may not."""
+        name = self._settings.table_name(kind)
+        request = self._types.DropRowRangeRequest(name=name, row_key_prefix=prefix)
+        try:
+            self._call(
+                self._transport.drop_row_range, request, f"name={name}", "dropping a realm", seconds=_DROP_S
+            )
+        except _ForbiddenError:
+            return False
+        return True
+
+    def _call(
+        self, method: Any, request: Any, place: str, doing: str, *, seconds: float | None = None
+    ) -> Any:
+        """Call until it is answered; all of these calls may be repeated."""
+        end = time.monotonic() + (seconds or self._settings.timeout / 1_000)
+        pause = 0.05
+        while True:
+            try:
+                return method(request, timeout=max(end - time.monotonic(), 0.001), metadata=routed(place))
+            except grpc.RpcError as error:
+                status = failures.status_of(error)
+                if status == "ALREADY_EXISTS":
+                    raise _ExistsError(doing) from None
+                if status in ("PERMISSION_DENIED", "UNIMPLEMENTED") and "drop" in doing:
+                    raise _ForbiddenError(doing) from None
+                if not failures.may_be_repeated(error) or time.monotonic() + pause > end:
+                    raise failures.explained(error, self._settings.where, doing, writes=False) from None
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _refuse_foreign(self, kind: TableKind, table: Any) -> None:
+        family = table.column_families.get(FAMILY)
+        name = self._settings.table_id(kind)
+        if family is None:
+            raise StoreURIError(
+                f"{self._settings.where}: the table {name!r} belongs to another program: it has no column family "
+                f"{FAMILY!r}; choose another prefix"
+            )
+        if "max_age" in str(family.gc_rule):
+            raise StoreURIError(
+                f"{self._settings.where}: the table {name!r} forgets cells by age, as its garbage collection says; set "
+                f"that of its column family {FAMILY!r} to 'maxversions=1'"
+            )
+
+
+class _ExistsError(Exception):
+    """There is such a table."""
+
+
+class _ForbiddenError(TryAgainError):
+    """The caller may not drop rows in bulk."""
+
+
+@contextmanager
+def _administration(settings: Settings) -> Iterator[_Administration]:
+    from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports.grpc import (
+        BigtableTableAdminGrpcTransport,
+    )
+
+    channel = open_channel(settings, settings.admin_host, BigtableTableAdminGrpcTransport)
+    try:
+        yield _Administration(settings, BigtableTableAdminGrpcTransport(channel=channel))
+    finally:
+        channel.close()
+
+
+def _references(settings: Settings) -> Table:
+    return Table(settings.table_name("references"), settings.app_profile)
