@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -24,6 +25,7 @@ from polaris_spark.errors import StateError, TryAgainError
 
 Settle = Callable[[Any, Sequence[Any]], None]
 Ask = Callable[[str, Iterable[Any], Settle, str], None]
+Check = Callable[[Ask, Settings], None]
 
 _SIDE_BY_SIDE: Final = 3
 """Most calls that one operation has under way."""
@@ -35,39 +37,39 @@ _ERRORS: Final = (grpc.RpcError, failures.RefusedEntryError)
 class Calls:
     """The calls on one store. Thread-safe; the first one connects."""
 
-    def __init__(self, settings: Settings, check: Callable[[Ask, Settings], None]) -> None:
+    def __init__(self, settings: Settings, check: Check) -> None:
         """
         Args:
             check: looks at the store once on each new channel, and raises what is wrong with it.
         """
         self._settings, self._check = settings, check
-        self._guard = threading.Lock()
+        self._opening = threading.RLock()
         self._channels: list[Channel] = []
         self._numbers = itertools.count()
         self._free = threading.BoundedSemaphore(_OPERATIONS * settings.channels)
         self._closed = False
 
-    def open(self, check: Callable[[Ask, Settings], None] | None) -> None:
-        """Connect, if that was not done.
+    def open(self, check: Check | None) -> bool:
+        """Connect; False if that was done before.
 
         Raises:
             StoreURIError, StateError, TryAgainError: as `check` and `failures` say.
         """
         self._refuse_if_unusable()
-        with self._guard:
+        with self._opening:
             if self._channels:
-                return
-            channels: list[Channel] = []
+                return False
+            channels = [Channel(self._settings) for _ in range(self._settings.channels)]
             try:
-                for _ in range(self._settings.channels):
-                    channels.append(channel := Channel(self._settings))
-                    if check is not None:
-                        check(lambda *asked, channel=channel: self._each(channel, *asked), self._settings)
+                if check is not None:
+                    for channel in channels:
+                        check(partial(self._each, channel), self._settings)
             except BaseException:
                 for channel in channels:
                     channel.close()
                 raise
             self._channels = channels
+            return True
 
     def close(self) -> None:
         """Break off calls under way, and refuse later ones."""
@@ -93,6 +95,7 @@ class Calls:
                 try:
                     return bool(channel.condition(request, patience.end).predicate_matched)
                 except grpc.RpcError as error:
+                    channel = self._replaced_after(error, channel)
                     if not failures.was_not_sent(error) or not patience.waits_after(error):
                         raise failures.of_condition(error, self._settings.where, doing) from None
 
@@ -118,7 +121,7 @@ class Calls:
         patience = _Patience(self._settings)
         while True:
             with self._channel() as channel:
-                call = channel.stream("ReadRows", request, patience.end)
+                call = channel.stream("ReadRows", request, patience.attempt())
             try:
                 for key, cells in merged(call):
                     request = after(key)
@@ -126,6 +129,7 @@ class Calls:
                     patience = _Patience(self._settings)
                 return
             except grpc.RpcError as error:
+                self._replaced_after(error, channel)
                 if not patience.waits_after(error):
                     raise failures.explained(error, self._settings.where, doing, writes=False) from None
             finally:
@@ -135,23 +139,42 @@ class Calls:
         self, channel: Channel, method: str, requests: Iterable[Any], settle: Settle, doing: str
     ) -> None:
         waiting, running = deque(requests), deque[tuple[Any, Any]]()
-        patience = _Patience(self._settings)
+        patience, doubtful = _Patience(self._settings), False
         try:
             while waiting or running:
                 while waiting and len(running) < _SIDE_BY_SIDE:
                     request = waiting.popleft()
-                    running.append((request, channel.stream(method, request, patience.end)))
+                    running.append((request, channel.stream(method, request, patience.attempt())))
                 request, call = running.popleft()
                 try:
                     settle(request, list(call))
+                    doubtful = True  # whether nothing was changed, whatever comes next
                 except _ERRORS as error:
+                    doubtful = doubtful or bool(running) or failures.may_have_been_done(error)
+                    channel = self._replaced_after(error, channel)
                     if not patience.waits_after(error):
                         writes = method == "MutateRows"
-                        raise failures.explained(error, self._settings.where, doing, writes=writes) from None
+                        raise failures.explained(
+                            error, self._settings.where, doing, writes=writes, doubtful=doubtful
+                        ) from None
                     waiting.appendleft(getattr(error, "left", request))
         finally:
             for _, call in running:
                 call.cancel()
+
+    def _replaced_after(self, error: Exception, channel: Channel) -> Channel:
+        """The channel to go on with: another one, if no answer came in time, for its connection may be dead.
+
+        gRPC would find that out by a keepalive, half a minute later. Calls under way on the old channel go on.
+        """
+        if failures.status_of(error) != "DEADLINE_EXCEEDED" or self._closed:
+            return channel
+        with self._opening:
+            if channel in self._channels:
+                place = self._channels.index(channel)
+                self._channels[place] = Channel(self._settings)
+                return self._channels[place]
+        return channel
 
     @contextmanager
     def _channel(self) -> Iterator[Channel]:
@@ -184,8 +207,13 @@ class _Patience:
     def __init__(self, settings: Settings) -> None:
         now = time.monotonic()
         self.end = now + settings.timeout / 1_000
-        self._while_unreachable = now + settings.timeout / 3_000
+        self._third = settings.timeout / 3_000
+        self._while_unreachable = now + self._third
         self._pause = 0.02
+
+    def attempt(self) -> float:
+        """When an attempt that may be repeated ends."""
+        return min(self.end, time.monotonic() + self._third)
 
     def waits_after(self, error: Exception) -> bool:
         """Wait before the next attempt; False at once if there is to be none."""

@@ -72,15 +72,25 @@ def was_not_sent(error: Exception) -> bool:
     return status_of(error) == "UNAVAILABLE" and "failed to connect to all addresses" in words_of(error)
 
 
-def explained(error: Exception, where: str, doing: str, *, writes: bool) -> PolarisError:
+def may_have_been_done(error: Exception) -> bool:
+    """Whether a request that failed in this way may have changed something."""
+    return not (was_not_sent(error) or status_of(error) == "RESOURCE_EXHAUSTED") or hasattr(error, "left")
+
+
+def explained(
+    error: Exception, where: str, doing: str, *, writes: bool, doubtful: bool = False
+) -> PolarisError:
     """A failure as one of our errors.
 
     Args:
         where: the store, for the message.
         doing: what was under way, for the message.
         writes: whether it would have changed something.
+        doubtful: whether an earlier part or attempt of a write may have been done, or was.
     """
     status, said = status_of(error), words_of(error)
+    if writes and doubtful and may_be_repeated(error):
+        return OutcomeUnknownError(f"{where}: {doing} failed ({said}); it may or may not have happened")
     if _without_credentials(error):
         return StateError(f"{where}: no access token could be got ({said}): check the credentials")
     if was_not_sent(error):

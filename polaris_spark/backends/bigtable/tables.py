@@ -68,7 +68,8 @@ def set_up(calls: Calls, settings: Settings) -> None:
         StateError: the caller may not, or the app profile does not allow conditional writes.
     """
     try:
-        calls.open(check)
+        if not calls.open(check):
+            check(calls.each, settings)
         return
     except NoStoreError:
         pass

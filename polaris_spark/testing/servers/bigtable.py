@@ -17,6 +17,7 @@ class BigtableEmulator(ProcessServer):
 
     name = "Bigtable emulator"
     durable = False
+    durability = "none: everything is in memory"
 
     def prepare(self) -> None:
         self._program = go_program(_PACKAGE, VERSION, title="bigtable-emulator")

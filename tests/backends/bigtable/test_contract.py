@@ -1,14 +1,15 @@
-"""Bigtable against the storage contract."""
+"""The storage contract on Google's emulator."""
 
 from __future__ import annotations
 
 import pytest
 
-from polaris_spark.testing.conformance import BackendConformance
-from tests.servers import StoreOn
+from polaris_spark.testing.conformance import ServerConformance
+from polaris_spark.testing.servers.base import Server
+from tests.servers import ServerOf
 
 
-class TestBigtable(BackendConformance):
+class TestBigtable(ServerConformance):
     @pytest.fixture
-    def uri(self, store_on: StoreOn) -> str:
-        return store_on("bigtable")
+    def server(self, server_of: ServerOf) -> Server:
+        return server_of("bigtable")
