@@ -22,7 +22,7 @@ from polaris_spark.testing.servers.versitygw import VersityGateway
 
 S = TypeVar("S", bound=Server)
 
-EMBEDDED = ["memory", "sqlite"]
+EMBEDDED = ["memory", "rocksdb", "sqlite"]
 """Schemes of the stores that need no server."""
 NETWORKED = list(SERVERS)
 """Schemes of the stores on servers."""

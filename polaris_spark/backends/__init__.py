@@ -33,6 +33,7 @@ BUILT_IN = {
     "mongodb+srv": "polaris_spark.backends.mongodb",
     "postgres": "polaris_spark.backends.postgresql",
     "postgresql": "polaris_spark.backends.postgresql",
+    "rocksdb": "polaris_spark.backends.rocksdb",
     "s3": "polaris_spark.backends.objectstore",
     "sqlite": "polaris_spark.backends.sqlite",
 }

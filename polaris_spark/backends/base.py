@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_NAME_BYTES = 512
 """The longest realm or reference name, in UTF-8 bytes."""
 
-Scope = Literal["process", "machine", "cluster"]
+Scope = Literal["process", "writer", "machine", "cluster"]
 Table = Literal["objects", "references"]
 
 
@@ -60,7 +60,8 @@ class Backend(ABC):
     """One database. Opened by `open_backend(uri, options)` of its module."""
 
     scope: ClassVar[Scope]
-    """Who can open the same store at the same time: one process, the processes of one machine, or a cluster."""
+    """Who can open the same store at the same time: one process; one process to write and the others of its machine to
+    read (`writer`); the processes of one machine; or a cluster."""
 
     @abstractmethod
     def setup(self) -> None:

@@ -73,13 +73,16 @@ class RaceCases(StoreCases):
         if backend.scope == "process":
             assert in_processes(read_of_store, [(uri, "realm", "counter")]) == [None]
             return
+        if backend.scope == "writer":
+            self._check_others_only_read(uri, backend)
+            return
         tallies = in_processes(increments_of_store, [(uri, "realm", "counter", 40)] * 4)
         self._check_counter(backend, [tally.done for tally in tallies], [tally.perhaps for tally in tallies])
 
     def test_what_racing_clients_are_told_of_a_reference_could_have_happened_one_after_the_other(
         self, uri: str, backend: Backend
     ) -> None:
-        if backend.scope == "process":
+        if backend.scope in ("process", "writer"):
             parts = in_threads(4, lambda n: record(backend, "realm", "name", f"{n}", 60))
         else:
             parts = in_processes(record_of_store, [(uri, "realm", "name", f"{n}", 60) for n in range(4)])
@@ -223,6 +226,14 @@ class RaceCases(StoreCases):
         except BaseException:  # as above
             return 2
         return _DONE if done == 20 else 3
+
+    @staticmethod
+    def _check_others_only_read(uri: str, backend: Backend) -> None:
+        assert increments(backend, "realm", "counter", 3).done == 3
+        with pytest.raises(StateError):
+            in_processes(increments_of_store, [(uri, "realm", "counter", 1)])
+        found = in_processes(read_of_store, [(uri, "realm", "counter")] * 2)
+        assert found == [backend.read_reference("realm", "counter")] * 2
 
     @staticmethod
     def _check_no_transactions(backend: Backend) -> None:

@@ -14,7 +14,8 @@ from typing import Final, TypeVar
 from polaris_spark.backends import Options
 from polaris_spark.backends.base import Conflict, Swapped
 from polaris_spark.backends.sqlite import files
-from polaris_spark.backends.sqlite.forks import PATIENCE_S, Forkable, Turnstile
+from polaris_spark.backends.sqlite.forks import PATIENCE_S, Forkable
+from polaris_spark.backends.turnstile import Turnstile
 from polaris_spark.clock import Clock
 from polaris_spark.config import Secret, duration_ms, refuse_unknown_options
 from polaris_spark.errors import OutcomeUnknownError, StateError, StoreURIError, TryAgainError

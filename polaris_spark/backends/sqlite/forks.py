@@ -9,52 +9,12 @@ no operation is in progress, and both sides open new ones.
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from typing import Final
 
 PATIENCE_S: Final = 10.0
 """How long a fork waits for operations in progress, seconds; after that its child may not use the file."""
-
-
-class Turnstile:
-    """Counts operations in progress, each of which is a `with` block, and holds new ones back during a fork."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._condition = threading.Condition(self._lock)
-        self._active = 0
-        self._held = False
-
-    def __enter__(self) -> None:
-        with self._lock:
-            while self._held:
-                self._condition.wait()
-            self._active += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._active -= 1
-            if self._held:
-                self._condition.notify_all()
-
-    @property
-    def active(self) -> int:
-        """Operations in progress."""
-        return self._active
-
-    def hold(self, timeout: float) -> bool:
-        """Let nothing new begin; whether everything begun has ended within `timeout` seconds."""
-        with self._condition:
-            self._held = True
-            return self._condition.wait_for(lambda: not self._active, timeout)
-
-    def let_go(self) -> None:
-        """Let operations begin again."""
-        with self._condition:
-            self._held = False
-            self._condition.notify_all()
 
 
 class Forkable(ABC):

@@ -1,0 +1,200 @@
+"""`rocksdb:///path/of/store`: a directory, which one process writes and others on the machine read.
+
+A process becomes the writer with its first write and remains it until it closes the store; another one that would
+write gets a `StateError`. Rows and a swap are one batch of the log, which is synced before it is acknowledged unless
+the URI says `?synchronous=normal` (which survives the end of the process, not always that of the machine). RocksDB has
+no compare-and-swap: the writer compares under a lock. Readers follow the writer's log.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from rocksdict import WriteBatch
+
+from polaris_spark.backends import Options
+from polaris_spark.backends.base import (
+    Backend,
+    Conflict,
+    ObjectKey,
+    ObjectRow,
+    ReferenceRow,
+    Split,
+    Swapped,
+    Table,
+)
+from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.rocksdb import directories, scans, sharing
+from polaris_spark.backends.rocksdb.handles import Handle
+from polaris_spark.backends.rocksdb.keys import TABLES, after, packed, place, row_prefix, unpacked, version_of
+from polaris_spark.backends.rocksdb.settings import Settings
+from polaris_spark.config import StoreURI
+from polaris_spark.errors import CorruptionError, StateError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH_BYTES: Final = 4 * 2**20
+"""Rows go to the log in batches of about this size."""
+
+
+def open_backend(uri: StoreURI, options: Options) -> RocksDBBackend:
+    """The store in the directory that `uri` names; option `synchronous` (full, normal).
+
+    Raises:
+        StoreURIError: an option is unknown or its value is.
+    """
+    return RocksDBBackend(uri.path, Settings.parse(options))
+
+
+class RocksDBBackend(Backend):
+    """Rows in one RocksDB database."""
+
+    scope = "writer"
+    transactional = True
+
+    def __init__(self, path: str, settings: Settings | None = None) -> None:
+        self._path = path
+        self._synced = (settings or Settings()).synchronous
+        self._process = os.getpid()
+        self._handle: Handle | None = None
+        self._opening = threading.Lock()
+        self._closed = False
+
+    def setup(self) -> None:
+        self._refuse_if_unusable()
+        directories.create(self._path)
+        self._open().create()
+
+    def close(self) -> None:
+        self._closed = True
+        handle, self._handle = self._handle, None
+        if handle is not None and self._process == os.getpid():
+            sharing.leave(handle)
+
+    def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        prefix, wanted = row_prefix("objects", realm), list(keys)
+        sought = [prefix + place(id, part) for id, part in wanted]
+        if len(sought) == 1:
+            value = self._open().read(lambda database: database.get(sought[0]))
+            return {} if value is None else {wanted[0]: value}
+        found: list[bytes | None] = self._open().read(lambda database: cast("Any", database.get)(sought))
+        return {key: value for key, value in zip(wanted, found, strict=True) if value is not None}
+
+    def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        check_name(realm, "realm")
+        check_rows(realm, rows)
+        batch = WriteBatch(raw_mode=True)
+        for row in rows:
+            _put(batch, realm, (row,))
+            if batch.size_in_bytes() >= _BATCH_BYTES:
+                self._open().write(batch, synced=self._synced)
+                batch = WriteBatch(raw_mode=True)
+        if len(batch):
+            self._open().write(batch, synced=self._synced)
+
+    def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
+        prefix, batch = row_prefix("objects", realm), WriteBatch(raw_mode=True)
+        for id, part in keys:
+            batch.delete(prefix + place(id, part))
+        if len(batch):
+            self._open().write(batch, synced=self._synced)
+
+    def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
+        check_name(name)
+        return self._reference(realm, name, self._open().get(_key(realm, name)))
+
+    def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
+        check_name(realm, "realm")
+        check_reference(realm, name, new)
+        return self._change(realm, name, None, lambda batch, key: batch.put(key, packed(new)))
+
+    def swap_reference(
+        self, realm: str, name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        check_reference(realm, name, new)
+        return self._change(realm, name, expected_version, lambda batch, key: batch.put(key, packed(new)))
+
+    def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
+        check_name(name)
+        return self._change(realm, name, expected_version, lambda batch, key: batch.delete(key))
+
+    def write_and_swap(
+        self, realm: str, rows: Sequence[ObjectRow], name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        check_reference(realm, name, new)
+        check_rows(realm, rows)
+
+        def write(batch: WriteBatch, key: bytes) -> None:
+            _put(batch, realm, rows)
+            batch.put(key, packed(new))
+
+        return self._change(realm, name, expected_version, write)
+
+    def drop_realm(self, realm: str) -> bool:
+        batch = WriteBatch(raw_mode=True)
+        for table in TABLES:
+            prefix = row_prefix(table, realm)
+            batch.delete_range(prefix, after(prefix))
+        self._open().write(batch, synced=self._synced)
+        return True
+
+    def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
+        return scans.splits(self._open(), table, realms, n)
+
+    def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
+        return scans.scan(self._open, split)
+
+    def _change(
+        self, realm: str, name: str, expected: bytes | None, write: Callable[[WriteBatch, bytes], None]
+    ) -> Swapped | Conflict:
+        """Let `write` fill the batch that is written if the row's version is the expected one, or there is none."""
+        key = _key(realm, name)
+
+        def decide(value: bytes | None) -> WriteBatch | None:
+            if (None if value is None else version_of(value)) != expected:
+                return None
+            batch = WriteBatch(raw_mode=True)
+            write(batch, key)
+            return batch
+
+        before, written = self._open().change(key, decide, synced=self._synced)
+        return Swapped() if written else Conflict(self._reference(realm, name, before))
+
+    def _reference(self, realm: str, name: str, value: bytes | None) -> ReferenceRow | None:
+        try:
+            return None if value is None else unpacked(value)
+        except CorruptionError as error:
+            raise CorruptionError(
+                f"reference {realm!r}/{name!r} of rocksdb://{self._path}: {error}"
+            ) from None
+
+    def _open(self) -> Handle:
+        if self._handle is None or self._process != os.getpid():
+            self._refuse_if_unusable()
+            with self._opening:
+                if self._handle is None:
+                    self._handle = sharing.share(self._path)
+        return self._handle
+
+    def _refuse_if_unusable(self) -> None:
+        if self._closed:
+            raise StateError(f"the store rocksdb://{self._path} is closed")
+        if self._process != os.getpid():
+            raise StateError(
+                f"the store rocksdb://{self._path} was opened before this process was forked from its parent; RocksDB "
+                "does not survive that, use a new process"
+            )
+
+
+def _key(realm: str, name: str) -> bytes:
+    return row_prefix("references", realm) + name.encode()
+
+
+def _put(batch: WriteBatch, realm: str, rows: Sequence[ObjectRow]) -> None:
+    prefix = row_prefix("objects", realm)
+    for id, part, value in rows:
+        batch.put(prefix + place(id, part), value)

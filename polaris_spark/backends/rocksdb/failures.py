@@ -1,0 +1,45 @@
+"""What RocksDB's errors mean. The driver raises plain exceptions, so they are told apart by their text."""
+
+from __future__ import annotations
+
+from polaris_spark.errors import CorruptionError, PolarisError, StateError, StoreURIError, TryAgainError
+
+
+class WrittenElsewhereError(StateError):
+    """Another process writes to the store, so this one may not."""
+
+
+def locked(error: Exception) -> bool:
+    """Whether an error says that somebody else writes to the store."""
+    return "lock" in str(error) and "/LOCK" in str(error)
+
+
+def full(error: Exception) -> bool:
+    """Whether an error says that there is no more space."""
+    return any(words in str(error) for words in ("No space left", "File too large", "quota exceeded"))
+
+
+def written_elsewhere(where: str) -> WrittenElsewhereError:
+    """Why this process may not write."""
+    return WrittenElsewhereError(
+        f"{where} is being written by another process, and a rocksdb: store has one writing process; this one may "
+        "read it: write through that process, end it first, or use a database server"
+    )
+
+
+def explained(where: str, error: Exception) -> PolarisError:
+    """RocksDB's error as one of ours, for an operation that changes nothing or can be repeated."""
+    text = str(error)
+    if locked(error) and "by current process" in text:
+        return StateError(
+            f"{where} was removed or replaced while this process had it open: close whatever uses it, then try again"
+        )
+    if locked(error):
+        return written_elsewhere(where)
+    if full(error):
+        return TryAgainError(f"the disk of {where} is full; free space, then try again")
+    if "Permission denied" in text or "Read-only file system" in text:
+        return StoreURIError(f"{where} may not be used by this process: {text}")
+    if text.startswith("Corruption"):
+        return CorruptionError(f"{where} is damaged: {text}")
+    return TryAgainError(f"{where} failed: {text}")

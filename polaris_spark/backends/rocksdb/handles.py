@@ -1,0 +1,280 @@
+"""One open RocksDB database per store and process: the primary if this process writes, else a secondary that reads.
+
+RocksDB lets one process open a database for writing. This one becomes it with its first write, not before, so that
+Spark's workers and the command line, which only read, never lock the writer out; it remains the writer until the last
+user in it closes the store. A process that only reads follows the writer's log, and looks for news before every read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from rocksdict import AccessType, Rdict, WriteBatch
+
+from polaris_spark.backends.rocksdb import directories, failures
+from polaris_spark.backends.rocksdb.settings import primary_options, secondary_options
+from polaris_spark.backends.rocksdb.syncs import Syncs
+from polaris_spark.backends.turnstile import Turnstile
+from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainError
+
+T = TypeVar("T")
+
+_PATIENCE_S: Final = 30.0
+"""How long to wait for operations in progress, or for another process that is making the store, seconds."""
+
+
+class Handle:
+    """The database of one directory in this process. Thread-safe."""
+
+    def __init__(self, path: str) -> None:
+        self.users = 0
+        self._path, self._where = path, f"rocksdb://{path}"
+        self._turnstile = Turnstile()
+        self._changing = threading.Lock()
+        self._writing = threading.Lock()
+        self._primary: Rdict | None = None
+        self._secondary: Rdict | None = None
+        self._failed = False
+        self._unsynced: dict[bytes, int] = {}
+        self._syncs = Syncs(self._sync)
+
+    @property
+    def databases(self) -> list[Rdict]:
+        """What is open."""
+        return [database for database in (self._primary, self._secondary) if database is not None]
+
+    def create(self) -> None:
+        """Make the database if there is none, which makes this process the writer.
+
+        Raises:
+            StateError: another process has been making it for long.
+        """
+        deadline = time.monotonic() + _PATIENCE_S
+        while not directories.exists(self._path):
+            try:
+                self._change(self._open_primary)
+            except failures.WrittenElsewhereError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.02)
+
+    def close(self) -> None:
+        """Close what is open, when operations in progress have ended."""
+        self._change(self._close_all)
+
+    def read(self, function: Callable[[Rdict], T]) -> T:
+        """What `function` reads; it sees every write that was acknowledged before.
+
+        Raises:
+            StoreURIError, CorruptionError, TryAgainError: the store is missing, damaged, or cannot be read.
+        """
+        try:
+            return self._read(function)
+        except PolarisError:
+            raise
+        except Exception as error:
+            if self._secondary is None:
+                raise failures.explained(self._where, error) from error
+        self._change(
+            self._close_secondary
+        )  # the writer may have removed files before this process opened them
+        try:
+            return self._read(function)
+        except PolarisError:
+            raise
+        except Exception as error:
+            raise failures.explained(self._where, error) from error
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key, once it has reached the disk.
+
+        Raises:
+            StoreURIError, CorruptionError, TryAgainError: the store is missing, damaged, or cannot be read.
+        """
+
+        def get(database: Rdict) -> bytes | None:
+            value: bytes | None = database.get(key)
+            if (number := self._unsynced.get(key)) is not None:
+                self._syncs.wait(number)
+            return value
+
+        return self.read(get)
+
+    def write(self, batch: WriteBatch, *, synced: bool) -> None:
+        """Write a batch that may be repeated.
+
+        Raises:
+            StateError: another process is the writer.
+            TryAgainError: some of it may be missing.
+        """
+
+        def write(database: Rdict) -> None:
+            with self._writing:
+                number = self._put(database, batch)
+            if synced:
+                self._syncs.wait(number)
+
+        try:
+            self._write(write)
+        except PolarisError:
+            raise
+        except Exception as error:
+            self._failed = True
+            raise failures.explained(self._where, error) from error
+
+    def change(
+        self, key: bytes, decide: Callable[[bytes | None], WriteBatch | None], *, synced: bool
+    ) -> tuple[bytes | None, bool]:
+        """Write the batch that `decide` gives for a key's present value, if it gives one, atomically.
+
+        Returns:
+            The value before, and whether anything was written.
+        Raises:
+            StateError: another process is the writer.
+            TryAgainError: nothing was written.
+            OutcomeUnknownError: it may or may not survive.
+        """
+
+        def change(database: Rdict) -> tuple[bytes | None, bool]:
+            with self._writing:
+                before: bytes | None = database.get(key)
+                batch = decide(before)
+                if batch is not None:
+                    if synced:
+                        self._unsynced[key] = self._syncs.next()
+                    self._put(database, batch)
+                number = self._unsynced.get(key)
+            if number is not None:
+                self._synced(key, number)
+            return before, batch is not None
+
+        try:
+            return self._write(change)
+        except PolarisError:
+            raise
+        except Exception as error:
+            self._failed = True
+            if failures.full(error):  # the log lacks the end of what was to be written: it will be ignored
+                raise failures.explained(self._where, error) from error
+            raise OutcomeUnknownError(
+                f"{self._where} failed ({error}): the change may or may not survive"
+            ) from error
+
+    def _put(self, database: Rdict, batch: WriteBatch) -> int:
+        number = self._syncs.next()
+        database.write(batch)
+        self._syncs.wrote(number)
+        return number
+
+    def _synced(self, key: bytes, number: int) -> None:
+        self._syncs.wait(number)
+        with self._writing:
+            if self._unsynced.get(key) == number:
+                del self._unsynced[key]
+
+    def _sync(self) -> None:
+        assert self._primary is not None, "whoever waits for the disk keeps the database open"
+        self._primary.flush_wal(True)  # noqa: FBT003  # the driver's only way to say: to the disk
+
+    def _read(self, function: Callable[[Rdict], T]) -> T:
+        if self._failed or not (self._primary or self._secondary):
+            self._change(self._open_secondary)
+        with self._turnstile:
+            if self._primary is not None:
+                return function(self._primary)
+            if self._secondary is None:
+                raise TryAgainError(f"{self._where} is being closed")
+            self._secondary.try_catch_up_with_primary()
+            return function(self._secondary)
+
+    def _write(self, function: Callable[[Rdict], T]) -> T:
+        if self._failed or self._primary is None:
+            self._change(self._open_primary)
+        with self._turnstile:
+            if self._primary is None:
+                raise TryAgainError(f"{self._where} is being closed; nothing was changed")
+            return function(self._primary)
+
+    def _change(self, function: Callable[[], None]) -> None:
+        """Run what opens or closes, while no operation is in progress."""
+        with self._changing:
+            try:
+                if not self._turnstile.hold(_PATIENCE_S):
+                    raise TryAgainError(f"operations on {self._where} do not end; nothing was changed")
+                function()
+            finally:
+                self._turnstile.let_go()
+
+    def _open_primary(self) -> None:
+        if self._failed:
+            self._close_all()
+        if self._primary is not None:
+            return
+        if self._locked_elsewhere():
+            raise failures.written_elsewhere(self._where)
+        self._primary = self._opened(lambda: Rdict(self._path, primary_options()))
+        self._syncs = Syncs(self._sync)
+        self._close_secondary()
+
+    def _open_secondary(self) -> None:
+        if self._failed:
+            self._close_all()
+        if self._primary is not None or self._secondary is not None:
+            return
+        directories.check(self._path)
+        logs = tempfile.mkdtemp(prefix="polaris-spark-")
+        try:
+            self._secondary = self._opened(
+                lambda: Rdict(self._path, secondary_options(), access_type=AccessType.secondary(logs))
+            )
+        finally:
+            shutil.rmtree(logs, ignore_errors=True)  # nobody reads what is logged there
+
+    def _opened(self, function: Callable[[], Rdict]) -> Rdict:
+        global used
+        used = True
+        try:
+            return function()
+        except Exception as error:
+            raise failures.explained(self._where, error) from error
+
+    def _locked_elsewhere(self) -> bool:
+        """Whether another process writes. Asked before opening, which would move the writer's own log aside; never
+        while this process has the primary: closing the file would drop its lock."""
+        try:
+            with open(f"{self._path}/LOCK", "r+b") as file:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            raise failures.explained(self._where, error) from error
+        return False
+
+    def _close_all(self) -> None:
+        primary, self._primary, self._failed = self._primary, None, False
+        if primary is not None:
+            with contextlib.suppress(
+                Exception
+            ):  # what cannot be flushed is in the log, which the next one reads
+                primary.close()
+        self._unsynced.clear()
+        self._close_secondary()
+
+    def _close_secondary(self) -> None:
+        secondary, self._secondary = self._secondary, None
+        if secondary is not None:
+            with contextlib.suppress(Exception):  # it holds nothing
+                secondary.close()
+
+
+used = False
+"""Whether this process, or one that it was forked from, has ever opened a database."""

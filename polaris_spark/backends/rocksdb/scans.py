@@ -1,0 +1,127 @@
+"""Scans of a RocksDB store: ranges of keys, read page by page, so that a slow reader pins no old files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from rocksdict import Rdict, ReadOptions
+
+from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
+from polaris_spark.backends.base import Split, Table
+from polaris_spark.backends.rocksdb.handles import Handle
+from polaris_spark.backends.rocksdb.keys import (
+    LAST_ID,
+    TABLES,
+    after,
+    place,
+    place_of,
+    realm_of,
+    row_prefix,
+    unpacked,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_Page = list[tuple[bytes, bytes]]
+
+
+def splits(handle: Handle, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
+    """Ranges of keys; they are even where ids are, because finding quantiles would read all rows."""
+    names = handle.read(partial(_realms, table)) if realms is None else sorted(set(realms))
+    per_realm = -(-max(1, n) // max(1, len(names)))
+    ranges: list[tuple[bytes, bytes]] = []
+    for name in names:
+        prefix = row_prefix(table, name)
+        starts = handle.read(partial(_starts, prefix, per_realm)) if table == "objects" else [prefix]
+        ranges += zip(starts, [*starts[1:], after(prefix)], strict=True)
+    size = max(1, -(-len(ranges) // max(1, n)))
+    return [Split(table, tuple(ranges[i : i + size])) for i in range(0, len(ranges), size)]
+
+
+def scan(handle: Callable[[], Handle], split: Split) -> Iterator[pa.RecordBatch]:
+    """The rows of a split; `handle` gives the database while the store is open."""
+    batch = _objects if split.table == "objects" else _references
+    for start, end in cast("tuple[tuple[bytes, bytes], ...]", split.detail):
+        low = start
+        while page := handle().read(partial(_page, low, end)):
+            yield batch(page)
+            low = page[-1][0] + b"\x00"
+
+
+def _page(low: bytes, end: bytes, database: Rdict) -> _Page:
+    options = ReadOptions()
+    options.set_iterate_upper_bound(end)
+    rows: _Page = []
+    size = 0
+    for row in database.items(from_key=low, read_opt=options):
+        rows.append(cast("tuple[bytes, bytes]", row))
+        size += len(rows[-1][1])
+        if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
+            return rows
+    _first(
+        rows[-1][0] + b"\x00" if rows else low, end, database
+    )  # raises if it was damage that ended the page
+    return rows
+
+
+def _objects(page: _Page) -> pa.RecordBatch:
+    realm = realm_of(page[0][0])[0]
+    return object_batch([(realm, *place_of(key), value) for key, value in page])
+
+
+def _references(page: _Page) -> pa.RecordBatch:
+    realm, prefix = realm_of(page[0][0])
+    return reference_batch([(realm, key[len(prefix) :].decode(), *unpacked(value)) for key, value in page])
+
+
+def _realms(table: Table, database: Rdict) -> list[str]:
+    """All realms that have rows, one seek each."""
+    names: list[str] = []
+    low, end = TABLES[table], after(TABLES[table])
+    while (key := _first(low, end, database)) is not None:
+        name, prefix = realm_of(key)
+        names.append(name)
+        low = after(prefix)
+    return names
+
+
+def _starts(prefix: bytes, n: int, database: Rdict) -> list[bytes]:
+    """Where about `n` ranges begin that cover every key of a realm's objects; each of them holds a row, or did."""
+    first = _first(prefix, after(prefix), database)
+    if first is None:
+        return [prefix]
+    low, high = place_of(first)[0], _last_id(prefix, database)
+    found = [low]
+    step = max(1, (high - low) // (4 * n))
+    for guess in range(low + step, high + 1, step):
+        if guess > found[-1]:
+            key = _first(prefix + place(guess, 0), after(prefix), database)
+            if key is None:
+                break
+            found.append(place_of(key)[0])
+    size = max(1, -(-len(found) // n))
+    return [prefix, *(prefix + place(id, 0) for id in found[size::size])]
+
+
+def _first(low: bytes, end: bytes, database: Rdict) -> bytes | None:
+    options = ReadOptions()
+    options.set_iterate_upper_bound(end)
+    found = database.iter(options)
+    found.seek(low)
+    if not found.valid():
+        found.status()  # raises what made it invalid, if it is not the end
+        return None
+    return cast("bytes", found.key())
+
+
+def _last_id(prefix: bytes, database: Rdict) -> int:
+    found = database.iter()
+    found.seek_for_prev(prefix + place(LAST_ID, 2**31 - 1))
+    if not found.valid():
+        found.status()
+        return 0
+    key = cast("bytes", found.key())
+    return place_of(key)[0] if key.startswith(prefix) else 0

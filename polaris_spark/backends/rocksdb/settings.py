@@ -1,0 +1,82 @@
+"""Options of a `rocksdb:` store, and how RocksDB is told of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode
+from rocksdict import Options as DatabaseOptions
+
+from polaris_spark.backends import Options
+from polaris_spark.config import Secret, refuse_unknown_options
+from polaris_spark.errors import StoreURIError
+
+_MIB: Final = 2**20
+_MEMTABLE_BYTES: Final = 16 * _MIB
+_CACHE_BYTES: Final = 32 * _MIB
+_LOG_BYTES: Final = _MIB
+_SECONDARY_LOG_BYTES: Final = 64 * 2**10
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Options of a RocksDB store."""
+
+    synchronous: bool = True
+    """Whether a write is acknowledged when its log has reached the disk, not just the operating system."""
+
+    @classmethod
+    def parse(cls, options: Options) -> Settings:
+        """Settings from the options of a store URI.
+
+        Raises:
+            StoreURIError: an option or its value is unknown.
+        """
+        refuse_unknown_options("rocksdb", options, ("synchronous",))
+        given = options.get("synchronous", "full")
+        text = (given.reveal() if isinstance(given, Secret) else given).lower()
+        if text not in ("full", "normal"):
+            raise StoreURIError(f"synchronous={text!r} of a rocksdb: store; it is full or normal")
+        return cls(text == "full")
+
+
+def primary_options() -> DatabaseOptions:
+    """For the one process that writes; memory is bounded by two memtables and the block cache."""
+    options = _common()
+    options.create_if_missing(create_if_missing=True)
+    options.set_write_buffer_size(_MEMTABLE_BYTES)
+    options.set_max_write_buffer_number(2)
+    options.set_max_total_wal_size(2 * _MEMTABLE_BYTES)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_bottommost_compression_type(DBCompressionType.zstd())
+    options.set_max_log_file_size(_LOG_BYTES)
+    return options
+
+
+def secondary_options() -> DatabaseOptions:
+    """For processes that read what another one writes.
+
+    Files are opened by one thread: RocksDB starts sixteen of them each time that it looks for news otherwise.
+    """
+    options = _common()
+    options.set_max_open_files(-1)
+    options.set_max_file_opening_threads(1)
+    options.set_skip_stats_update_on_db_open(True)
+    options.set_max_log_file_size(_SECONDARY_LOG_BYTES)
+    return options
+
+
+def _common() -> DatabaseOptions:
+    blocks = BlockBasedOptions()
+    blocks.set_block_cache(Cache(_CACHE_BYTES))
+    blocks.set_cache_index_and_filter_blocks(True)
+    blocks.set_bloom_filter(10, False)  # noqa: FBT003  # the driver's only way to say: of whole files
+    options = DatabaseOptions(raw_mode=True)
+    options.set_block_based_table_factory(blocks)
+    options.set_keep_log_file_num(2)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    # What was acknowledged lies before the first damaged record; records behind it may lack what they build on.
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    return options

@@ -1,0 +1,63 @@
+"""Databases that this process has open, shared by all who open the same store.
+
+RocksDB does not survive a fork: its threads are missing in the child, where even closing would hang or write. So a
+forked child of a process that has used it is refused, and what it inherited is kept for ever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+
+from polaris_spark.backends.rocksdb import directories, handles
+from polaris_spark.backends.rocksdb.handles import Handle
+from polaris_spark.errors import StateError
+
+_handles: dict[object, Handle] = {}
+_guard = threading.Lock()
+_inherited = False
+
+
+def share(path: str) -> Handle:
+    """The database of a directory, for one more user.
+
+    Raises:
+        StoreURIError, NewerFormatError: it is no store.
+        StateError: this process was forked from one that used RocksDB.
+    """
+    if _inherited:
+        raise StateError(
+            f"rocksdb://{path} cannot be opened: this process was forked from one that used RocksDB, which does not "
+            "survive that; start processes by 'spawn'"
+        )
+    with _guard:
+        identity = directories.identity(path)
+        handle = _handles.get(identity)
+        if handle is None:
+            handle = _handles[identity] = Handle(path)
+        handle.users += 1
+        return handle
+
+
+def leave(handle: Handle) -> None:
+    """Close the database if that was its last user."""
+    with _guard:
+        handle.users -= 1
+        if not handle.users:
+            for identity in [identity for identity, other in _handles.items() if other is handle]:
+                del _handles[identity]
+            handle.close()
+
+
+def _after_fork_in_child() -> None:
+    global _guard, _inherited
+    _guard = threading.Lock()
+    _inherited = handles.used
+    for handle in _handles.values():
+        for database in handle.databases:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(database))
+    _handles.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,57 @@
+"""Forcing the log to the disk for several threads at once.
+
+The driver holds Python's interpreter lock while it writes, but not while it syncs. So writes go to the log unsynced,
+and whoever then waits for the disk waits for everybody who wrote before: threads that write at the same time share one
+sync, and others compute meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Syncs:
+    """Numbers writes, and syncs the log up to a given one. Thread-safe, but writes come one at a time."""
+
+    def __init__(self, sync: Callable[[], None]) -> None:
+        self._sync = sync
+        self._condition = threading.Condition(threading.Lock())
+        self._written = 0
+        self._synced = 0
+        self._running = False
+        self._failure: Exception | None = None
+
+    def next(self) -> int:
+        """The number of the write that is about to begin."""
+        return self._written + 1
+
+    def wrote(self, number: int) -> None:
+        """That write has ended."""
+        self._written = number
+
+    def wait(self, number: int) -> None:
+        """Return when the log is on the disk up to a write. Raises what the sync raised, then and ever after: a disk
+        that failed once may call lost what it later says is there."""
+        while self._synced < number:
+            with self._condition:
+                if self._running:
+                    self._condition.wait()
+                    continue
+                if self._failure is not None:
+                    raise self._failure
+                if self._synced >= number:
+                    return
+                self._running = True
+                written = self._written
+            try:
+                self._sync()
+            except Exception as error:
+                self._failure = error
+                raise
+            finally:
+                with self._condition:
+                    self._running = False
+                    if self._failure is None:
+                        self._synced = written
+                    self._condition.notify_all()
