@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from polaris_spark.backends.sessions import RefusedError
 from polaris_spark.errors import CorruptionError, PolarisError, StateError, StoreURIError, TryAgainError
 
 NO_STORE: Final = "holds no store; a catalog that is opened there with create=true makes one"
@@ -56,21 +57,9 @@ _ADVICE: Final = (
 )
 
 
-class RefusedError(Exception):
-    """The server refused a statement and undid its transaction."""
-
-    def __init__(self, sqlstate: str, message: str) -> None:
-        super().__init__(message)
-        self.sqlstate = sqlstate
-
-
-class LostError(Exception):
-    """The connection ended, or the deadline passed, while a statement was under way."""
-
-
 def refused(where: str, error: RefusedError) -> PolarisError:
     """A refusal as one of our errors; nothing was changed."""
-    code, text = error.sqlstate, f"{error} (SQLSTATE {error.sqlstate})"
+    code, text = error.code, f"{error} (SQLSTATE {error.code})"
     if code == "42501":
         return StoreURIError(f"{where}: {text}; grant the user what it needs, or use another user")
     if code in _MISSING:

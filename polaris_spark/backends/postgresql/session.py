@@ -14,7 +14,8 @@ import psycopg
 from psycopg import pq
 from psycopg.pq.abc import PGresult
 
-from polaris_spark.backends.postgresql.failures import UNUSABLE_AFTER, LostError, RefusedError
+from polaris_spark.backends.postgresql.failures import UNUSABLE_AFTER
+from polaris_spark.backends.sessions import LostError, RefusedError
 
 _GRACE_S = 5.0  # beyond statement_timeout, which the server enforces itself
 _GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
@@ -67,7 +68,7 @@ class Session:
             self._pgconn.send_query_prepared(statement.name, parameters, formats, pq.Format.BINARY)
             return self._answer(deadline)
         except RefusedError as error:
-            self.usable = error.sqlstate not in UNUSABLE_AFTER
+            self.usable = error.code not in UNUSABLE_AFTER
             raise
         except (
             BaseException

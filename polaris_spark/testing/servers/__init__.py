@@ -14,6 +14,7 @@ from polaris_spark.testing.servers.base import Server
 SERVERS: Final = {
     "bigtable": "polaris_spark.testing.servers.bigtable:BigtableEmulator",
     "dynamodb": "polaris_spark.testing.servers.dynamodb:DynamoDBLocal",
+    "mariadb": "polaris_spark.testing.servers.mariadb:MariaDB",
     "mongodb": "polaris_spark.testing.servers.mongodb:MongoJavaServer",
     "postgresql": "polaris_spark.testing.servers.postgresql:PostgreSQL",
     "s3": "polaris_spark.testing.servers.versitygw:VersityGateway",

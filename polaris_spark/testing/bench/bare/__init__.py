@@ -15,7 +15,9 @@ REALM: Final = "bare"
 
 MODULES: Final = {
     "dynamodb": "polaris_spark.testing.bench.bare.dynamodb",
+    "mariadb": "polaris_spark.testing.bench.bare.mariadb",
     "mongodb": "polaris_spark.testing.bench.bare.mongodb",
+    "mysql": "polaris_spark.testing.bench.bare.mariadb",
     "postgresql": "polaris_spark.testing.bench.bare.postgresql",
 }
 """Scheme to the module that has `open_bare(uri)`."""

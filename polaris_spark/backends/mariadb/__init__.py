@@ -1,0 +1,234 @@
+"""`mariadb://user@host:3306/database`, `mysql://...`: MariaDB 10.4 and MySQL 8.0, and later, from any machine.
+
+Two tables in a database of the store's own, on InnoDB. Every operation is one round trip at READ COMMITTED; a commit's
+rows and its swap are a transaction in one packet (more, where the server's `max_allowed_packet` is too small). Losing a
+swap costs a second round trip, which reads the row that won.
+
+Durability is the server's: `innodb_flush_log_at_trx_commit=1`, the default, survives the machine; 0 or 2 may forget the
+last second after it was acknowledged. Clients connect to the primary: a server that is read-only is refused, and a
+proxy must not send reads to replicas. On Galera reads and swaps wait for what other nodes committed before
+(`wsrep_sync_wait`).
+
+Nothing waits for ever: `?connect_timeout=` (10 s) for each step of connecting, `?timeout=` (30 s) for a free
+connection, for locks, for each statement (`max_statement_time`, or MySQL's `max_execution_time`, which knows reads
+only), and, five seconds longer, for each answer. `?pool=` (8) bounds the connections of a process. `?ssl_mode=`
+(`disabled`, `preferred`, `required`, `verify-ca`, `verify-identity`), `?ssl_ca=`, `?ssl_cert=`, `?ssl_key=` encrypt;
+`?socket=` names a Unix socket.
+
+The user needs CREATE on the database once, for `setup`, then SELECT, INSERT, UPDATE and DELETE on it.
+
+The driver is PyMySQL: pure Python, so that it installs everywhere. Its own work on a swap is hidden behind the server's
+flush. mysqlclient has no wheels, MariaDB's connector is a release candidate, and MySQL's has another licence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from polaris_spark.backends import Options
+from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
+from polaris_spark.backends.base import (
+    Backend,
+    Conflict,
+    ObjectKey,
+    ObjectRow,
+    ReferenceRow,
+    Split,
+    Swapped,
+    Table,
+)
+from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.mariadb import ranges, statements
+from polaris_spark.backends.mariadb.connections import Connections
+from polaris_spark.backends.mariadb.failures import DUPLICATE, OVERFLOW
+from polaris_spark.backends.mariadb.session import Result, Session, StatementFailedError
+from polaris_spark.backends.mariadb.settings import Settings
+from polaris_spark.config import StoreURI
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_CHUNK_KEYS: Final = 1_000
+
+T = TypeVar("T")
+
+
+def open_backend(uri: StoreURI, options: Options) -> MariaDBBackend:
+    """The store in the database that `uri` names; options as the module says. Connects when it is first used.
+
+    Raises:
+        StoreURIError: the URI names no database, or an option is unknown or its value is.
+    """
+    return MariaDBBackend(Settings.parse(uri, options))
+
+
+class MariaDBBackend(Backend):
+    """Rows in two tables of a database."""
+
+    scope = "cluster"
+    transactional = True
+
+    def __init__(self, settings: Settings) -> None:
+        self._connections = Connections(settings)
+
+    def setup(self) -> None:
+        self._connections.create()
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        found: dict[ObjectKey, bytes] = {}
+        for chunk in _chunks(sorted(set(keys)), _CHUNK_KEYS):
+            for id, part, value in self._read(statements.get(realm, chunk)).rows:
+                found[ObjectKey(id, part)] = value
+        return found
+
+    def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        check_name(realm, "realm")
+        check_rows(realm, rows)
+        if not rows:
+            return
+
+        def put(session: Session) -> None:
+            for statement in statements.put(realm, rows, session.packet_bytes):
+                session.run(statement)
+
+        self._connections.write(put)
+
+    def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
+        for chunk in _chunks(sorted(set(keys)), _CHUNK_KEYS):
+            self._write(statements.remove(realm, chunk))
+
+    def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
+        check_name(name)
+        return self._connections.read(partial(_reference, realm, name))
+
+    def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
+        check_name(realm, "realm")
+        check_reference(realm, name, new)
+
+        def insert(session: Session) -> Swapped | Conflict:
+            try:
+                session.run(statements.insert(realm, name, new))
+            except StatementFailedError as error:
+                if error.code != DUPLICATE:
+                    raise
+                return Conflict(_reference(realm, name, session))
+            return Swapped()
+
+        return self._connections.change(insert)
+
+    def swap_reference(
+        self, realm: str, name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        check_reference(realm, name, new)
+        return self._exchange(realm, name, statements.swap(realm, name, expected_version, new))
+
+    def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
+        check_name(name)
+        return self._exchange(realm, name, statements.delete(realm, name, expected_version))
+
+    def write_and_swap(
+        self, realm: str, rows: Sequence[ObjectRow], name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        check_reference(realm, name, new)
+        check_rows(realm, rows)
+        swap = statements.swap(realm, name, expected_version, new)
+        if not rows:
+            return self._exchange(realm, name, swap)
+
+        def write(session: Session) -> Swapped | Conflict:
+            put = statements.put(realm, rows, session.packet_bytes)
+            whole = [statements.BEGIN, swap, statements.SWAPPED, *put, statements.COMMIT]
+            try:
+                session.commit(statements.packets(whole, session.packet_bytes))
+            except StatementFailedError as error:
+                if error.code != OVERFLOW:
+                    raise
+                return Conflict(_reference(realm, name, session))
+            return Swapped()
+
+        return self._connections.change(write)
+
+    def drop_realm(self, realm: str) -> bool:
+        while self._drop_objects(realm):  # again from the start, for rows that came late
+            pass
+        self._write(statements.drop_references(realm))
+        return True
+
+    def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
+        """Ranges of ids within realms, of about as many rows each by the server's estimates."""
+        names = self._realms(table) if realms is None else sorted(set(realms))
+        if table == "references":
+            return [Split(table, tuple((name,) for name in group)) for group in ranges.grouped(names, n)]
+        per_realm = -(-max(1, n) // max(1, len(names)))
+        parts = [
+            (name, low, high)
+            for name in names
+            for low, high in self._connections.read(partial(ranges.of_realm, realm=name, n=per_realm))
+        ]
+        return [Split(table, tuple(group)) for group in ranges.grouped(parts, n)]
+
+    def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
+        for part in split.detail:
+            if split.table == "objects":
+                yield from self._scan_objects(*part)  # type: ignore[misc]  # (realm, low, high) as made by splits()
+            else:
+                yield from self._scan_references(*part)  # type: ignore[misc]  # (realm,) as made by splits()
+
+    def _exchange(self, realm: str, name: str, statement: str) -> Swapped | Conflict:
+        def attempt(session: Session) -> Swapped | Conflict:
+            if session.run(statement)[0].matched:
+                return Swapped()
+            return Conflict(_reference(realm, name, session))
+
+        return self._connections.change(attempt)
+
+    def _drop_objects(self, realm: str) -> bool:
+        """Delete what a realm holds now, in chunks; whether there was anything."""
+        first, found = 0, False
+        while True:
+            last = self._read(statements.chunk_end(realm, first)).rows[0][0]
+            if last is None:
+                return found
+            self._write(statements.drop_objects(realm, first, last))
+            first, found = last, True
+
+    def _scan_objects(self, realm: str, low: int, high: int) -> Iterator[pa.RecordBatch]:
+        after = ObjectKey(low - 1, 2**31 - 1)
+        while True:
+            page = self._read(statements.object_page(realm, after, high, BATCH_ROWS, BATCH_BYTES)).rows
+            if not page:
+                return
+            yield object_batch([(realm, *row) for row in page])
+            after = ObjectKey(*page[-1][:2])
+
+    def _scan_references(self, realm: str) -> Iterator[pa.RecordBatch]:
+        after = b""
+        while page := self._read(statements.reference_page(realm, after, BATCH_ROWS, BATCH_BYTES)).rows:
+            yield reference_batch([(realm, name.decode(), version, value) for name, version, value in page])
+            after = page[-1][0]
+
+    def _realms(self, table: Table) -> list[str]:
+        names: list[bytes] = []
+        while found := self._read(statements.next_realm(table, names[-1] if names else b"")).rows:
+            names.append(found[0][0])
+        return [name.decode() for name in names]
+
+    def _read(self, statement: str) -> Result:
+        return self._connections.read(lambda session: session.run(statement)[0])
+
+    def _write(self, statement: str) -> Result:
+        return self._connections.write(lambda session: session.run(statement)[0])
+
+
+def _reference(realm: str, name: str, session: Session) -> ReferenceRow | None:
+    rows = session.run(statements.read(realm, name))[0].rows
+    return ReferenceRow(*rows[0]) if rows else None
+
+
+def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [items[i : i + size] for i in range(0, len(items), size)]

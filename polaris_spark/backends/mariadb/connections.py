@@ -1,0 +1,76 @@
+"""The connections of one process to one database of MariaDB or MySQL."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+import pymysql
+
+from polaris_spark.backends.mariadb import failures, tables
+from polaris_spark.backends.mariadb.session import Session
+from polaris_spark.backends.mariadb.settings import Settings
+from polaris_spark.backends.sessions import LostError, RefusedError, Sessions
+from polaris_spark.errors import PolarisError, StateError, TryAgainError
+
+_LEAST_PACKET: Final = 2**20  # a row of the size limit, in hexadecimal, fits
+
+
+class Connections(Sessions[Session]):
+    """Sessions with one database."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings.where, settings.timeout, settings.pool)
+        self._settings = settings
+        self._checked = False
+
+    def create(self) -> None:
+        """Create the database and the tables where they are missing.
+
+        Raises:
+            NewerFormatError: a newer release made them.
+            StoreURIError: they are another program's, or the user may not create them.
+        """
+        self._checked = True  # by what follows
+        try:
+            self._create_tables()
+        except failures.NoDatabaseError:
+            with contextlib.closing(self._connected(None)) as session:
+                try:
+                    tables.create_database(session, self._settings.database)
+                except RefusedError as error:
+                    raise self.refused(error) from error
+            self._create_tables()
+
+    def _create_tables(self) -> None:
+        self.write(lambda session: tables.create(session, self._settings.where))
+
+    def refused(self, error: RefusedError) -> PolarisError:
+        return failures.refused(self._settings.where, error)
+
+    def opened(self) -> Session:
+        session = self._connected(self._settings.database)
+        try:
+            if not self._checked:
+                tables.check(session, self._settings.where)
+                self._checked = True
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _connected(self, database: str | None) -> Session:
+        where = self._settings.where
+        try:
+            session = Session(self._settings, database)
+        except (pymysql.MySQLError, RuntimeError) as error:
+            raise failures.connecting(where, error) from error
+        except LostError as error:
+            raise TryAgainError(f"{where} cannot be reached: {error}; nothing was changed") from error
+        if session.packet_bytes < _LEAST_PACKET:
+            session.close()
+            raise StateError(
+                f"the server of {where} takes packets of {session.packet_bytes} bytes; "
+                f"set its max_allowed_packet to {_LEAST_PACKET} or more (16 MiB is MariaDB's default)"
+            )
+        return session

@@ -1,0 +1,67 @@
+"""Ranges of ids that are read in parallel."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from polaris_spark.backends.mariadb import statements
+from polaris_spark.backends.mariadb.session import Session
+
+T = TypeVar("T")
+
+_LAST: Final = 2**63 - 1
+_FEW: Final = 64  # rows that are not worth another cut
+_LONGEST: Final = 64  # halvings that lead from all ids to one
+
+
+def of_realm(session: Session, realm: str, n: int) -> list[tuple[int, int]]:
+    """Ranges, ends included, that cover every id of a realm, about `n`, of about as many rows each.
+
+    InnoDB keeps no histogram of a key, but says quickly about how many rows a range has, by one dive into the tree for
+    each end. So the range of most rows is halved, at ids that exist, until there are some four pieces for each range.
+    """
+    first, last = session.run(statements.ends(realm))[0].rows[0]
+    if first is None or n <= 1:
+        return [(0, _LAST)]
+    pieces = [(-_estimate(session, realm, first, last), first, last)]
+    for _ in range(4 * n + _LONGEST):
+        weight, low, high = pieces[0]
+        if len(pieces) >= 4 * n or -weight <= _FEW or low >= high:
+            break
+        heapq.heappop(pieces)
+        for start, end in _halves(session, realm, low, high):
+            heapq.heappush(pieces, (-_estimate(session, realm, start, end), start, end))
+    firsts = [0, *_starts(sorted((low, -weight) for weight, low, _ in pieces), n)]
+    lasts = [first - 1 for first in firsts[1:]] + [_LAST]
+    return list(zip(firsts, lasts, strict=True))
+
+
+def grouped(items: Sequence[T], n: int) -> list[Sequence[T]]:
+    """At most `n` runs of items of about equal length."""
+    size = max(1, -(-len(items) // max(1, n)))
+    return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def _halves(session: Session, realm: str, low: int, high: int) -> list[tuple[int, int]]:
+    """A range of ids that exist at both ends, cut in two at the first id beyond its middle; `low` is before `high`."""
+    middle: int = session.run(statements.following(realm, (low + high) // 2 + 1))[0].rows[0][0]
+    return [(low, middle - 1), (middle, high)]
+
+
+def _estimate(session: Session, realm: str, low: int, high: int) -> int:
+    plan = session.run(statements.estimate(realm, low, high))[0]
+    return int(plan.rows[0][plan.columns.index("rows")] or 0)
+
+
+def _starts(pieces: Sequence[tuple[int, int]], n: int) -> list[int]:
+    """Where to cut pieces `(first id, rows)` into at most `n` runs of about as many rows."""
+    each = sum(rows for _, rows in pieces) / n
+    starts: list[int] = []
+    so_far = 0
+    for low, rows in pieces:
+        if so_far >= each * (len(starts) + 1) and len(starts) < n - 1:
+            starts.append(low)
+        so_far += rows
+    return starts

@@ -1,0 +1,176 @@
+"""One connection to MariaDB or MySQL: texts of one or several statements, and a deadline for every answer.
+
+The client flag `FOUND_ROWS` makes an `UPDATE` count the rows that it matched; `MULTI_STATEMENTS` lets several
+statements travel in one packet, of which the server runs none after the first that fails.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from polaris_spark.backends.mariadb.failures import DEADLOCK, ENDING, UNUSABLE_AFTER
+from polaris_spark.backends.mariadb.settings import Settings
+from polaris_spark.backends.sessions import LostError, RefusedError
+
+GRACE_MS = 5_000
+"""How much longer than the server, which ends statements and waits itself, we wait for its answer."""
+
+_CLIENTS_OWN = range(2_000, 3_000)
+
+
+class Result(NamedTuple):
+    """What one statement gave."""
+
+    matched: int
+    """Rows matched, inserted or deleted."""
+    rows: Sequence[tuple[Any, ...]]
+    columns: Sequence[str]
+    """Their names."""
+
+
+class StatementFailedError(RefusedError):
+    """The server refused a statement; those before it in the same packet were run."""
+
+    def __init__(self, code: str, message: str, position: int) -> None:
+        super().__init__(code, message)
+        self.position = position
+        """Which statement of the packet, from 0."""
+
+
+class Session:
+    """One connection, for one thread at a time, in autocommit."""
+
+    def __init__(self, settings: Settings, database: str | None) -> None:
+        """Connect, and set what statements rely on.
+
+        Args:
+            settings: where, and how long to wait.
+            database: the one to use, which must exist; None for none.
+        Raises:
+            pymysql.Error, RuntimeError: as PyMySQL says.
+            RefusedError, LostError: the session's settings were refused, or the connection was lost.
+        """
+        password = "" if settings.password is None else settings.password.reveal()
+        patience = max(0.001, settings.connect_timeout / 1_000)
+        self._connection = pymysql.connections.Connection(
+            **settings.login,
+            password=password.encode(),  # as UTF-8: PyMySQL itself would use Latin-1
+            database=database,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=patience,
+            read_timeout=patience,
+            write_timeout=patience,
+            client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
+            program_name="polaris_spark",
+        )
+        # Nothing public changes these later, and answers may take longer than a connection.
+        self._connection._read_timeout = (settings.timeout + GRACE_MS) / 1_000
+        self._connection._write_timeout = (settings.timeout + GRACE_MS) / 1_000
+        self._cursor = self._connection.cursor()
+        self._readable = select.poll()
+        self._readable.register(self._connection._sock, select.POLLIN)
+        self.usable = True
+        """Whether another statement may be run; false after a loss."""
+        self.of_mariadb = "MariaDB" in self._connection.get_server_info()
+        try:
+            self.packet_bytes = self._begin(settings)
+            """The longest text that the server takes."""
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether nothing came unasked: a server that ends a session says so, or closes it."""
+        return self.usable and bool(self._connection.open) and not self._readable.poll(0)
+
+    def run(self, *statements: str) -> list[Result]:
+        """What each statement gave; all go in one packet, and none is run after one that fails.
+
+        Raises:
+            StatementFailedError: one was undone, and the session goes on; a transaction stays open.
+            LostError: whether they were done is not known.
+        """
+        results: list[Result] = []
+        cursor = self._cursor
+        try:
+            cursor.execute(";".join(statements))
+            results.append(self._result())
+            while cursor.nextset():
+                results.append(self._result())
+        except pymysql.MySQLError as error:
+            raise self._failure(error, len(results)) from error
+        except BaseException:  # an answer may still come, which must not be taken for that of another
+            self.usable = False
+            raise
+        return results
+
+    def commit(self, packets: Sequence[Sequence[str]]) -> None:
+        """Run packets of statements, the first of which begins a transaction, and the last of which commits it.
+
+        Raises:
+            StatementFailedError: nothing was done; the transaction was rolled back.
+            LostError: whether it was committed is not known.
+        """
+        for number, packet in enumerate(packets, 1):
+            try:
+                self.run(*packet)
+            except StatementFailedError as error:
+                if number == len(packets) and error.position == len(packet) - 1 and error.code != DEADLOCK:
+                    self.usable = False
+                    raise LostError(f"the commit failed: {error} (error {error.code})") from error
+                self._roll_back()
+                raise
+
+    def close(self) -> None:
+        """Close the connection, whatever is going on."""
+        self.usable = False
+        if self._connection.open:
+            self._connection.close()
+
+    def _result(self) -> Result:
+        columns = [column[0] for column in self._cursor.description or ()]
+        return Result(self._cursor.rowcount, self._cursor.fetchall(), columns)
+
+    def _roll_back(self) -> None:
+        """End the transaction; if that fails, the server does so when the connection is closed."""
+        try:
+            if self.usable:
+                self.run("ROLLBACK")
+        except (RefusedError, LostError):
+            self.usable = False
+
+    def _failure(self, error: pymysql.MySQLError, position: int) -> StatementFailedError | LostError:
+        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        text = " ".join(str(error.args[1] if len(error.args) > 1 else error).split())
+        if code <= 0 or code in _CLIENTS_OWN or str(code) in ENDING:
+            self.usable = False
+            return LostError(text or "the connection is closed")
+        self.usable = str(code) not in UNUSABLE_AFTER
+        return StatementFailedError(str(code), text, position)
+
+    def _begin(self, settings: Settings) -> int:
+        """Settings of the session; what `my.cnf` says of them must not matter."""
+        seconds = math.ceil(settings.timeout / 1_000)
+        found = self.run(
+            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', completion_type = 'NO_CHAIN', "
+            f"sql_select_limit = DEFAULT, innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}",
+            f"SET SESSION max_statement_time = {settings.timeout / 1_000}, in_predicate_conversion_threshold = 0"
+            if self.of_mariadb
+            else f"SET SESSION max_execution_time = {settings.timeout}",
+            "SHOW VARIABLES WHERE Variable_name IN ('max_allowed_packet', 'read_only', 'wsrep_on')",
+        )[-1]
+        variables = {str(name): str(value) for name, value in found.rows}
+        if variables.get("read_only", "OFF") != "OFF":
+            raise RefusedError("1290", "the server is read-only: a replica, or in a failover")
+        if variables.get("wsrep_on") == "ON":  # Galera: see what other nodes committed before
+            self.run("SET SESSION wsrep_sync_wait = 7")
+        return int(variables["max_allowed_packet"])

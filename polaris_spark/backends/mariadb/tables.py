@@ -1,0 +1,85 @@
+"""The database and the two tables of a store.
+
+- Names are `VARBINARY`, in UTF-8: character sets would fold case and accents, and pad with spaces. A key of 512 + 512
+  bytes fits the 3,072 of InnoDB's pages of 16 KiB (and the 1,536 of 8 KiB).
+- Values are `MEDIUMBLOB`: a row is at most 350 kB, and `BLOB` ends at 64 kB.
+- InnoDB keeps the rows in the order of the primary key `(realm, id, part)`: ids grow with time, so that writes fill
+  pages one after the other, and what was written together is read together.
+- `ROW_FORMAT=DYNAMIC`: a row of up to 8 kB, as nearly all are, lies in its page whole, and a larger value moves out
+  whole, behind a pointer of 20 bytes (`COMPACT` would keep 768 bytes of it in the page). `COMPRESSED` would hold every
+  page twice in memory, and MySQL gives it up.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polaris_spark.backends.mariadb.failures import NO_STORE
+from polaris_spark.backends.mariadb.session import Session
+from polaris_spark.errors import NewerFormatError, StoreURIError
+
+FORMAT: Final = 1
+"""Version of the two tables, in the comment of `objects`."""
+
+_MARK: Final = "polaris_spark store, format "
+_OPTIONS: Final = "ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET binary"
+_REFERENCES: Final = (
+    "CREATE TABLE IF NOT EXISTS `references` (realm VARBINARY(512) NOT NULL, name VARBINARY(512) NOT NULL,"
+    " version VARBINARY(255) NOT NULL, value MEDIUMBLOB NOT NULL, PRIMARY KEY (realm, name))"
+    f" {_OPTIONS} COMMENT='{_MARK}{FORMAT}'"
+)
+_OBJECTS: Final = (
+    "CREATE TABLE IF NOT EXISTS objects (realm VARBINARY(512) NOT NULL, id BIGINT NOT NULL, part INT NOT NULL,"
+    f" value MEDIUMBLOB NOT NULL, PRIMARY KEY (realm, id, part)) {_OPTIONS} COMMENT='{_MARK}{FORMAT}'"
+)
+
+
+def check(session: Session, where: str) -> None:
+    """Refuse a database that holds no store, or one that this release does not know.
+
+    Raises:
+        StoreURIError: it holds nothing, or tables of another program.
+        NewerFormatError: a newer release made it.
+    """
+    if not _found(session, where):
+        raise StoreURIError(f"{where} {NO_STORE}")
+
+
+def create_database(session: Session, name: str) -> None:
+    """Create a database if there is none.
+
+    Raises:
+        RefusedError: the user may not.
+    """
+    session.run(f"CREATE DATABASE IF NOT EXISTS `{name.replace('`', '``')}`")
+
+
+def create(session: Session, where: str) -> None:
+    """Create what is missing; may be raced, as the server creates a table under a lock on its name.
+
+    Raises:
+        StoreURIError, NewerFormatError: as `check`.
+        RefusedError: the user may not.
+    """
+    if not _found(session, where):
+        session.run(_REFERENCES)
+        session.run(_OBJECTS)  # last: once it is there, both are
+
+
+def _found(session: Session, where: str) -> bool:
+    """Whether the two tables are there, and ours."""
+    rows = session.run(
+        "SELECT table_comment FROM information_schema.tables"
+        " WHERE table_schema = DATABASE() AND table_name IN ('objects', 'references')"
+    )[0].rows
+    for (comment,) in rows:
+        mark = comment.decode() if isinstance(comment, bytes) else str(comment)
+        number = mark.removeprefix(_MARK)
+        if number == mark or not number.isdigit():
+            raise StoreURIError(f"{where} holds tables of another program")
+        if int(number) > FORMAT:
+            raise NewerFormatError(
+                f"{where} has tables of format {number}; this release knows format {FORMAT}: "
+                "use the release that made it, or a later one"
+            )
+    return len(rows) == 2
