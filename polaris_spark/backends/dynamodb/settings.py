@@ -95,6 +95,7 @@ class Settings:
             parameter_validation=False,
             retries={"total_max_attempts": 1, "mode": "standard"},
             tcp_keepalive=True,
+            user_agent="polaris_spark",  # in audit logs; the library's own is put together for each request
         )
         secret = None if self.password is None else self.password.reveal()
         try:
