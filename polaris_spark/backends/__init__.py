@@ -26,6 +26,7 @@ GROUP = "polaris_spark.backends"
 BUILT_IN = {
     "az": "polaris_spark.backends.objectstore",
     "bigtable": "polaris_spark.backends.bigtable",
+    "cassandra": "polaris_spark.backends.cassandra",
     "dynamodb": "polaris_spark.backends.dynamodb",
     "gs": "polaris_spark.backends.objectstore",
     "mariadb": "polaris_spark.backends.mariadb",

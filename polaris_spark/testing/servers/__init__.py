@@ -13,6 +13,7 @@ from polaris_spark.testing.servers.base import Server
 
 SERVERS: Final = {
     "bigtable": "polaris_spark.testing.servers.bigtable:BigtableEmulator",
+    "cassandra": "polaris_spark.testing.servers.cassandra:Cassandra",
     "dynamodb": "polaris_spark.testing.servers.dynamodb:DynamoDBLocal",
     "mariadb": "polaris_spark.testing.servers.mariadb:MariaDB",
     "mongodb": "polaris_spark.testing.servers.mongodb:MongoJavaServer",

@@ -1,0 +1,228 @@
+"""`cassandra://user@host:9042,host2/keyspace`: Apache Cassandra 4 and 5, for any number of processes and machines.
+
+Two tables in a keyspace, which `setup` creates where it is missing, with the copies that `?replication=` states: `3`
+in every datacenter, or `dc1:3,dc2:3`. `?datacenter=` says whose nodes are asked (by default that of the hosts).
+
+- **References** change only by lightweight transactions (LWT, Paxos), each in a partition of its own, and are read by
+  Paxos, too, which completes a transaction that was left half done: reads and swaps of a reference are linearizable.
+  A refused swap answers with the row that is there. Nothing conditional is ever sent twice by us or the driver.
+- **Rows** are written and read at a quorum, so that what was acknowledged is found whichever replica is down.
+- `?serial=SERIAL` (the default) has all clients of all datacenters agree, with rows at `QUORUM`;
+  `?serial=LOCAL_SERIAL` only those of one, without asking the others, with rows at `LOCAL_QUORUM`. The store remembers
+  it with its datacenter, and refuses clients that would agree in another way: they would lose each other's swaps.
+- **Deletion** writes tombstones. Rows carry the time of the client that wrote or deleted them, strictly ascending in
+  one process: a row that is written again right after its deletion is there. Between processes whose clocks differ it
+  might stay deleted; ids are never used twice, and nobody writes a deleted row again.
+- **Scans** read token ranges side by side. A realm's rows lie all over the ring, so a scan of one realm has the
+  nodes read everything and send what is asked for. `drop_realm` is not offered: rows are deleted by scan, references by
+  LWT.
+
+Durability is the cluster's `commitlog_sync`. `periodic`, Cassandra's default, acknowledges before the log is on disk:
+a write survives as long as one of the replicas that acknowledged it keeps its power. `group` and `batch` flush first.
+
+Nothing waits for ever: `?connect_timeout=` (10 s) for a connection, `?timeout=` (30 s) for an operation, and
+heartbeats for a silent network. What may be repeated is, within a third of that. `?concurrency=` (128) bounds the
+requests under way. `?tls=verify-ca` or `verify-full`, with `?tls_ca=`, encrypts.
+
+The user needs CREATE on the keyspace once, for `setup` (and on ALL KEYSPACES where it is missing), then SELECT and
+MODIFY on it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from polaris_spark.backends import Options
+from polaris_spark.backends.arrow import BATCH_BYTES, object_batch, reference_batch
+from polaris_spark.backends.base import (
+    Backend,
+    Conflict,
+    ObjectKey,
+    ObjectRow,
+    ReferenceRow,
+    Split,
+    Swapped,
+    Table,
+)
+from polaris_spark.backends.cassandra.requests import Answer, Request, Requests, Row
+from polaris_spark.backends.cassandra.settings import Settings
+from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.config import StoreURI
+from polaris_spark.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_KEYS: Final = 64  # of one request; so many rows of the largest size are 22 MB
+_ROWS: Final = 128
+_BYTES: Final = (
+    512 * 1024
+)  # of one mutation; Cassandra refuses them over half a segment of the commit log, 16 MiB
+_PAGE_ROWS: Final = 100
+_TOKENS: Final = (-(2**63), 2**63 - 1)  # of Murmur3Partitioner, the first of which no key has
+
+T = TypeVar("T", ObjectKey, ObjectRow)
+
+
+def open_backend(uri: StoreURI, options: Options) -> CassandraBackend:
+    """The store in the keyspace that `uri` names; options as the module says. Connects when it is first used.
+
+    Raises:
+        StoreURIError: the URI names no keyspace, or an option is unknown or its value is.
+    """
+    return CassandraBackend(Settings.parse(uri, options))
+
+
+class CassandraBackend(Backend):
+    """Rows in two tables of a keyspace."""
+
+    scope = "cluster"
+
+    def __init__(self, settings: Settings) -> None:
+        self._requests = Requests(settings)
+
+    def setup(self) -> None:
+        self._requests.create()
+
+    def close(self) -> None:
+        self._requests.close()
+
+    def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        check_name(realm, "realm")
+        answers = self._requests.read(_by_keys("get", realm, keys))
+        return {ObjectKey(id, part): value for answer in answers for id, part, value in answer.rows}
+
+    def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        check_name(realm, "realm")
+        check_rows(realm, rows)
+        requests = []
+        for bucket, found in _buckets(rows):
+            for chunk in _sized(found):
+                values = [(realm, bucket, row.id, row.part, row.value) for row in chunk]
+                requests.append(
+                    Request("put", values[0]) if len(values) == 1 else Request("put", several=tuple(values))
+                )
+        self._requests.write(requests)
+
+    def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
+        check_name(realm, "realm")
+        self._requests.write(_by_keys("remove", realm, keys))
+
+    def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
+        check_name(realm, "realm")
+        check_name(name)
+        (answer,) = self._requests.read([Request("read", (realm, name))])
+        return ReferenceRow(*answer.rows[0]) if answer.rows else None
+
+    def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
+        check_name(realm, "realm")
+        check_reference(realm, name, new)
+        return self._changed("insert", realm, name, *new)
+
+    def swap_reference(
+        self, realm: str, name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        check_name(realm, "realm")
+        check_reference(realm, name, new)
+        _check_version(name, expected_version)
+        return self._changed("swap", *new, realm, name, expected_version)
+
+    def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
+        check_name(realm, "realm")
+        check_name(name)
+        _check_version(name, expected_version)
+        return self._changed("delete", realm, name, expected_version)
+
+    def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
+        """Even ranges of tokens: keys are hashed, so each holds about as many rows."""
+        names = None if realms is None else sorted(set(realms))
+        if names == []:
+            return []
+        first, last = _TOKENS
+        n = max(1, n)
+        bounds = [first + (last - first) * i // n for i in range(n + 1)]
+        return [Split(table, (*bounds[i : i + 2], names)) for i in range(n)]
+
+    def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
+        low, high, realms = split.detail
+        batch = object_batch if split.table == "objects" else reference_batch
+        values = (low, high) if realms is None else (low, high, realms)
+        title = split.table if realms is None else f"{split.table}/realms"
+        page: bytes | None = None
+        while True:
+            request = Request(title, values, page=page, page_rows=_PAGE_ROWS)
+            (answer,) = self._requests.read([request])
+            for rows in _batches(answer.rows):
+                yield batch(rows)
+            page = answer.page
+            if page is None:
+                return
+
+    def _changed(self, title: str, *values: object) -> Swapped | Conflict:
+        answer = self._requests.change(Request(title, values))
+        return _outcome(answer)
+
+
+def _outcome(answer: Answer) -> Swapped | Conflict:
+    """What a conditional statement's answer says: `[applied]`, then the row that is there."""
+    found = dict(zip(answer.columns, answer.rows[0], strict=True))
+    if found["[applied]"]:
+        return Swapped()
+    return Conflict(ReferenceRow(found["version"], found["value"]) if found.get("version") else None)
+
+
+def _bucket(id: int) -> int:
+    """What ids of one node, made within the same 4,096 milliseconds, have in common (`polaris_spark.ids`)."""
+    return id >> 34 << 10 | id >> 12 & 1_023
+
+
+def _buckets(found: Iterable[T]) -> Iterator[tuple[int, list[T]]]:
+    buckets: dict[int, list[T]] = defaultdict(list)
+    for each in sorted(found):
+        buckets[_bucket(each.id)].append(each)
+    yield from buckets.items()
+
+
+def _by_keys(title: str, realm: str, keys: Collection[ObjectKey]) -> list[Request]:
+    return [
+        Request(title, (realm, bucket, [tuple(key) for key in found[i : i + _KEYS]]))
+        for bucket, found in _buckets(set(keys))
+        for i in range(0, len(found), _KEYS)
+    ]
+
+
+def _sized(rows: Iterable[ObjectRow]) -> Iterator[list[ObjectRow]]:
+    """Rows in chunks of as many as one mutation should carry."""
+    chunk: list[ObjectRow] = []
+    size = 0
+    for row in rows:
+        if chunk and (len(chunk) >= _ROWS or size + len(row.value) > _BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(row)
+        size += len(row.value)
+    if chunk:
+        yield chunk
+
+
+def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """Rows of a page in chunks that end with the row that reaches `BATCH_BYTES`."""
+    chunk: list[Row] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += len(row[-1])
+        if size >= BATCH_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _check_version(name: str, version: bytes) -> None:
+    if not isinstance(version, bytes) or not version:
+        raise InputError(
+            f"the version expected of reference {name!r} is {version!r}; it is bytes, and not empty"
+        )

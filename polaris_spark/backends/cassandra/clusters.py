@@ -1,0 +1,146 @@
+"""A session with a cluster, as the driver's `Cluster` makes it from our settings."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Any, Final
+
+from cassandra import ConsistencyLevel, DependencyException, ProtocolVersion
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.policies import (
+    ConstantReconnectionPolicy,
+    DCAwareRoundRobinPolicy,
+    FallthroughRetryPolicy,
+    TokenAwarePolicy,
+)
+from cassandra.query import SimpleStatement, tuple_factory
+
+from polaris_spark.backends.cassandra import failures
+from polaris_spark.backends.cassandra.settings import Settings
+from polaris_spark.backends.cassandra.tables import Level
+from polaris_spark.errors import MissingLibraryError, StoreURIError
+
+try:
+    from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+except DependencyException as error:  # raised by the import where the driver has no event loop
+    raise MissingLibraryError(
+        "cassandra-driver is installed without an event loop that works here: install a wheel of it, or libev before "
+        f"building it ({error})"
+    ) from None
+
+_RECONNECT_S: Final = 1.0
+_HEARTBEAT_S: Final = 10
+
+
+class Session:
+    """Connections to a cluster. Thread-safe."""
+
+    def __init__(self, cluster: Any, session: Any, policy: Any) -> None:
+        self._cluster, self._session, self._policy = cluster, session, policy
+
+    @property
+    def datacenter(self) -> str:
+        """The datacenter whose nodes are asked."""
+        return str(self._policy.local_dc)
+
+    @property
+    def nodes(self) -> list[str]:
+        """The datacenter of each node of the cluster."""
+        return [str(host.datacenter) for host in self._cluster.metadata.all_hosts()]
+
+    def agree(self, level: Level) -> None:
+        """Have statements agree with the store's other clients, from now on."""
+        profile = self._cluster.profile_manager.default
+        profile.consistency_level = ConsistencyLevel.name_to_value[level.rows]
+        profile.serial_consistency_level = ConsistencyLevel.name_to_value[level.serial]
+
+    def learn(self, keyspace: str) -> None:
+        """Find out which nodes hold what of a keyspace, so that requests go there."""
+        self._cluster.refresh_keyspace_metadata(keyspace, max_schema_agreement_wait=-1)
+
+    def prepare(self, text: str) -> Any:
+        """A prepared statement; the driver prepares it again where a node has forgotten it."""
+        return self._session.prepare(text)
+
+    def send(self, statement: Any, timeout: float, paging_state: bytes | None) -> Any:
+        """The driver's future of a statement, which gives up after `timeout` seconds."""
+        return self._session.execute_async(statement, timeout=timeout, paging_state=paging_state)
+
+    def ask(self, query: str, arguments: Sequence[object], timeout: float) -> list[tuple[Any, ...]]:
+        """Rows of a statement on the schema.
+
+        All clients of a datacenter send them to the same node, as long as they see the same: two nodes that create a
+        table at once make two of it, which they cannot merge.
+        """
+        near = [host for host in self._cluster.metadata.all_hosts() if host.datacenter == self.datacenter]
+        hosts = sorted((host for host in near if host.is_up is not False), key=str)
+        statement = SimpleStatement(query, consistency_level=ConsistencyLevel.ONE)
+        result = self._session.execute(
+            statement, tuple(arguments) or None, timeout=timeout, host=hosts[0] if hosts else None
+        )
+        return list(result.current_rows)
+
+    def close(self) -> None:
+        """Close all connections, and end the threads."""
+        self._cluster.shutdown()
+
+
+def open_session(settings: Settings) -> Session:
+    """Connect to a cluster.
+
+    Raises:
+        StoreURIError: it refuses the user, or the datacenter is not one of its own.
+        TryAgainError: it cannot be reached.
+    """
+    policy = DCAwareRoundRobinPolicy(settings.datacenter or "")
+    profile = ExecutionProfile(
+        load_balancing_policy=TokenAwarePolicy(policy),
+        retry_policy=FallthroughRetryPolicy(),
+        consistency_level=ConsistencyLevel.QUORUM,
+        request_timeout=settings.timeout / 1_000,
+        row_factory=tuple_factory,
+    )
+    patience = settings.connect_timeout / 1_000
+    cluster = Cluster(
+        contact_points=list(settings.hosts),
+        port=settings.hosts[0][1],
+        # The version that Cassandra 3 to 5 share; told, so that nobody tries others first.
+        protocol_version=ProtocolVersion.V4,
+        auth_provider=_credentials(settings),
+        ssl_context=_tls(settings),
+        # A request must not wait until the one before is acknowledged: 40 ms, with the driver's default.
+        sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        reconnection_policy=ConstantReconnectionPolicy(_RECONNECT_S, None),
+        connect_timeout=patience,
+        control_connection_timeout=patience,
+        idle_heartbeat_interval=_HEARTBEAT_S,
+        idle_heartbeat_timeout=_HEARTBEAT_S,
+        schema_metadata_enabled=False,  # of all keyspaces
+        monitor_reporting_enabled=False,
+    )
+    try:
+        return Session(cluster, cluster.connect(), policy)
+    except Exception as error:
+        cluster.shutdown()
+        raise failures.connecting(settings.where, error) from error
+
+
+def _credentials(settings: Settings) -> Any:
+    if settings.user is None:
+        return None
+    password = "" if settings.password is None else settings.password.reveal()
+    return PlainTextAuthProvider(settings.user, password)
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if settings.tls is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca)
+    except OSError as error:
+        raise StoreURIError(f"{settings.where}: tls_ca={settings.tls_ca!r} cannot be read: {error}") from None
+    context.check_hostname = settings.tls == "verify-full"
+    return context

@@ -1,0 +1,97 @@
+"""What a failure of Cassandra means for what was asked: certainly not done, or not known.
+
+| what came back | what it means | raised |
+| --- | --- | --- |
+| `NoHostAvailable`, sent to nobody | no node is connected: certainly **not** done | `TryAgainError` |
+| `Unavailable` | too few replicas live, found before anything was sent to one | `TryAgainError` |
+| `Unauthorized` | the user may not | `StoreURIError` |
+| `InvalidRequest`, no such keyspace or table | no store there | `StoreURIError` |
+| ... any other | tables that are not ours | `StateError` |
+| `WriteTimeout` of an LWT (`CAS`) | accepted by some replicas; a later round may complete it | unknown |
+| ... `SIMPLE` of an LWT | decided, and not yet everywhere | unknown |
+| `ReadTimeout`, `ReadFailure`, `WriteFailure`, `ServerError`, `Overloaded` | some replicas may have done it | unknown |
+| `OperationTimedOut`, `ConnectionShutdown` | no answer; it may still be under way | unknown |
+
+*Unknown* is `OutcomeUnknownError` for a write, `TryAgainError` for a read. See
+https://cassandra.apache.org/doc/latest/cassandra/architecture/guarantees.html and the native protocol's error codes.
+The driver repeats nothing: its policies would send a statement to the next node after a lost connection, and a
+conditional one that had taken place would then answer that it had not. What may be repeated is repeated by
+`Requests`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cassandra import AuthenticationFailed, InvalidRequest, Unauthorized, Unavailable
+from cassandra.cluster import NoHostAvailable
+
+from polaris_spark.errors import (
+    OutcomeUnknownError,
+    PolarisError,
+    StateError,
+    StoreURIError,
+    TryAgainError,
+)
+
+NO_STORE: Final = "holds no store; a catalog that is opened there with create=true makes one"
+_MISSING: Final = ("unconfigured table", "does not exist", "unconfigured columnfamily")
+
+
+def transient(error: Exception) -> bool:
+    """Whether the same request may succeed later."""
+    return not isinstance(error, (Unauthorized, InvalidRequest, AuthenticationFailed))
+
+
+def explained(where: str, error: Exception, *, writes: bool, sent: bool = True) -> PolarisError:
+    """A failure as one of our errors.
+
+    Args:
+        writes: whether what was asked changes anything.
+        sent: whether it was sent to any node, now or at an attempt before.
+    """
+    if isinstance(error, PolarisError):
+        return error
+    text = described(error)
+    if isinstance(error, Unauthorized):
+        return StoreURIError(f"{where}: {text}; grant the user what it needs, or use another user")
+    if isinstance(error, InvalidRequest):
+        if any(words in text for words in _MISSING):
+            return StoreURIError(f"{where} {NO_STORE} ({text})")
+        return StateError(f"{where} refused: {text}; are its tables those of a store?")
+    if isinstance(error, Unavailable):
+        return TryAgainError(
+            f"{where}: {error.alive_replicas} of the {error.required_replicas} replicas that {text} needs are up; "
+            "nothing was changed"
+        )
+    if not sent:
+        return TryAgainError(f"{where} cannot be reached: {text}; nothing was changed")
+    if writes:
+        return OutcomeUnknownError(f"{where} failed: {text}; what was sent may or may not have been done")
+    return TryAgainError(f"{where} failed: {text}; nothing was changed")
+
+
+def connecting(where: str, error: Exception) -> PolarisError:
+    """Why no session was opened."""
+    causes = list(error.errors.values()) if isinstance(error, NoHostAvailable) and error.errors else [error]
+    for cause in causes:
+        if isinstance(cause, AuthenticationFailed):
+            return StoreURIError(
+                f"{where} refuses the connection: {described(cause)}; check the user and store.password"
+            )
+    return TryAgainError(f"{where} cannot be reached: {described(error)}; nothing was changed")
+
+
+def described(error: Exception) -> str:
+    """What the driver says, on one line."""
+    if isinstance(error, NoHostAvailable) and error.errors:
+        return "; ".join(sorted({described(cause) for cause in error.errors.values()}))
+    if isinstance(error, Unavailable):
+        return f"consistency {_level(error.consistency)}"
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+
+
+def _level(value: int) -> str:
+    from cassandra import ConsistencyLevel
+
+    return str(ConsistencyLevel.value_to_name.get(value, value))

@@ -1,0 +1,257 @@
+"""Requests to a cluster from one process: bounded in number and time, repeated only where that does no harm.
+
+A session is opened by the first request and shared by all threads: one connection to each node of the datacenter, and
+one that follows the cluster's state, whose callbacks run in threads of the driver. They do not exist in a forked
+child, which is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from cassandra import ConsistencyLevel
+from cassandra.cluster import NoHostAvailable
+from cassandra.query import BatchStatement, BatchType
+
+from polaris_spark.backends.cassandra import failures, statements, tables
+from polaris_spark.backends.cassandra.clusters import Session, open_session
+from polaris_spark.backends.cassandra.settings import Settings
+from polaris_spark.errors import PolarisError, StateError, TryAgainError
+
+_PAUSE_S: Final = 0.05
+Row = tuple[Any, ...]
+
+logging.getLogger("cassandra").addHandler(logging.NullHandler())  # what fails is told by errors
+
+
+class Request(NamedTuple):
+    """A statement by its title, and its values; or several, which are one mutation of one partition."""
+
+    title: str
+    values: tuple[object, ...] = ()
+    several: tuple[tuple[object, ...], ...] = ()
+    page: bytes | None = None
+    """Where to go on, as an answer said."""
+    page_rows: int | None = None
+
+
+class Answer(NamedTuple):
+    """Rows, their columns, and where the next page begins."""
+
+    rows: list[Row]
+    columns: tuple[str, ...]
+    page: bytes | None
+
+
+class Requests:
+    """The cluster of a store. Thread-safe."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._free = threading.BoundedSemaphore(settings.concurrency)
+        self._opening = threading.Lock()
+        self._session: Session | None = None
+        self._level: tables.Level | None = None
+        self._prepared: dict[str, Any] = {}
+        self._closed = False
+        self._pid = os.getpid()
+
+    def create(self) -> None:
+        """Create the keyspace and the tables where they are missing.
+
+        Raises:
+            StoreURIError, NewerFormatError, StateError: as `tables.create`.
+            TryAgainError: the cluster cannot be reached.
+        """
+        with self._opening:
+            session = self._connected()
+            ask = self._schema(session)
+            self._use(session, tables.create(ask, self.settings, session.datacenter, session.nodes))
+
+    def read(self, requests: Sequence[Request]) -> list[Answer]:
+        """What each of some requests that change nothing answers; side by side, repeated where they fail.
+
+        Raises:
+            TryAgainError: some failed until the time was over.
+            StoreURIError, StateError: as `failures` says.
+        """
+        return self._repeated(requests, writes=False)
+
+    def write(self, requests: Sequence[Request]) -> None:
+        """Carry out requests that may be repeated without harm; side by side, repeated where they fail.
+
+        Raises:
+            OutcomeUnknownError, TryAgainError, StoreURIError, StateError: as `failures` says.
+        """
+        self._repeated(requests, writes=True)
+
+    def change(self, request: Request) -> Answer:
+        """What a conditional request answers, sent once.
+
+        Raises:
+            OutcomeUnknownError, TryAgainError, StoreURIError, StateError: as `failures` says.
+        """
+        deadline = _Deadline(self.settings.timeout)
+        while True:
+            future = self._sent(request, deadline)
+            try:
+                return _answer(future)
+            except Exception as error:
+                sent = bool(future.attempted_hosts) or not isinstance(error, NoHostAvailable)
+                if sent or deadline.impatient:
+                    raise self._explained(error, writes=True, sent=sent) from error
+            time.sleep(_PAUSE_S)
+
+    def close(self) -> None:
+        """Close all connections. Later calls raise `StateError`."""
+        self._closed = True
+        with self._opening:
+            session, self._session = self._session, None
+            if session is not None and self._pid == os.getpid():
+                session.close()
+
+    def _repeated(self, requests: Sequence[Request], *, writes: bool) -> list[Answer]:
+        deadline = _Deadline(self.settings.timeout)
+        answers: list[Answer | None] = [None] * len(requests)
+        left, sent = list(range(len(requests))), False
+        while True:
+            futures = [self._sent(requests[number], deadline) for number in left]
+            failed, worst = [], None
+            for number, future in zip(left, futures, strict=True):
+                try:
+                    answers[number] = _answer(future)
+                except Exception as error:
+                    sent = sent or bool(future.attempted_hosts)
+                    failed.append(number)
+                    if worst is None or failures.transient(worst):
+                        worst = error
+            if worst is None:
+                return answers  # type: ignore[return-value]  # each has its answer
+            if not failures.transient(worst) or deadline.impatient:
+                raise self._explained(worst, writes=writes, sent=sent) from worst
+            left = failed
+            time.sleep(_PAUSE_S)
+
+    def _sent(self, request: Request, deadline: _Deadline) -> Any:
+        """The future of a request."""
+        session = self._opened()
+        statement = self._statement(session, request)
+        if not self._free.acquire(timeout=max(0.0, deadline.left)):
+            raise TryAgainError(
+                f"{self.settings.where}: {self.settings.concurrency} requests were under way for "
+                f"{self.settings.timeout} ms (option 'concurrency')"
+            )
+        try:
+            future = session.send(statement, max(0.001, deadline.left), request.page)
+        except BaseException:
+            self._free.release()
+            raise
+        future.add_callbacks(self._release, self._release)
+        return future
+
+    def _release(self, _: object) -> None:
+        self._free.release()
+
+    def _statement(self, session: Session, request: Request) -> Any:
+        prepared = self._prepared.get(request.title) or self._prepare(session, request.title)
+        if request.several:
+            batch = BatchStatement(BatchType.UNLOGGED)
+            for values in request.several:
+                batch.add(prepared, values)
+            return batch
+        bound = prepared.bind(request.values)
+        bound.fetch_size = request.page_rows
+        return bound
+
+    def _prepare(self, session: Session, title: str) -> Any:
+        deadline = _Deadline(self.settings.timeout)
+        while True:
+            try:
+                prepared = session.prepare(statements.text(title, self.settings.keyspace))
+                break
+            except Exception as error:
+                if not failures.transient(error) or deadline.impatient:
+                    raise self._explained(error, writes=False, sent=False) from error
+            time.sleep(_PAUSE_S)
+        if title == "read":
+            assert self._level is not None
+            prepared.consistency_level = ConsistencyLevel.name_to_value[self._level.serial]
+        self._prepared[title] = prepared
+        return prepared
+
+    def _opened(self) -> Session:
+        """The session, with the store checked."""
+        if self._session is not None and self._level is not None and self._pid == os.getpid():
+            return self._session
+        self._refuse_if_unusable()
+        with self._opening:
+            session = self._connected()
+            if self._level is None:
+                self._use(session, tables.check(self._schema(session), self.settings, session.datacenter))
+            return session
+
+    def _connected(self) -> Session:
+        self._refuse_if_unusable()
+        if self._session is None:
+            self._session = open_session(self.settings)
+        return self._session
+
+    def _use(self, session: Session, level: tables.Level) -> None:
+        session.learn(self.settings.keyspace)
+        session.agree(level)
+        self._level = level
+
+    def _schema(self, session: Session) -> tables.Ask:
+        def ask(query: str, *arguments: object) -> list[Row]:
+            try:
+                return session.ask(query, arguments, self.settings.timeout / 1_000)
+            except Exception as error:
+                writes = query.startswith("CREATE")
+                raise self._explained(error, writes=writes) from error
+
+        return ask
+
+    def _explained(self, error: Exception, *, writes: bool, sent: bool = True) -> PolarisError:
+        if self._closed:
+            return self._closed_error()
+        return failures.explained(self.settings.where, error, writes=writes, sent=sent)
+
+    def _refuse_if_unusable(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+        if self._pid != os.getpid():
+            raise StateError(
+                f"{self.settings.where} was opened before this process was forked, and its driver's threads do not "
+                "exist here: open the store in this process, or start it with 'spawn'"
+            )
+
+    def _closed_error(self) -> StateError:
+        return StateError(f"the store {self.settings.where} is closed")
+
+
+class _Deadline:
+    """When an operation must have ended."""
+
+    def __init__(self, timeout: int) -> None:
+        self._start = time.monotonic()
+        self._seconds = timeout / 1_000
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self._start + self._seconds - time.monotonic()
+
+    @property
+    def impatient(self) -> bool:
+        """Whether a third of the time has gone, after which nothing is begun again."""
+        return self.left < self._seconds * 2 / 3
+
+
+def _answer(future: Any) -> Answer:
+    result = future.result()
+    return Answer(result.current_rows, tuple(result.column_names or ()), result.paging_state)
