@@ -31,7 +31,7 @@ except DependencyException as error:  # raised by the import where the driver ha
     ) from None
 
 _RECONNECT_S: Final = 1.0
-_HEARTBEAT_S: Final = 10
+_HEARTBEAT_S: Final = 10.0
 
 
 class Session:
@@ -102,7 +102,7 @@ def open_session(settings: Settings) -> Session:
         request_timeout=settings.timeout / 1_000,
         row_factory=tuple_factory,
     )
-    patience = settings.connect_timeout / 1_000
+    patience, silence = settings.connect_timeout / 1_000, min(_HEARTBEAT_S, settings.timeout / 1_000)
     cluster = Cluster(
         contact_points=list(settings.hosts),
         port=settings.hosts[0][1],
@@ -116,8 +116,8 @@ def open_session(settings: Settings) -> Session:
         reconnection_policy=ConstantReconnectionPolicy(_RECONNECT_S, None),
         connect_timeout=patience,
         control_connection_timeout=patience,
-        idle_heartbeat_interval=_HEARTBEAT_S,
-        idle_heartbeat_timeout=_HEARTBEAT_S,
+        idle_heartbeat_interval=silence,
+        idle_heartbeat_timeout=silence,
         schema_metadata_enabled=False,  # of all keyspaces
         monitor_reporting_enabled=False,
     )

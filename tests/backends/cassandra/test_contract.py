@@ -1,14 +1,15 @@
-"""Cassandra against the storage contract."""
+"""The storage contract on a real server."""
 
 from __future__ import annotations
 
 import pytest
 
-from polaris_spark.testing.conformance import BackendConformance
-from tests.servers import StoreOn
+from polaris_spark.testing.conformance import ServerConformance
+from polaris_spark.testing.servers.base import Server
+from tests.servers import ServerOf
 
 
-class TestCassandra(BackendConformance):
+class TestCassandra(ServerConformance):
     @pytest.fixture
-    def uri(self, store_on: StoreOn) -> str:
-        return store_on("cassandra")
+    def server(self, server_of: ServerOf) -> Server:
+        return server_of("cassandra")
