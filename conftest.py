@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["tests.servers"]
 
+ASKED_FOR = ("long", "databases", "programs", "suites")
+"""Markers of tests that run only if `-m` names them; of several markers of a test, the first one counts."""
+
 _numbers = count(1)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what takes minutes, unless it is asked for."""
+    for item in items:
+        marker = next((name for name in ASKED_FOR if item.get_closest_marker(name)), None)
+        if marker is not None and marker not in config.option.markexpr:
+            item.add_marker(pytest.mark.skip(reason=f"takes minutes: `pytest -m {marker}` runs it"))
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,15 @@ POLARIS_SPARK_REQUIRE_SERVERS is set, as in continuous integration.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TypeVar, cast
 
 import pytest
+from _pytest.mark import ParameterSet
 
+from polaris_spark.backends import BUILT_IN
 from polaris_spark.errors import StateError
 from polaris_spark.testing.servers import SERVERS, server_class
 from polaris_spark.testing.servers.base import Server
@@ -22,11 +24,16 @@ from polaris_spark.testing.servers.versitygw import VersityGateway
 
 S = TypeVar("S", bound=Server)
 
-EMBEDDED = ["memory", "rocksdb", "sqlite"]
+EMBEDDED = [scheme for scheme in ("memory", "sqlite", "rocksdb", "file") if scheme in BUILT_IN]
 """Schemes of the stores that need no server."""
 NETWORKED = list(SERVERS)
 """Schemes of the stores on servers."""
 DATABASES = [*EMBEDDED, *NETWORKED]
+"""Every database that there is a backend for, by its scheme."""
+SHARED = [scheme for scheme in DATABASES if scheme not in ("memory", "rocksdb")]
+"""Those that several processes can write to at the same time."""
+ORDINARY = ("memory", "sqlite", "postgresql", "s3")
+"""The databases of an ordinary run; tests on the others have the marker `databases`."""
 
 ServerOf = Callable[[str], Server]
 StoreOn = Callable[[str], str]
@@ -39,6 +46,13 @@ def unavailable(problem: str) -> None:
     if os.environ.get("POLARIS_SPARK_REQUIRE_SERVERS"):
         pytest.fail(problem)
     pytest.skip(problem)
+
+
+def databases(among: Sequence[str] = DATABASES, ordinary: Sequence[str] = ORDINARY) -> list[ParameterSet]:
+    """Parameters for tests on several databases: those that are not in `ordinary` run when asked for."""
+    return [
+        pytest.param(scheme, marks=() if scheme in ordinary else pytest.mark.databases) for scheme in among
+    ]
 
 
 def start(kind: type[S]) -> S:

@@ -40,9 +40,13 @@ def run(*arguments: str, **environment: str) -> Answer:
     return Answer(result.exit_code, result.stdout, result.stderr)
 
 
-def make_catalog(directory: Path, **properties: Any) -> str:
-    """A store whose catalog has nested namespaces, a renamed table, a view and a dropped table; its URI."""
-    store = f"sqlite://{directory / 'catalog.db'}"
+def make_catalog(directory: Path, store: str | None = None, **properties: Any) -> str:
+    """A store whose catalog has nested namespaces, a renamed table, a view and a dropped table; its URI.
+
+    Args:
+        store: the store's URI; an SQLite file in `directory` unless given.
+    """
+    store = store or f"sqlite://{directory / 'catalog.db'}"
     with polaris_spark.connect(
         store=store, warehouse=str(directory / "warehouse"), principal="ada", **properties
     ) as catalog:

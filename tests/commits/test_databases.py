@@ -14,12 +14,12 @@ from polaris_spark.clock import SystemClock
 from polaris_spark.errors import TryAgainError
 from polaris_spark.testing.processes import in_threads
 from polaris_spark.testing.servers.postgresql import PostgreSQL
-from tests.servers import StoreOn
+from tests.servers import StoreOn, databases
 
 from .support import Add, committer, number
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=databases(ordinary=("sqlite", "postgresql")))
 def uri(request: pytest.FixtureRequest, store_on: StoreOn) -> str:
     return store_on(request.param)
 

@@ -1,4 +1,4 @@
-"""Workers that are gone after each test, and long runs for those who ask for them."""
+"""Workers that are gone after each test."""
 
 from __future__ import annotations
 
@@ -9,13 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.faults.workers import Workers
-
-
-@pytest.fixture(autouse=True)
-def _long_runs_are_asked_for(request: pytest.FixtureRequest) -> None:
-    marked = request.node.get_closest_marker("long") is not None
-    if marked and "long" not in request.config.option.markexpr:
-        pytest.skip("many rounds of kills and faults take minutes: `pytest -m long` runs them")
 
 
 @pytest.fixture

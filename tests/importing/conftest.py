@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.rest.conftest import catalog, opened, store, warehouse
+from tests.rest.conftest import catalog, opened, shared_store, store, warehouse
 
-__all__ = ["catalog", "opened", "root", "store", "warehouse"]
+__all__ = ["catalog", "opened", "root", "shared_store", "store", "warehouse"]
 
 
 @pytest.fixture

@@ -153,9 +153,7 @@ def test_bounds_hold_whatever_is_dropped_and_created(
 
 @pytest.mark.long
 @pytest.mark.parametrize("order", ["random", "namespaces"])
-def test_100_000_tables_go_and_their_shards_with_them(order: str, request: pytest.FixtureRequest) -> None:
-    if "long" not in request.config.option.markexpr:
-        pytest.skip("100,000 tables take half a minute: `pytest -m long` drops them")
+def test_100_000_tables_go_and_their_shards_with_them(order: str) -> None:
     shelf, total, sizes = Shelf(), 100_000, IndexSettings()
     root = grown(shelf, total, sizes)
     gone = [key_of(n, total) for n in dropped(total, 1.0, order)]

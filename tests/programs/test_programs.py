@@ -36,12 +36,6 @@ QUESTIONS = {
 STATEMENTS = [*WORK, *QUESTIONS]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _asked_for(request: pytest.FixtureRequest) -> None:
-    if "programs" not in request.config.option.markexpr:
-        pytest.skip("servers and programs of their own take a while to start: `pytest -m programs` runs them")
-
-
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Place]:
     """An empty place; afterwards nobody holds a lease of its store."""

@@ -10,14 +10,20 @@ from typing import Any
 import pytest
 
 from tests.rest.client import Client, connect
-from tests.servers import StoreOn
+from tests.servers import SHARED, StoreOn, databases
 
 Open = Callable[..., Client]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql", "s3"])
+@pytest.fixture(params=databases())
 def store(request: pytest.FixtureRequest, store_on: StoreOn) -> str:
     """The URI of a store that does not exist yet."""
+    return store_on(request.param)
+
+
+@pytest.fixture(params=databases(SHARED, ordinary=("sqlite", "postgresql")))
+def shared_store(request: pytest.FixtureRequest, store_on: StoreOn) -> str:
+    """The URI of a store that does not exist yet and that several processes can open."""
     return store_on(request.param)
 
 

@@ -93,15 +93,14 @@ def _send(store: str, requests: list) -> list:
         client.session.close()
 
 
-def test_another_process_gives_the_same_answer(opened: Open, warehouse: Path, tmp_path: Path) -> None:
-    store = f"sqlite://{tmp_path}/store.db"
-    catalog = opened(store, warehouse)
+def test_another_process_gives_the_same_answer(opened: Open, warehouse: Path, shared_store: str) -> None:
+    catalog = opened(shared_store, warehouse)
     catalog.namespace("db")
     request, key = ("POST", tables("db"), table_request("t")), new_key()
     answer = catalog.send(*request, key=key)
     catalog.set("t", moved="on")
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        (again,) = pool.apply(_send, (store, [(request, key)]))
+        (again,) = pool.apply(_send, (shared_store, [(request, key)]))
     assert again == tuple(answer)
     assert catalog.load()["metadata"]["properties"]["moved"] == "on"
 

@@ -135,13 +135,17 @@ def write_in_a_process(store: str, warehouse: str, base: Json, first: int) -> No
     client.session.close()
 
 
-def test_writers_of_several_processes_see_no_conflict(opened: Open, tmp_path: Path, warehouse: Path) -> None:
-    store = f"sqlite://{tmp_path / 'store.db'}"
-    client = opened(store, warehouse)
+def test_writers_of_several_processes_see_no_conflict(
+    opened: Open, shared_store: str, warehouse: Path
+) -> None:
+    client = opened(shared_store, warehouse)
     client.namespace("db")
     base = appendable(client)
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
-        runs = [processes.submit(write_in_a_process, store, str(warehouse), base, n) for n in (10**6, 10**7)]
+        runs = [
+            processes.submit(write_in_a_process, shared_store, str(warehouse), base, n)
+            for n in (10**6, 10**7)
+        ]
         for run in runs:
             run.result(120)
     metadata = load(client)

@@ -53,12 +53,12 @@ def in_processes(work: Callable[..., Any], arguments: list[tuple]) -> list:
 # Creation
 
 
-def test_a_catalog_opened_again_is_the_same(opened: Open, sqlite: str, warehouse: Path) -> None:
-    first = opened(sqlite, warehouse)
+def test_a_catalog_opened_again_is_the_same(opened: Open, shared_store: str, warehouse: Path) -> None:
+    first = opened(shared_store, warehouse)
     first.namespace("db")
     created = first.create()
     first.session.close()
-    again = opened(sqlite, None, create=False)
+    again = opened(shared_store, None, create=False)
     assert again.load() == created
     assert again.create("u")["metadata"]["location"].startswith(f"file://{warehouse}/")
 
@@ -355,12 +355,12 @@ def _open_and_work(store: str, warehouse: str, number: int, n: int) -> tuple[int
 
 
 def test_processes_that_create_and_change_one_catalog_lose_nothing(
-    opened: Open, sqlite: str, warehouse: Path
+    opened: Open, shared_store: str, warehouse: Path
 ) -> None:
     n = 25
-    results = in_processes(_open_and_work, [(sqlite, str(warehouse), number, n) for number in range(3)])
+    results = in_processes(_open_and_work, [(shared_store, str(warehouse), number, n) for number in range(3)])
     assert len({entity for entity, _ in results}) == 1
-    catalog = opened(sqlite, None, create=False)
+    catalog = opened(shared_store, None, create=False)
     metadata = catalog.load()["metadata"]
     assert sum(name.startswith("p") for name in metadata["properties"]) == 3 * n
     assert len(catalog.ok("GET", "v1/namespaces", query={"parent": "db"})["namespaces"]) == 3 * n
@@ -376,12 +376,14 @@ def _change(store: str) -> str:
         client.session.close()
 
 
-def test_a_change_by_another_process_is_seen_at_once(opened: Open, sqlite: str, warehouse: Path) -> None:
-    catalog = opened(sqlite, warehouse)
+def test_a_change_by_another_process_is_seen_at_once(
+    opened: Open, shared_store: str, warehouse: Path
+) -> None:
+    catalog = opened(shared_store, warehouse)
     catalog.namespace("db")
     catalog.create()
     tag = catalog.send("GET", table("t")).headers["ETag"]
-    (location,) = in_processes(_change, [(sqlite,)])
+    (location,) = in_processes(_change, [(shared_store,)])
     answer = catalog.send("GET", table("t"), headers={"If-None-Match": tag})
     assert answer.status == 200
     assert answer.body["metadata-location"] == location

@@ -24,9 +24,7 @@ def test_what_clients_were_told_is_what_took_effect() -> None:
 
 
 @pytest.mark.long
-def test_ten_thousand_seeds_are_clean(request: pytest.FixtureRequest) -> None:
-    if "long" not in request.config.option.markexpr:
-        pytest.skip("10,000 seeds take some minutes: `pytest -m long` runs them")
+def test_ten_thousand_seeds_are_clean() -> None:
     failed = {
         verdict.plan.seed: verdict.violations[0]
         for verdict in verdicts(range(10_000), os.cpu_count() or 1)

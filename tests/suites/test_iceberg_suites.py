@@ -43,12 +43,8 @@ class Outcome(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """What Surefire reports of each suite."""
-    if "suites" not in request.config.option.markexpr:
-        pytest.skip(
-            "Iceberg's suites take two minutes and have Maven load what they need: `pytest -m suites` runs them"
-        )
     copy = tmp_path_factory.mktemp("suites") / "jvm-shim"
     shutil.copytree(SHIM, copy, ignore=shutil.ignore_patterns("target"))
     command = ["mvn", "-q", "-B", "-Psuites", "test", f"-Dpolaris.python={sys.executable}"]

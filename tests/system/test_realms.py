@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 from itertools import count
-from pathlib import Path
 
 import pytest
 
@@ -25,6 +24,7 @@ from polaris_spark.system.stores import (
 )
 from polaris_spark.testing.processes import in_threads
 from polaris_spark.testing.stores import HOSTILE_NAMES
+from tests.servers import SHARED, StoreOn, databases
 
 _numbers = count()
 S = RealmState
@@ -148,8 +148,11 @@ def _create(uri: str) -> str:
     return record.instance
 
 
-def test_processes_that_create_the_same_store_and_realm_get_the_same_one(tmp_path: Path) -> None:
-    uri = f"sqlite://{tmp_path}/store.db"
+@pytest.mark.parametrize("database", databases(SHARED, ordinary=("sqlite",)))
+def test_processes_that_create_the_same_store_and_realm_get_the_same_one(
+    store_on: StoreOn, database: str
+) -> None:
+    uri = store_on(database)
     with multiprocessing.get_context("spawn").Pool(4) as pool:
         instances = pool.map(_create, [uri] * 8, chunksize=1)
     assert len(set(instances)) == 1

@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from polaris_spark.errors import AlreadyExistsError, NotFoundError, ReferenceGon
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.registry import References
 from tests.commits.support import Add, number, references
+from tests.servers import StoreOn, databases
 
 ME = Operation(b"", "me")
 NAME = "cat/1/heads/main"
@@ -45,12 +46,12 @@ class Two(NamedTuple):
         return [name for name in names if self.backend.read_reference("r", name) is not None]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def two(request: pytest.FixtureRequest, tmp_path: Path) -> Two:
+@pytest.fixture(params=databases(ordinary=("memory", "sqlite")))
+def two(request: pytest.FixtureRequest, store_on: StoreOn) -> Iterator[Two]:
     """A store, and two processes that use it."""
-    uri = f"memory:{uuid.uuid4()}" if request.param == "memory" else f"sqlite://{tmp_path / 'store.db'}"
-    backend = open_backend(uri)
-    return Two(backend, references(backend, clock=SystemClock()), references(backend, clock=SystemClock()))
+    backend = open_backend(store_on(request.param))
+    yield Two(backend, references(backend, clock=SystemClock()), references(backend, clock=SystemClock()))
+    backend.close()
 
 
 class Died(BaseException):

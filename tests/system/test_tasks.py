@@ -19,6 +19,7 @@ from polaris_spark.system.leases import BEHIND_MS
 from polaris_spark.system.stores import open_store
 from polaris_spark.system.tasks import TASK_MS, HeldTask, Tasks
 from polaris_spark.testing.processes import in_threads
+from tests.servers import SHARED, StoreOn, databases
 
 _numbers = count()
 
@@ -209,8 +210,9 @@ held.release("ended")
 """
 
 
-def test_processes_exclude_each_other(tmp_path: Path) -> None:
-    uri = f"sqlite://{tmp_path / 'store.db'}"
+@pytest.mark.parametrize("database", databases(SHARED, ordinary=("sqlite",)))
+def test_processes_exclude_each_other(store_on: StoreOn, database: str) -> None:
+    uri = store_on(database)
     backend = open_backend(uri)
     open_store(backend, SystemClock())
     tasks = Tasks(backend, SystemClock())

@@ -80,9 +80,7 @@ def test_none_of_our_writers_fails(quick):
 
 
 @pytest.mark.programs
-def test_parts_that_need_a_jvm_find_figures_and_name_what_they_leave_out(request, tmp_path):
-    if "programs" not in request.config.option.markexpr:
-        pytest.skip("takes minutes; ask for it by -m programs")
+def test_parts_that_need_a_jvm_find_figures_and_name_what_they_leave_out(tmp_path):
     parts = ("bridge", "jdbc", "imports", "peers")
     written = found(tmp_path, *parts)
     assert all(written["parts"][part] for part in parts if part != "peers")

@@ -30,8 +30,15 @@ Row = dict[str, Any]
 class Catalog:
     """A catalog of a temporary store, spoken to through the protocol."""
 
-    def __init__(self, path: Path, *, clock: Clock | None = None, **properties: Any) -> None:
-        self.store = f"sqlite://{path}?synchronous=off"
+    def __init__(
+        self, path: Path, *, store: str | None = None, clock: Clock | None = None, **properties: Any
+    ) -> None:
+        """
+        Args:
+            path: where files go.
+            store: the store's URI; an SQLite file at `path` unless given.
+        """
+        self.store = store or f"sqlite://{path}?synchronous=off"
         self.session = polaris_spark.connect(
             store=self.store,
             warehouse=str(path.with_suffix(".files")),
