@@ -16,6 +16,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from polaris_spark.backends import BUILT_IN
+from polaris_spark.config import StoreURI
 from polaris_spark.errors import StateError
 from polaris_spark.testing.servers import SERVERS, server_class
 from polaris_spark.testing.servers.base import Server
@@ -62,6 +63,13 @@ def start(kind: type[S]) -> S:
     except StateError as error:
         unavailable(f"this test needs {kind.name}: {error}")
         raise
+
+
+def configured(uri: str) -> dict[str, str]:
+    """The properties that name a store where a URI may hold no password, as in Spark's configuration."""
+    parsed = StoreURI.parse(uri)
+    secret = {} if parsed.password is None else {"store.password": parsed.password.reveal()}
+    return {"store": str(parsed), **secret}
 
 
 @pytest.fixture(scope="session")

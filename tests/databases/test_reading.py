@@ -12,6 +12,7 @@ from polaris_spark.spark.views import VIEWS
 from polaris_spark.store.cache import process_cache
 from polaris_spark.testing.processes import rows as scanned
 from tests.cli.catalogs import COMMITS, make_catalog, run
+from tests.servers import configured
 from tests.views.catalogs import Catalog, rows
 
 NAMED = ("namespaces", "tables", "views", "snapshots", "schemas", "refs")
@@ -44,7 +45,7 @@ def test_every_view_reads_every_row_once(shop: Catalog) -> None:
     for view, table in (("objects", "objects"), ("references", "references")):
         stored = scanned(backend, backend.splits(table, [instance], 1))  # type: ignore[arg-type]  # they are tables
         parts = [key for key in stored if view == "references" or key[2] == 0]
-        assert len(rows(view, store=shop.store, realm="default", splits="5")) == len(parts) > 2
+        assert len(rows(view, **configured(shop.store), realm="default", splits="5")) == len(parts) > 2
     shop.session.close()
 
 

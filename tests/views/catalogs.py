@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter
 import polaris_spark
 from polaris_spark.clock import Clock
 from polaris_spark.spark.datasource import PolarisObjects
+from tests.servers import configured
 
 SCHEMA = {
     "type": "struct",
@@ -106,7 +107,8 @@ class Catalog:
 
     def read(self, view: str, *filters: Filter, **options: str) -> list[Row]:
         """The rows of a view of this catalog."""
-        return rows(view, *filters, store=self.store, catalog=self.session.catalog.name, **options)
+        named = {"catalog": self.session.catalog.name, **options}
+        return rows(view, *filters, **configured(self.store), **named)
 
     def head(self) -> int:
         """The id of the newest commit."""
