@@ -124,7 +124,12 @@ def open_session(settings: Settings) -> Session:
     try:
         return Session(cluster, cluster.connect(), policy)
     except Exception as error:
+        known = sorted({str(host.datacenter) for host in cluster.metadata.all_hosts()} - {"None"})
         cluster.shutdown()
+        if known and settings.datacenter not in (None, *known):
+            raise StoreURIError(
+                f"{settings.where}: the cluster has no datacenter {settings.datacenter!r}; it has {', '.join(known)}"
+            ) from None
         raise failures.connecting(settings.where, error) from error
 
 

@@ -73,22 +73,27 @@ def explained(where: str, error: Exception, *, writes: bool, sent: bool = True) 
 
 def connecting(where: str, error: Exception) -> PolarisError:
     """Why no session was opened."""
-    causes = list(error.errors.values()) if isinstance(error, NoHostAvailable) and error.errors else [error]
-    for cause in causes:
-        if isinstance(cause, AuthenticationFailed):
-            return StoreURIError(
-                f"{where} refuses the connection: {described(cause)}; check the user and store.password"
-            )
-    return TryAgainError(f"{where} cannot be reached: {described(error)}; nothing was changed")
+    text = described(error)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return StoreURIError(f"{where} shows a certificate that is not trusted: {text}; check tls and tls_ca")
+    if any(isinstance(cause, AuthenticationFailed) for cause in _causes(error)):
+        return StoreURIError(f"{where} refuses the connection: {text}; check the user and store.password")
+    return TryAgainError(f"{where} cannot be reached: {text}; nothing was changed")
 
 
 def described(error: Exception) -> str:
     """What the driver says, on one line."""
-    if isinstance(error, NoHostAvailable) and error.errors:
-        return "; ".join(sorted({described(cause) for cause in error.errors.values()}))
+    if causes := _causes(error):
+        return "; ".join(sorted({described(cause) for cause in causes}))
     if isinstance(error, Unavailable):
         return f"consistency {_level(error.consistency)}"
     return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+
+
+def _causes(error: Exception) -> list[Exception]:
+    """Why each of the nodes was not available."""
+    errors = error.errors if isinstance(error, NoHostAvailable) else None
+    return list(errors.values()) if isinstance(errors, dict) else []
 
 
 def _level(value: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Final
 
 from polaris_spark.errors import StateError
 from polaris_spark.testing.servers.base import ProcessServer, answers, free_port
-from polaris_spark.testing.servers.installing import maven_jars
+from polaris_spark.testing.servers.installing import maven_jars, run
 
 VERSION: Final = "5.0.9"
+_KEYS_PASSWORD: Final = "changeit"  # as safe as the file that it stands in
 _POM: Final = f"""
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -40,6 +42,8 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
     "endpoint_snitch": "SimpleSnitch",
     "dynamic_snitch": "false",
+    "authenticator": "PasswordAuthenticator",
+    "authorizer": "CassandraAuthorizer",
     "paxos_variant": "v2",
     "paxos_state_purging": "repaired",
     "commitlog_sync": "group",
@@ -81,9 +85,11 @@ _EXPORTS: Final = (
 
 
 class Cassandra(ProcessServer):
-    """A node that flushes before it acknowledges. Each store is a keyspace with one replica."""
+    """A node that flushes before it acknowledges, with passwords, and with TLS for those who want it. Each store is a
+    keyspace with one replica."""
 
     name = "Apache Cassandra"
+    durability = "commitlog_sync: group (1 ms)"
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         """
@@ -100,6 +106,9 @@ class Cassandra(ProcessServer):
         if java is None:
             raise StateError(f"{self.name} needs Java 17: install 'java'")
         self._java = java
+        self.user, self.password = "polaris", secrets.token_hex(16)
+        self._guest, self._user_made = "", False
+        self._certify()
         self._jars = maven_jars(f"cassandra-{VERSION}", _POM) / "lib"
         self._storage_port = free_port()
         (self.directory / "logback.xml").write_text(_LOGBACK)
@@ -109,6 +118,8 @@ class Cassandra(ProcessServer):
                 f"{kind}_directory": f"{self.directory}/{kind}"
                 for kind in ("commitlog", "saved_caches", "hints", "cdc_raw")
             },
+            "client_encryption_options": f'{{enabled: true, optional: true, keystore: "{self.directory}/keys", '
+            f"keystore_password: {_KEYS_PASSWORD}}}",
             "storage_port": str(self._storage_port),
             "native_transport_port": str(self.port),
             "seed_provider": "[{class_name: org.apache.cassandra.locator.SimpleSeedProvider, parameters: "
@@ -127,6 +138,7 @@ class Cassandra(ProcessServer):
             "cassandra.ring_delay_ms": "0",
             "cassandra.superuser_setup_delay_ms": "0",
             "cassandra.initial_token": "0",
+            "cassandra.auth_bcrypt_gensalt_log2_rounds": "4",
             "logback.configurationFile": f"{self.directory}/logback.xml",
             "java.io.tmpdir": str(self.directory),
             "java.net.preferIPv4Stack": "true",
@@ -148,8 +160,70 @@ class Cassandra(ProcessServer):
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def ready(self) -> bool:
-        return answers(self.port)
+        return answers(self.port) and (self._user_made or self._make_user())
 
     def uri(self, store: str, *, port: int | None = None) -> str:
-        """URI of a keyspace with one replica."""
-        return f"cassandra://127.0.0.1:{port or self.port}/{store}?replication=1"
+        """URI of a keyspace with one replica, with the name and password of a superuser."""
+        return self._uri(self.user, self.password, store, port)
+
+    def wrong_credentials(self, store: str) -> str:
+        return self._uri(self.user, "wrong battery", store)
+
+    def unprivileged(self, store: str) -> str:
+        if not self._guest:
+            self._guest = secrets.token_hex(16)
+            self.run(f"CREATE ROLE guest WITH LOGIN = true AND PASSWORD = '{self._guest}'")
+        return self._uri("guest", self._guest, store)
+
+    @property
+    def certificate(self) -> Path:
+        """File of the certificate that its clients should trust."""
+        return self.directory / "certificate.pem"
+
+    def run(self, statement: str) -> list[tuple[object, ...]]:
+        """Rows of a statement of its superuser."""
+        return self._run(statement, self.user, self.password)
+
+    def _uri(self, user: str, password: str, store: str, port: int | None = None) -> str:
+        return f"cassandra://{user}:{password.replace(' ', '%20')}@127.0.0.1:{port or self.port}/{store}?replication=1"
+
+    def _make_user(self) -> bool:
+        """Create the superuser by the one that every node begins with, as soon as that one is there."""
+        try:
+            self._run(
+                f"CREATE ROLE {self.user} WITH SUPERUSER = true AND LOGIN = true AND PASSWORD = '{self.password}'",
+                "cassandra",
+                "cassandra",
+            )
+        except OSError:
+            return False
+        self._user_made = True
+        return True
+
+    def _run(self, statement: str, user: str, password: str) -> list[tuple[object, ...]]:
+        from cassandra import DriverException, RequestExecutionException
+        from cassandra.auth import PlainTextAuthProvider
+        from cassandra.cluster import Cluster, NoHostAvailable
+        from cassandra.query import tuple_factory
+
+        cluster = Cluster(
+            ["127.0.0.1"], self.port, auth_provider=PlainTextAuthProvider(user, password), protocol_version=4
+        )
+        try:
+            session = cluster.connect()
+            session.row_factory = tuple_factory
+            return list(session.execute(statement).current_rows)
+        except (NoHostAvailable, DriverException, RequestExecutionException) as error:
+            raise OSError(f"{self.name}: {error}") from None
+        finally:
+            cluster.shutdown()
+
+    def _certify(self) -> None:
+        """A key for the server, and its own signature under it."""
+        keytool = shutil.which("keytool") or str(Path(self._java).resolve().parent / "keytool")
+        of_keys = [
+            *("-alias", "server", "-keystore", "keys", "-storetype", "PKCS12", "-storepass", _KEYS_PASSWORD)
+        ]
+        name = ["-dname", "CN=localhost", "-ext", "san=ip:127.0.0.1", "-validity", "3650"]
+        run([keytool, "-genkeypair", "-keyalg", "EC", *of_keys, *name], self.directory)
+        run([keytool, "-exportcert", "-rfc", "-file", self.certificate.name, *of_keys], self.directory)
