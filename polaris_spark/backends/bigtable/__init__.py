@@ -25,7 +25,7 @@ to 32 operations at the same time.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.base import (
@@ -44,6 +44,7 @@ from polaris_spark.backends.bigtable.messages import (
     DELETE_ROW,
     VALUE,
     VERSION,
+    Part,
     Table,
     set_cells,
 )
@@ -142,7 +143,7 @@ class BigtableBackend(Backend):
         return tables.drop(self._settings, prefix)
 
     def _change(
-        self, realm: str, name: str, expected: bytes, mutations: Sequence[Any], doing: str
+        self, realm: str, name: str, expected: bytes, mutations: Sequence[Part], doing: str
     ) -> Swapped | Conflict:
         key = keys.reference_key(realm, name)
         if not expected:  # no row has it, and a range to an empty value would have no end
@@ -152,5 +153,5 @@ class BigtableBackend(Backend):
         return Swapped() if done else Conflict()
 
 
-def _cells(row: ReferenceRow) -> list[Any]:
+def _cells(row: ReferenceRow) -> list[Part]:
     return set_cells({VERSION: row.version, VALUE: row.value})

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from polaris_spark.backends.bigtable.calls import Calls
 from polaris_spark.backends.bigtable.failures import RefusedEntryError, is_temporary
-from polaris_spark.backends.bigtable.messages import Cells, Table, entry, merged
+from polaris_spark.backends.bigtable.messages import Cells, Part, Table, merged
 
 _READ_KEYS: Final = 256  # keys of up to 1,037 bytes; a set of rows ends at 500 kB
 _MUTATED_ROWS: Final = 2_000  # a request ends at 100,000 mutations
@@ -27,7 +27,7 @@ def read(calls: Calls, table: Table, keys: Sequence[bytes]) -> dict[bytes, Cells
 
 
 def mutate(
-    calls: Calls, table: Table, changes: Iterable[tuple[bytes, Sequence[Any], int]], doing: str
+    calls: Calls, table: Table, changes: Iterable[tuple[bytes, Sequence[Part], int]], doing: str
 ) -> None:
     """Change rows in ways that may be repeated; each is acknowledged when this returns.
 
@@ -59,14 +59,14 @@ def _settle(request: Any, answers: Sequence[Any]) -> None:
     raise RefusedEntryError(gravest.code, said, left)
 
 
-def _chunks(changes: Iterable[tuple[bytes, Sequence[Any], int]]) -> Iterator[list[Any]]:
-    chunk: list[Any] = []
+def _chunks(changes: Iterable[tuple[bytes, Sequence[Part], int]]) -> Iterator[list[Part]]:
+    chunk: list[Part] = []
     bytes_ = 0
     for key, mutations, size in changes:
         if chunk and (len(chunk) >= _MUTATED_ROWS or bytes_ + size > _MUTATED_BYTES):
             yield chunk
             chunk, bytes_ = [], 0
-        chunk.append(entry(key, mutations))
+        chunk.append({"row_key": key, "mutations": mutations})
         bytes_ += size
     if chunk:
         yield chunk

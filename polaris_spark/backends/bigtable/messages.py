@@ -20,23 +20,17 @@ TIMESTAMP: Final = 1_000
 
 Cells = dict[bytes, bytes]
 """Column to value, the latest of each."""
+Part = Mapping[str, Any]
+"""A message within another, by its fields: the library builds these faster than objects of their own."""
+
+DELETE_ROW: Final[Sequence[Part]] = [{"delete_from_row": {}}]
 
 _Condition: Final[Any] = types.CheckAndMutateRowRequest.pb()
 _Read: Final[Any] = types.ReadRowsRequest.pb()
 _Mutate: Final[Any] = types.MutateRowsRequest.pb()
-_Entry: Final[Any] = types.MutateRowsRequest.Entry.pb()
 _Sample: Final[Any] = types.SampleRowKeysRequest.pb()
-_Rows: Final[Any] = types.RowSet.pb()
-_Range: Final[Any] = types.RowRange.pb()
-_Filter: Final[Any] = types.RowFilter.pb()
-_Chain: Final[Any] = types.RowFilter.Chain.pb()
-_Columns: Final[Any] = types.ColumnRange.pb()
-_Values: Final[Any] = types.ValueRange.pb()
-_Mutation: Final[Any] = types.Mutation.pb()
-_SetCell: Final[Any] = types.Mutation.SetCell.pb()
 
-DELETE_ROW: Final = [_Mutation(delete_from_row=types.Mutation.DeleteFromRow.pb()())]
-_LATEST: Final = _Filter(cells_per_column_limit_filter=1)
+_LATEST: Final[Part] = {"cells_per_column_limit_filter": 1}
 
 
 class Table:
@@ -49,61 +43,56 @@ class Table:
         """
         self._table = {"table_name": name, "app_profile_id": app_profile}
 
-    def change_if(self, key: bytes, version: bytes, mutations: Sequence[Any]) -> Any:
+    def change_if(self, key: bytes, version: bytes, mutations: Sequence[Part]) -> Any:
         """Change a row if the latest cell of its version holds just these bytes (which must be some).
 
         A range of one value compares bytes; a filter by value would be a regular expression.
         """
-        exactly = _Filter(value_range_filter=_Values(start_value_closed=version, end_value_closed=version))
+        exactly = {"value_range_filter": {"start_value_closed": version, "end_value_closed": version}}
         return _Condition(
             **self._table,
             row_key=key,
-            predicate_filter=_Filter(chain=_Chain(filters=[_column(VERSION), _LATEST, exactly])),
+            predicate_filter={"chain": {"filters": [_column(VERSION), _LATEST, exactly]}},
             true_mutations=mutations,
         )
 
-    def insert(self, key: bytes, column: bytes, mutations: Sequence[Any]) -> Any:
+    def insert(self, key: bytes, column: bytes, mutations: Sequence[Part]) -> Any:
         """Change a row that has no cell in a column; the condition is that it has one."""
         return _Condition(
             **self._table, row_key=key, predicate_filter=_column(column), false_mutations=mutations
         )
 
-    def mutate(self, entries: Sequence[Any]) -> Any:
-        """Change several rows, each by itself."""
+    def mutate(self, entries: Sequence[Part]) -> Any:
+        """Change several rows, each by itself: `{"row_key": ..., "mutations": ...}`."""
         return _Mutate(**self._table, entries=entries)
 
     def read(self, keys: Sequence[bytes]) -> Any:
         """Rows by their keys."""
-        return _Read(**self._table, rows=_Rows(row_keys=keys), filter=_LATEST)
+        return _Read(**self._table, rows={"row_keys": keys}, filter=_LATEST)
 
-    def read_ranges(self, ranges: Iterable[tuple[bytes, bytes]], *, most: int = 0) -> Any:
-        """Rows from the first key of each range to before the second one (empty: to the end); 0 for all of them."""
-        asked = [
-            _Range(start_key_closed=start, end_key_open=end) if end else _Range(start_key_closed=start)
-            for start, end in ranges
-        ]
-        return _Read(**self._table, rows=_Rows(row_ranges=asked), filter=_LATEST, rows_limit=most)
+    def read_range(self, start: bytes, end: bytes, *, most: int = 0) -> Any:
+        """Rows from one key to before another; 0 for all of them."""
+        asked = {"start_key_closed": start, "end_key_open": end}
+        return _Read(**self._table, rows={"row_ranges": [asked]}, filter=_LATEST, rows_limit=most)
 
     def sample(self) -> Any:
         """Keys that cut the table into parts of about the same size."""
         return _Sample(**self._table)
 
 
-def set_cells(cells: Mapping[bytes, bytes]) -> list[Any]:
+def set_cells(cells: Mapping[bytes, bytes]) -> list[Part]:
     """Mutations that set columns of a row."""
     return [
-        _Mutation(
-            set_cell=_SetCell(
-                family_name=FAMILY, column_qualifier=column, timestamp_micros=TIMESTAMP, value=value
-            )
-        )
+        {
+            "set_cell": {
+                "family_name": FAMILY,
+                "column_qualifier": column,
+                "timestamp_micros": TIMESTAMP,
+                "value": value,
+            }
+        }
         for column, value in cells.items()
     ]
-
-
-def entry(key: bytes, mutations: Sequence[Any]) -> Any:
-    """What `Table.mutate` is to do with one row."""
-    return _Entry(row_key=key, mutations=mutations)
 
 
 def merged(answers: Iterable[Any]) -> Iterator[tuple[bytes, Cells]]:
@@ -133,9 +122,11 @@ def merged(answers: Iterable[Any]) -> Iterator[tuple[bytes, Cells]]:
                 cells = {}
 
 
-def _column(column: bytes) -> Any:
-    return _Filter(
-        column_range_filter=_Columns(
-            family_name=FAMILY, start_qualifier_closed=column, end_qualifier_closed=column
-        )
-    )
+def _column(column: bytes) -> Part:
+    return {
+        "column_range_filter": {
+            "family_name": FAMILY,
+            "start_qualifier_closed": column,
+            "end_qualifier_closed": column,
+        }
+    }

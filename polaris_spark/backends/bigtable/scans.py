@@ -65,9 +65,9 @@ def _rows(
     calls: Calls, table: Table, start: bytes, end: bytes, most: int = 0
 ) -> Iterator[tuple[bytes, Cells]]:
     def after(key: bytes) -> Any:
-        return table.read_ranges([(key + b"\x00", end)], most=most)
+        return table.read_range(key + b"\x00", end, most=most)
 
-    return calls.rows(table.read_ranges([(start, end)], most=most), after, "scanning rows")
+    return calls.rows(table.read_range(start, end, most=most), after, "scanning rows")
 
 
 def _samples(calls: Calls, table: Table) -> list[bytes]:

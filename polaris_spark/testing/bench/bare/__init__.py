@@ -14,6 +14,7 @@ from polaris_spark.backends.base import ReferenceRow
 REALM: Final = "bare"
 
 MODULES: Final = {
+    "bigtable": "polaris_spark.testing.bench.bare.bigtable",
     "cassandra": "polaris_spark.testing.bench.bare.cassandra",
     "dynamodb": "polaris_spark.testing.bench.bare.dynamodb",
     "mariadb": "polaris_spark.testing.bench.bare.mariadb",
