@@ -1,6 +1,6 @@
 """Bare swaps on Bigtable, by gRPC and the messages of google-cloud-bigtable, without the layers over them.
 
-Those take two to three times as long for a swap: `google.cloud.bigtable.data` as well as the older `Table`.
+Those take about twice as long for a swap, `google.cloud.bigtable.data` as well as the generated client below it.
 """
 
 from __future__ import annotations
