@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from polaris_spark.errors import InputError, StoreURIError
 
-FILE_SCHEMES = frozenset({"sqlite", "rocksdb"})
+FILE_SCHEMES = frozenset({"file", "sqlite", "rocksdb"})
 """Schemes whose URI names a path of this machine."""
 
 LOCATING = ("endpoint", "schema")

@@ -28,6 +28,7 @@ BUILT_IN = {
     "bigtable": "polaris_spark.backends.bigtable",
     "cassandra": "polaris_spark.backends.cassandra",
     "dynamodb": "polaris_spark.backends.dynamodb",
+    "file": "polaris_spark.backends.objectstore",
     "gs": "polaris_spark.backends.objectstore",
     "mariadb": "polaris_spark.backends.mariadb",
     "memory": "polaris_spark.backends.memory",
@@ -56,7 +57,6 @@ EXTRAS = {
     "s3": "objectstore",
     "gs": "objectstore",
     "az": "objectstore",
-    "file": "objectstore",
 }
 """Scheme to the extra of this package that installs its driver library."""
 

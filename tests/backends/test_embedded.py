@@ -18,3 +18,9 @@ class TestSQLite(BackendConformance):
     @pytest.fixture
     def uri(self, store_on: StoreOn) -> str:
         return store_on("sqlite")
+
+
+class TestDirectory(BackendConformance):
+    @pytest.fixture
+    def uri(self, store_on: StoreOn) -> str:
+        return store_on("file")

@@ -15,6 +15,7 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.backends.objectstore import ObjectStoreBackend, keys
+from polaris_spark.backends.objectstore.cloud import CloudRequests
 from polaris_spark.backends.objectstore.requests import Mark, Requests
 from polaris_spark.backends.objectstore.settings import Settings
 from polaris_spark.config import Secret, StoreURI
@@ -35,7 +36,7 @@ def requests_of(uri: str) -> Requests:
     """Requests beside a backend's own, to look at what it stored."""
     parsed = StoreURI.parse(uri)
     assert parsed.password is not None
-    return Requests(Settings.parse(parsed, {**parsed.options, "password": parsed.password}))
+    return CloudRequests(Settings.parse(parsed, {**parsed.options, "password": parsed.password}))
 
 
 @pytest.fixture

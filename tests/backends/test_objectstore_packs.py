@@ -25,6 +25,7 @@ from polaris_spark.errors import CorruptionError, OutcomeUnknownError, TryAgainE
 from polaris_spark.ids import IdParts
 from polaris_spark.testing.processes import rows as rows_of
 from polaris_spark.testing.stores import MAX_ID
+from tests.servers import StoreOn
 
 Stored = dict[ObjectKey, bytes]
 NOW: Final = EPOCH_MS + 10**10
@@ -38,11 +39,12 @@ def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packs, "LARGEST", 250)
 
 
-@pytest.fixture
-def openings(s3_uri: str) -> Iterator[list[ObjectStoreBackend]]:
+@pytest.fixture(params=["s3", "file"])
+def openings(request: pytest.FixtureRequest, store_on: StoreOn) -> Iterator[list[ObjectStoreBackend]]:
     """A store opened several times: each remembers packs for itself, as processes do."""
+    uri = store_on(request.param)
     with ExitStack() as stack:
-        found = [stack.enter_context(closing(open_backend(s3_uri))) for _ in range(3)]
+        found = [stack.enter_context(closing(open_backend(uri))) for _ in range(3)]
         found[0].setup()
         yield [each for each in found if isinstance(each, ObjectStoreBackend)]
 
@@ -205,11 +207,13 @@ def test_a_deleted_row_that_another_process_remembers_is_written_again(
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def counted(monkeypatch: pytest.MonkeyPatch, openings: list[ObjectStoreBackend]) -> Counter[str]:
     """How many requests of a kind were sent."""
     counts: Counter[str] = Counter()
     for kind in ("get", "put", "put_if"):
-        monkeypatch.setattr(Requests, kind, counting(counts, kind, getattr(Requests, kind)))
+        for backend in openings:
+            method = getattr(backend._requests, kind)
+            monkeypatch.setattr(backend._requests, kind, counting(counts, kind, method))
     return counts
 
 
@@ -248,7 +252,7 @@ def test_many_rows_at_once_take_few_requests(
 
 
 def test_rows_beyond_the_last_level_and_large_ones_are_objects_of_their_own(
-    openings: list[ObjectStoreBackend], s3_uri: str
+    openings: list[ObjectStoreBackend],
 ) -> None:
     first, second, _ = openings
     parts = [ObjectRow(77, part, b"%d" % part * 10_000) for part in range(40)]

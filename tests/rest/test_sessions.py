@@ -101,9 +101,12 @@ def test_a_store_that_executors_of_a_cluster_could_not_read_is_refused_and_not_m
 ) -> None:
     with pytest.raises(InputError, match=f"one machine only, but Spark's master is '{master}'"):
         opened(sqlite, warehouse, **{"spark.master": master})
+    with pytest.raises(InputError, match="one machine only"):
+        opened(f"file://{tmp_path}/store", warehouse, **{"spark.master": master})
     with pytest.raises(InputError, match="one process only"):
         opened(f"memory:{uuid.uuid4()}", warehouse, **{"spark.master": master})
     assert not (tmp_path / "store.db").exists()
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local-cluster[2,1,1024]"])

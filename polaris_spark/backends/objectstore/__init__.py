@@ -1,4 +1,4 @@
-"""`s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`: a catalog with no database at all.
+"""`s3://bucket/prefix`, `gs://...`, `az://container/prefix`, `file:///path`: a catalog with no database at all.
 
 Rows of `objects` that are written together share an object, a pack (see `packs` and `packing`); large ones are objects
 of their own. A row of `references` is an object. Packs and references change by conditional PUTs, which are the one
@@ -6,8 +6,8 @@ atomic operation that these stores have.
 
 Consistency: a read or listing sees every write that was acknowledged before (Amazon S3 since December 2020, Google
 Cloud Storage, Azure Blob Storage), and of conditional PUTs on one key at most one succeeds for each state of it.
-`setup` tries the conditions and refuses a store that ignores them. `file://` is not offered: obstore's local store has
-no conditional replacement.
+`setup` tries the conditions and refuses a store that ignores them. `file:` stores decide
+by locks (see `local`).
 
 - **Swap.** Read the object (version, value, ETag), compare the version, PUT with `If-Match: ETag`. Versions never
   repeat, so no two states of a key share an ETag, even where it is a digest of the content. The ETag of the version
@@ -28,12 +28,14 @@ id (Azure: the account), `store.password` its secret; without them, the store's 
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.base import (
@@ -42,17 +44,16 @@ from polaris_spark.backends.base import (
     ObjectKey,
     ObjectRow,
     ReferenceRow,
+    Scope,
     Split,
     Swapped,
     Table,
 )
 from polaris_spark.backends.limits import check_name, check_reference, check_rows
 from polaris_spark.backends.objectstore import keys, scans
-from polaris_spark.backends.objectstore.conditions import refuse_without_conditions
 from polaris_spark.backends.objectstore.keys import StoredReference
 from polaris_spark.backends.objectstore.packing import PackedRows
 from polaris_spark.backends.objectstore.requests import Mark, Requests
-from polaris_spark.backends.objectstore.settings import Settings
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import TryAgainError
 
@@ -69,28 +70,37 @@ def open_backend(uri: StoreURI, options: Options) -> ObjectStoreBackend:
     Raises:
         StoreURIError: the URI names no bucket, or an option is unknown or its value is.
     """
-    return ObjectStoreBackend(Settings.parse(uri, options))
+    if uri.scheme == "file":
+        from polaris_spark.backends.objectstore import local
+
+        timeout = local.lock_timeout_ms(options)
+        return DirectoryBackend(local.DirectoryRequests(uri.path, timeout), timeout)
+    from polaris_spark.backends.objectstore.cloud import CloudRequests
+    from polaris_spark.backends.objectstore.settings import Settings
+
+    settings = Settings.parse(uri, options)
+    return ObjectStoreBackend(CloudRequests(settings), settings.timeout)
 
 
 class ObjectStoreBackend(Backend):
     """Rows as objects of one bucket, below one prefix."""
 
-    scope = "cluster"
+    scope: ClassVar[Scope] = "cluster"
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._requests = Requests(settings)
-        self._rows = PackedRows(self._requests, settings.timeout)
-        self._marks = _Marks()
+    def __init__(self, requests: Requests, timeout_ms: int) -> None:
+        self._requests = requests
+        self._timeout_ms = timeout_ms
+        self._start()
+        _opened.add(self)
 
     def setup(self) -> None:
-        """Try conditional writes, once for each endpoint and bucket.
+        """Make sure that the place can hold a store.
 
         Raises:
-            StoreURIError: the store does not decide them.
+            StoreURIError: it cannot.
             StateError: the bucket does not exist, or the credentials do not suffice.
         """
-        refuse_without_conditions(self._requests, self._settings)
+        self._requests.setup()
 
     def close(self) -> None:
         self._requests.close()
@@ -156,6 +166,16 @@ class ObjectStoreBackend(Backend):
                 self._requests.delete([key for key, _ in page])
         return True
 
+    def _start(self) -> None:
+        """Remember nothing of the store as yet."""
+        self._rows = PackedRows(self._requests, self._timeout_ms)
+        self._marks = _Marks()
+
+    def _start_in_child(self) -> None:
+        """A forked child uses no lock that a thread of its parent may hold."""
+        self._requests.start_in_child()
+        self._start()
+
     def _replace(self, expected_version: bytes, new: StoredReference) -> Swapped | Conflict:
         """Put `new` in the place of the row of that version."""
         mark = self._marks.of(new, expected_version)
@@ -192,8 +212,14 @@ class ObjectStoreBackend(Backend):
 
     def _undecided(self, name: str) -> TryAgainError:
         return TryAgainError(
-            f"{self._settings.where} would not decide between writers of reference {name!r}; nothing was changed"
+            f"{self._requests.where} would not decide between writers of reference {name!r}; nothing was changed"
         )
+
+
+class DirectoryBackend(ObjectStoreBackend):
+    """Rows as files of one directory."""
+
+    scope = "machine"
 
 
 class _Found(NamedTuple):
@@ -226,3 +252,14 @@ def _pause(attempt: int) -> None:
     """Before looking again at what a store refused: at once, then longer; a refusal nearly always has its reason."""
     if attempt:
         time.sleep(random.uniform(0.0, 0.005 * 2 ** min(attempt, 6)))
+
+
+_opened: weakref.WeakSet[ObjectStoreBackend] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for backend in _opened:
+        backend._start_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -5,8 +5,8 @@ A pack changes by conditional PUT alone, of its whole content, so its states fol
 - **Write.** The rows that the pack does not hold are added to it. Of two writers of one pack the second is refused,
   reads, and adds its rows to what is there. A lost answer is no matter: the pack is read again, and what it lacks is
   added again. Calls of one process that meet at a pack go together in one PUT.
-- **Delete.** The rows are taken out in the same way. An emptied pack stays, of about 50 bytes: a DELETE cannot be
-  conditional, and would take what another process added in between.
+- **Delete.** The rows are taken out in the same way. An emptied pack stays, of about 50 bytes, where a DELETE cannot be
+  conditional: it would take what another process added in between.
 - **Read.** One GET for all rows of a pack; of what a closed pack lacks, another for the level that it names; and of
   what no pack has, one for an object of its own.
 
@@ -161,9 +161,16 @@ class PackedRows:
             old = stored.content if stored else Content()
             gone = set(unwanted) & old.rows.keys()
             rows = {kept: value for kept, value in old.rows.items() if kept not in gone}
-            if not gone or self._put(seen, realm, key, Content(rows, old.next), stored):
+            if not gone or self._replace(seen, realm, key, Content(rows, old.next), stored):
                 return [each for each in unwanted if each not in gone], old.next or SINGLE
         raise self._given_up(key, seen)
+
+    def _replace(self, seen: _Seen, realm: str, key: str, new: Content, old: _Stored | None) -> bool:
+        """Put what is left of a pack in its place, or nothing if that makes no difference to readers."""
+        if old is None or new.rows or new.next or not self._requests.conditional_deletes:
+            return self._put(seen, realm, key, new, old)
+        seen.stored = None
+        return self._requests.delete_if(key, old.mark)
 
     def _put(self, seen: _Seen, realm: str, key: str, new: Content, old: _Stored | None) -> bool:
         """Put a pack in the place of its old state; whether that is known to have succeeded."""

@@ -1,0 +1,199 @@
+"""Single requests to an object store by obstore, and what their errors mean.
+
+A request that may be repeated (reads, listings, immutable rows, deletes) is repeated by obstore. A conditional PUT is
+sent once: repeated after a lost answer it would be refused because of its own first try. Only one that never left this
+machine, because no connection came about, is sent again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import obstore
+from obstore import exceptions
+
+from polaris_spark.backends.objectstore.conditions import refuse_without_conditions
+from polaris_spark.backends.objectstore.requests import AT_ONCE, Mark, Requests
+from polaris_spark.backends.objectstore.settings import Settings
+from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, StoreURIError, TryAgainError
+
+T = TypeVar("T")
+
+_ERRORS: Final = (exceptions.BaseError, OSError, NotImplementedError)
+_CHANGED: Final = (
+    exceptions.AlreadyExistsError,
+    exceptions.PreconditionError,
+    exceptions.NotModifiedError,
+)
+_ABSENT: Final = frozenset({"", "NoSuchKey", "BlobNotFound"})
+_NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound"})
+_WRONG: Final = frozenset(
+    {"AuthorizationHeaderMalformed", "InvalidBucketName", "InvalidRegionName", "PermanentRedirect"}
+)
+_CREDENTIALS: Final = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "XAdminUserNotFound"})
+_CODE: Final = re.compile(r"<Code>([A-Za-z]+)</Code>")
+_STATUS: Final = re.compile(r"non-2xx status code: (\d{3})")
+_KIND: Final = re.compile(r"kind: ([A-Za-z]+)")
+_METADATA: Final = re.compile(r"performing [A-Z]+ http://(169\.254\.169\.254|metadata\.google\.internal)[:/]")
+
+_used_by: int | None = None
+
+
+class CloudRequests(Requests):
+    """Requests to one bucket."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings.where, settings.connections)
+        self._settings = settings
+        third = timedelta(milliseconds=settings.timeout / 3)
+        client = {"timeout": third, "connect_timeout": min(third, timedelta(seconds=5))}
+        pauses = {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=2)}
+        patient = {"max_retries": 8, "retry_timeout": 2 * third, "backoff": pauses}
+        self._patient = settings.open(client, patient)
+        self._once = settings.open(client, {"max_retries": 0, "retry_timeout": third})
+
+    def setup(self) -> None:
+        """Try conditional writes, once for each endpoint and bucket.
+
+        Raises:
+            StoreURIError: the store does not decide them.
+            StateError: the bucket does not exist, or the credentials do not suffice.
+        """
+        refuse_without_conditions(self, self._settings)
+
+    def get(self, key: str) -> tuple[bytes, Mark] | None:
+        return self._run(lambda: self._get(key), f"reading {key!r}", absent=True)
+
+    def put(self, key: str, body: bytes) -> None:
+        self._run(lambda: obstore.put(self._patient, key, body), f"writing {key!r}", writes=True)
+
+    def put_if(self, key: str, body: bytes, mark: Mark | None) -> Mark | None:
+        mode: Any = "create" if mark is None else mark
+        deadline, pause = time.monotonic() + self._settings.timeout / 3_000, 0.02
+        while True:
+            try:
+                return self._run(
+                    lambda: _mark(obstore.put(self._once, key, body, mode=mode)),
+                    f"writing {key!r}",
+                    writes=True,
+                )
+            except _ChangedError:
+                return None
+            except TryAgainError:
+                if time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects, in bulk where the store can; missing ones are no error."""
+        for first in range(0, len(keys), AT_ONCE):
+            self._delete(keys[first : first + AT_ONCE])
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        try:
+            self._run(
+                lambda: obstore.delete(self._patient, list(keys)),
+                f"deleting {len(keys)} objects",
+                writes=True,
+            )
+        except _AbsentError:  # told by stores without bulk deletes, of which the others may not be done yet
+            self.each(self._delete_one, keys)
+
+    def pages(self, prefix: str) -> Iterator[Sequence[tuple[str, int]]]:
+        pages = iter(self._run(lambda: obstore.list(self._patient, prefix, chunk_size=AT_ONCE), "listing"))
+        while page := self._run(lambda: next(pages, None), f"listing {prefix!r}"):
+            yield [(meta["path"], meta["size"]) for meta in page]
+
+    def folders(self, prefix: str) -> list[str]:
+        found = self._run(lambda: obstore.list_with_delimiter(self._patient, prefix), f"listing {prefix!r}")
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
+
+    def _get(self, key: str) -> tuple[bytes, Mark]:
+        found = obstore.get(self._patient, key)
+        return bytes(found.bytes()), _mark(found.meta)
+
+    def _delete_one(self, key: str) -> None:
+        with contextlib.suppress(_AbsentError):
+            self._run(lambda: obstore.delete(self._patient, key), f"deleting {key!r}", writes=True)
+
+    def _run(self, function: Callable[[], T], doing: str, *, writes: bool = False, absent: bool = False) -> T:
+        self.refuse_if_unusable()
+        try:
+            return function()
+        except _CHANGED:
+            raise _ChangedError(f"{self._settings.where}: {doing}: the object is not as expected") from None
+        except _ERRORS as error:
+            explained = self._explained(error, doing, writes=writes)
+            if absent and isinstance(explained, _AbsentError):
+                return None  # type: ignore[return-value]  # as the callers that allow absence declare
+            raise explained from None  # the library's text repeats signatures and holds pages of its state
+
+    def _explained(self, error: Exception, doing: str, *, writes: bool) -> PolarisError:
+        text = str(error)
+        code, status, kind = (_first(pattern, text) for pattern in (_CODE, _STATUS, _KIND))
+        where, said = (
+            self._settings.where,
+            ", ".join(filter(None, (code, status, kind))) or text.partition("\n")[0][:200],
+        )
+        if _METADATA.search(text.partition("\n")[0]):
+            return TryAgainError(
+                f"{where}: no user and password are given, and this machine's service for credentials fails ({said}); "
+                "nothing was changed"
+            )
+        if code in _NO_BUCKET:
+            return StateError(f"{where} does not exist: create the bucket, or check its name and endpoint")
+        if isinstance(error, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)) or (
+            code in _CREDENTIALS
+        ):
+            return StateError(
+                f"{where} refused {doing} ({said}): check the access key, its secret and its permissions to get, "
+                "put, list and delete objects there"
+            )
+        if isinstance(error, (exceptions.NotFoundError, FileNotFoundError)) and code in _ABSENT:
+            return _AbsentError(f"{where} has no such object: {doing}")
+        if isinstance(error, NotImplementedError) or status == "501":
+            return StoreURIError(f"{where} cannot hold a catalog: it has no conditional writes ({said})")
+        if code in _WRONG or status in ("301", "307"):
+            return StoreURIError(
+                f"{where} is not served as asked ({said}): check its name, endpoint and region"
+            )
+        if kind == "Connect" and not status:  # what a server that answered quotes is another connection
+            return TryAgainError(f"{where} cannot be reached ({doing}); nothing was changed")
+        if writes:
+            return OutcomeUnknownError(f"{where}: {doing} failed ({said}); it may or may not have happened")
+        return TryAgainError(f"{where}: {doing} failed ({said}); nothing was changed")
+
+    def refuse_if_unusable(self) -> None:
+        global _used_by
+        super().refuse_if_unusable()
+        if _used_by is None:
+            _used_by = os.getpid()
+        elif _used_by != os.getpid():
+            raise StateError(
+                f"{self._settings.where} cannot be used in this process, which was forked from one that used an "
+                "object store: the library's threads do not exist here; start processes with 'spawn', or fork first"
+            )
+
+
+class _ChangedError(TryAgainError):
+    """An object is not as a condition says: one of ours, or of a read that was broken off and continued."""
+
+
+class _AbsentError(PolarisError):
+    """There is no such object."""
+
+
+def _mark(answer: Any) -> Mark:
+    return {name: answer[name] for name in ("e_tag", "version") if answer[name] is not None}
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(text)
+    return found[1] if found else ""

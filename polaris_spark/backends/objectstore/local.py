@@ -1,0 +1,340 @@
+"""`file:///path`: objects as files of a directory, for every process of one machine.
+
+- **Durable.** A file is written under another name, flushed, renamed, and its directory is flushed, before anything is
+  acknowledged: readers see whole files only, and a power cut takes back nothing that was said to be done.
+- **Conditional PUTs.** Whoever changes a file under a condition holds an advisory lock (`flock`) on one of 256 files,
+  chosen by the key, while he compares and renames. Such a lock ends with its process, however that ends.
+
+Capital letters are written `^a`, for file systems that do not tell case apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import random
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from polaris_spark.backends import Options
+from polaris_spark.backends.objectstore.requests import AT_ONCE, Mark, Requests
+from polaris_spark.config import duration_ms, refuse_unknown_options
+from polaris_spark.errors import (
+    NewerFormatError,
+    OutcomeUnknownError,
+    PolarisError,
+    StoreURIError,
+    TryAgainError,
+)
+
+_FORMAT: Final = "polaris_spark store, format 1\n"
+_CAPITAL: Final = re.compile("[A-Z]")
+_MARKED: Final = re.compile(r"\^([a-z])")
+_SETTING_UP: Final = "setting up"
+_THREADS: Final = 8
+_ABANDONED_S: Final = 3_600
+_LONGEST_PAUSE_S: Final = 0.005
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def lock_timeout_ms(options: Options) -> int:
+    """How long to wait for a lock: the option `timeout`, a duration, 30 s unless given.
+
+    Raises:
+        InputError: an option is unknown, or its value is.
+    """
+    refuse_unknown_options("file", options, ("timeout",))
+    return duration_ms("timeout", str(options.get("timeout", "30 s")))
+
+
+class DirectoryRequests(Requests):
+    """Files of one directory."""
+
+    conditional_deletes = True
+
+    def __init__(self, path: str, timeout_ms: int) -> None:
+        super().__init__(f"file://{path}", _THREADS)
+        self._root = Path(path)
+        self._timeout_s = timeout_ms / 1_000
+        self._checked = False
+        self._directories: set[Path] = set()
+        """Those that are known to survive a power cut."""
+
+    def setup(self) -> None:
+        """Make the directory, inside one that exists.
+
+        Raises:
+            StoreURIError: it cannot be made, holds other things, or is on a file system without locks.
+        """
+        marker = self._root / "format"
+        with self._explaining(_SETTING_UP):
+            with contextlib.suppress(FileExistsError):
+                self._root.mkdir(0o700)
+            if not marker.exists():
+                if set(os.listdir(self._root)) - {"locks", "new", "format"}:
+                    raise StoreURIError(
+                        f"{self.where} holds other files; a store takes a directory of its own"
+                    )
+                for name in ("locks", "new"):
+                    (self._root / name).mkdir(0o700, exist_ok=True)
+                self._write(marker, _FORMAT.encode())
+                _flush_directory(self._root.parent)
+            self._refuse_without_locks()
+            for abandoned in (self._root / "new").iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    if abandoned.stat().st_mtime < time.time() - _ABANDONED_S:
+                        abandoned.unlink()
+
+    def get(self, key: str) -> tuple[bytes, Mark] | None:
+        self.refuse_if_unusable()
+        with self._explaining(f"reading {key!r}"):
+            body = _body(self._path(key))
+        if body is None:
+            self._refuse_no_store()
+            return None
+        return body, _mark(body)
+
+    def put(self, key: str, body: bytes) -> None:
+        self.refuse_if_unusable()
+        with self._explaining(f"writing {key!r}"):
+            self._write(self._path(key), body)
+
+    def put_if(self, key: str, body: bytes, mark: Mark | None) -> Mark | None:
+        self.refuse_if_unusable()
+        with self._explaining(f"writing {key!r}"), self._locked(key):
+            path = self._path(key)
+            current = _body(path)
+            if (None if current is None else _mark(current)) != mark:
+                return None
+            self._write(path, body)
+        return _mark(body)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self.refuse_if_unusable()
+        directories = set()
+        with self._explaining(f"deleting {len(keys)} objects"):
+            for key in keys:
+                path = self._path(key)
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+                    directories.add(path.parent)
+            for directory in directories:
+                _flush_directory(directory)
+
+    def delete_if(self, key: str, mark: Mark) -> bool:
+        self.refuse_if_unusable()
+        with self._explaining(f"deleting {key!r}"), self._locked(key):
+            current = _body(self._path(key))
+            if current is None or _mark(current) != mark:
+                return False
+            self.delete([key])
+            return True
+
+    def pages(self, prefix: str) -> Iterator[Sequence[tuple[str, int]]]:
+        self.refuse_if_unusable()
+        page: list[tuple[str, int]] = []
+        with self._explaining(f"listing {prefix!r}"):
+            self._refuse_no_store()
+            for directory, below, names in os.walk(self._path(prefix), onerror=_raise):
+                below.sort()
+                for name in sorted(names):
+                    path = Path(directory, name)
+                    with contextlib.suppress(FileNotFoundError):
+                        page.append((self._key(path), path.stat().st_size))
+                    if len(page) == AT_ONCE:
+                        yield page
+                        page = []
+        if page:
+            yield page
+
+    def folders(self, prefix: str) -> list[str]:
+        self.refuse_if_unusable()
+        with self._explaining(f"listing {prefix!r}"), contextlib.suppress(FileNotFoundError):
+            self._refuse_no_store()
+            return sorted(self._key(each).rpartition("/")[2] for each in self._path(prefix).iterdir())
+        return []
+
+    def _path(self, key: str) -> Path:
+        return self._root / _CAPITAL.sub(lambda found: "^" + found[0].lower(), key)
+
+    def _key(self, path: Path) -> str:
+        return _MARKED.sub(lambda found: found[1].upper(), path.relative_to(self._root).as_posix())
+
+    def _write(self, path: Path, body: bytes) -> None:
+        """Put a whole file in the place of what is there, durably.
+
+        Raises:
+            OutcomeUnknownError: it is there, and may be gone after a power cut.
+        """
+        new = self._root / "new" / os.urandom(16).hex()
+        try:
+            with open(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb") as file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+            self._make_directories(path.parent)
+            os.replace(new, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                new.unlink()
+            raise
+        try:
+            _flush_directory(path.parent)
+        except OSError as error:
+            raise OutcomeUnknownError(
+                f"{self.where}: {path.name} was written, but not flushed ({error.strerror}); it may be lost"
+            ) from error
+
+    def _make_directories(self, directory: Path) -> None:
+        """Make a directory durably. One that another process has just made may not be flushed as yet."""
+        if directory != self._root and directory not in self._directories:
+            self._make_directories(directory.parent)
+            directory.mkdir(0o700, exist_ok=True)
+            _flush_directory(directory.parent)
+            self._directories.add(directory)
+
+    @contextlib.contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        """Hold the lock of a key.
+
+        Raises:
+            TryAgainError: others held it until the time was up.
+        """
+        end, pause = time.monotonic() + self._timeout_s, 0.000_2
+        path = self._root / "locks" / f"{crc32(key.encode()) & 0xFF:02x}"
+        with open(path, "ab") as file, _closed_in_children(file.fileno()):
+            while not _lock(file.fileno()):
+                if time.monotonic() > end:
+                    raise TryAgainError(f"{self.where}: others held the lock of {key!r}; nothing was changed")
+                time.sleep(random.uniform(0.0, pause))
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+            try:
+                yield
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+    @contextlib.contextmanager
+    def _explaining(self, doing: str) -> Iterator[None]:
+        """Say what a system's error means. It came before anything was changed, unless `_write` says otherwise."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and doing != _SETTING_UP:
+                self._checked = False
+                self._refuse_no_store()
+            raise self._explained(error, doing) from error
+
+    def _explained(self, error: OSError, doing: str) -> PolarisError:
+        if error.errno in _NO_SPACE:
+            return TryAgainError(
+                f"the disk of {self.where} is full; nothing was changed: free space, then try again"
+            )
+        if error.errno in _FORBIDDEN:
+            return StoreURIError(
+                f"{self.where}: {doing}: {error.strerror}; check the permissions of the directory and all in it, and "
+                "whether its file system is read-only"
+            )
+        if isinstance(error, (FileNotFoundError, NotADirectoryError)) and not self._root.is_dir():
+            return StoreURIError(
+                f"{self.where} cannot be made: {self._root.parent} is no directory; make it first"
+            )
+        return TryAgainError(f"{self.where}: {doing} failed ({error.strerror}); nothing was changed")
+
+    def _refuse_no_store(self) -> None:
+        """
+        Raises:
+            StoreURIError: the directory holds no store.
+            NewerFormatError: a newer release made it.
+        """
+        if self._checked:
+            return
+        found = _body(self._root / "format")
+        if found is None:
+            raise StoreURIError(
+                f"{self.where} holds no store; check the path, or open a catalog there with create=true, which makes it"
+            )
+        if found.decode(errors="replace") != _FORMAT:
+            raise NewerFormatError(
+                f"{self.where} is of another format than this release knows; use a newer release"
+            )
+        self._checked = True
+
+    def _refuse_without_locks(self) -> None:
+        """
+        Raises:
+            StoreURIError: a second lock does not wait for the first.
+        """
+        path = self._root / "locks" / "probe"
+        with open(path, "ab") as one, open(path, "ab") as other:
+            try:
+                locked = _lock(one.fileno())
+                excluded = not locked or not _lock(other.fileno())
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                excluded = False
+        if not excluded:
+            raise StoreURIError(f"{self.where} is on a file system without locks (flock); take a local one")
+
+
+_held: set[int] = set()
+
+
+def _let_go_in_child() -> None:
+    """A forked child keeps no lock of its parent alive."""
+    while _held:
+        with contextlib.suppress(OSError):
+            os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
+
+
+@contextlib.contextmanager
+def _closed_in_children(descriptor: int) -> Iterator[None]:
+    _held.add(descriptor)
+    try:
+        yield
+    finally:
+        _held.discard(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _body(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _mark(body: bytes) -> Mark:
+    return {"e_tag": hashlib.blake2b(body, digest_size=16).hexdigest()}
+
+
+def _flush_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
