@@ -77,7 +77,7 @@ class RocksDBBackend(Backend):
 
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
         prefix, wanted = row_prefix("objects", realm), list(keys)
-        sought = [prefix + place(id, part) for id, part in wanted]
+        sought = [prefix + place(*key) for key in wanted]
         if len(sought) == 1:
             value = self._open().read(lambda database: database.get(sought[0]))
             return {} if value is None else {wanted[0]: value}

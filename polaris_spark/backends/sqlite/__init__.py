@@ -91,12 +91,12 @@ class SQLiteBackend(Backend):
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
         def read(connection: sqlite3.Connection) -> dict[ObjectKey, bytes]:
             found: dict[ObjectKey, bytes] = {}
-            firsts = [key.id for key in keys if key.part == 0]
+            firsts = {key.id: key for key in keys if key.part == 0}
             if len(firsts) > 1:
-                for ids in _chunks(firsts, _CHUNK):
+                for ids in _chunks(list(firsts), _CHUNK):
                     padding = [ids[-1]] * (_width(len(ids)) - len(ids))
-                    rows = connection.execute(_many(len(ids)), (realm, *ids, *padding))
-                    found.update((ObjectKey(id), value) for id, value in rows)
+                    for id, value in connection.execute(_many(len(ids)), (realm, *ids, *padding)):
+                        found[firsts[id]] = value
             for key in keys:
                 if key.part or len(firsts) == 1:
                     row = connection.execute(_GET, (realm, key.id, key.part)).fetchone()

@@ -21,6 +21,8 @@ MODULES: Final = {
     "mongodb": "polaris_spark.testing.bench.bare.mongodb",
     "mysql": "polaris_spark.testing.bench.bare.mariadb",
     "postgresql": "polaris_spark.testing.bench.bare.postgresql",
+    "rocksdb": "polaris_spark.testing.bench.bare.rocksdb",
+    "sqlite": "polaris_spark.testing.bench.bare.sqlite",
 }
 """Scheme to the module that has `open_bare(uri)`."""
 
