@@ -1,0 +1,86 @@
+"""What every test of the Bigtable backend starts from: a store of its own, a relay before it, and a raw client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from google.cloud.bigtable_admin_v2 import BigtableTableAdminClient
+from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports.grpc import (
+    BigtableTableAdminGrpcTransport,
+)
+from google.cloud.bigtable_v2.services.bigtable import BigtableClient
+from google.cloud.bigtable_v2.services.bigtable.transports.grpc import BigtableGrpcTransport
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend
+from polaris_spark.config import StoreURI
+from tests.backends.bigtable.relay import Relay
+from tests.servers import ServerOf, StoreOn
+
+
+@pytest.fixture
+def uri(store_on: StoreOn) -> str:
+    return store_on("bigtable")
+
+
+@pytest.fixture
+def backend(uri: str) -> Iterator[Backend]:
+    backend = open_backend(uri)
+    backend.setup()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def relay(server_of: ServerOf) -> Iterator[Relay]:
+    """Between the emulator and the clients of `far_uri`."""
+    relay = Relay(server_of("bigtable").port)
+    yield relay
+    relay.close()
+
+
+@pytest.fixture
+def far_uri(uri: str, relay: Relay) -> str:
+    """The same store through the relay; its clients give up within seconds."""
+    return f"{uri.partition('?')[0]}?endpoint=http://127.0.0.1:{relay.port}&timeout=2s"
+
+
+@pytest.fixture
+def far(backend: Backend, far_uri: str) -> Iterator[Backend]:
+    """The same store as `backend` through the relay."""
+    far = open_backend(far_uri)
+    far.setup()
+    yield far
+    far.close()
+
+
+@pytest.fixture
+def channel(server_of: ServerOf) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(f"127.0.0.1:{server_of('bigtable').port}") as channel:
+        yield channel
+
+
+@pytest.fixture
+def client(channel: grpc.Channel) -> BigtableClient:
+    """Google's client for rows."""
+    return BigtableClient(transport=BigtableGrpcTransport(channel=channel))
+
+
+@pytest.fixture
+def admin(channel: grpc.Channel) -> BigtableTableAdminClient:
+    """Google's client for tables."""
+    return BigtableTableAdminClient(transport=BigtableTableAdminGrpcTransport(channel=channel))
+
+
+@pytest.fixture
+def instance() -> str:
+    """As the API names the instance of all stores here."""
+    return "projects/project/instances/instance"
+
+
+@pytest.fixture
+def references(uri: str, instance: str) -> str:
+    """As the API names the table of references."""
+    return f"{instance}/tables/{StoreURI.parse(uri).path.partition('/')[2]}-references"

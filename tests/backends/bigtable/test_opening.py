@@ -1,0 +1,338 @@
+"""Opening a store of Bigtable: options, credentials, permissions, tables, processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from google.cloud.bigtable_admin_v2 import BigtableTableAdminClient
+from google.cloud.bigtable_admin_v2.types import ColumnFamily, GcRule, Table
+from google.cloud.bigtable_v2.services.bigtable import BigtableClient
+from google.cloud.bigtable_v2.types import Mutation
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Swapped
+from polaris_spark.backends.bigtable.settings import Settings
+from polaris_spark.config import Secret, StoreURI
+from polaris_spark.errors import (
+    NewerFormatError,
+    OutcomeUnknownError,
+    StateError,
+    StoreURIError,
+    TryAgainError,
+)
+from polaris_spark.testing.processes import in_threads, rows
+from polaris_spark.testing.stores import row, with_options
+from tests.backends.bigtable.relay import Relay, lose, refuse
+from tests.servers import ServerOf
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("bigtable://project/instance?app_profile=x", "did you mean 'app-profile'"),
+        ("bigtable://project", "instance.*bigtable://project/instance/prefix"),
+        ("bigtable:///instance", "the project"),
+        ("bigtable://project/instance/a/b", "the prefix"),
+        (f"bigtable://project/instance/{'p' * 40}", "at most 39"),
+        ("bigtable://project/instance/%20", "the prefix"),
+        ("bigtable://project/inst%2e/x", "the instance"),
+        ("bigtable://project/instance?app-profile=", "app-profile"),
+        ("bigtable://user:secret@project/instance", "credentials"),
+        ("bigtable://user@project/instance", "credentials"),
+        ("bigtable://project/instance?timeout=soon", "duration"),
+        ("bigtable://project/instance?timeout=0s", "longer than nothing"),
+        ("bigtable://project/instance?channels=0", "1 to 99"),
+        ("bigtable://project/instance?endpoint=localhost:8086", "http://host:port"),
+        ("bigtable://project/instance?endpoint=http://u:p@host:1", "http://host:port"),
+        ("bigtable://project/instance?endpoint=http://host:99999", "http://host:port"),
+    ],
+)
+def test_bad_uris_and_options_are_refused(uri: str, words: str) -> None:
+    with pytest.raises(StoreURIError, match=words) as caught:
+        open_backend(uri)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_password_is_refused_and_not_shown() -> None:
+    with pytest.raises(StoreURIError, match="credentials") as caught:
+        open_backend("bigtable://project/instance", {"password": Secret("correct horse")})
+    assert "horse" not in str(caught.value)
+
+
+def test_what_the_uri_leaves_out_has_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BIGTABLE_EMULATOR_HOST", raising=False)
+    uri = StoreURI.parse("bigtable://example.com:project/instance")
+    settings = Settings.parse(uri, {})
+    assert settings.table_name("objects") == (
+        "projects/example.com:project/instances/instance/tables/polaris_spark-objects"
+    )
+    assert (settings.host, settings.plain) == ("bigtable.googleapis.com:443", False)
+    elsewhere = Settings.parse(uri, {"endpoint": "https://private.example"})
+    assert (elsewhere.host, elsewhere.plain) == ("private.example:443", False)
+    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", "localhost:8086")
+    assert (Settings.parse(uri, {}).host, Settings.parse(uri, {}).plain) == ("localhost:8086", True)
+    assert not Settings.parse(uri, {"endpoint": "https://private.example"}).plain
+
+
+def test_a_table_id_has_at_most_fifty_characters() -> None:
+    settings = Settings.parse(StoreURI.parse(f"bigtable://project/instance/{'p' * 39}"), {})
+    assert max(len(settings.table_id(table)) for table in ("objects", "references")) == 50
+
+
+@pytest.mark.parametrize("content", [None, "no json", "{}", '{"type": "service_account"}'])
+def test_credentials_that_cannot_be_used_are_told(
+    tmp_path: Path, content: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BIGTABLE_EMULATOR_HOST", raising=False)
+    path = tmp_path / "key.json"
+    if content is not None:
+        path.write_text(content)
+    backend = open_backend("bigtable://project/instance", {"credentials": str(path)})
+    with pytest.raises(StoreURIError, match=r"key\.json cannot be used"):
+        backend.read_reference("realm", "name")
+    backend.close()
+
+
+# Permissions
+
+
+def test_a_user_who_may_not_administer_uses_tables_that_are_there(
+    backend: Backend, relay: Relay, far_uri: str
+) -> None:
+    for method in ("CreateTable", "GetTable", "DropRowRange"):
+        relay.rules[method] = refuse("PERMISSION_DENIED")
+    other = open_backend(far_uri)
+    other.setup()
+    assert other.insert_reference("realm", "name", current := row()) == Swapped()
+    assert other.swap_reference("realm", "name", current.version, row()) == Swapped()
+    assert other.drop_realm("realm") is False
+    assert other.read_reference("realm", "name") is not None
+    other.close()
+
+
+def test_a_user_who_may_not_create_tables_is_told_which_role_may(relay: Relay, far_uri: str) -> None:
+    relay.rules["CreateTable"] = refuse("PERMISSION_DENIED")
+    with pytest.raises(StateError, match=r"roles/bigtable\.admin to create tables"):
+        open_backend(far_uri).setup()
+
+
+def test_a_user_who_may_nothing_is_told_at_once(backend: Backend, relay: Relay, far_uri: str) -> None:
+    for status in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
+        relay.rules["ReadRows"] = refuse(status)
+        for use in (lambda b: b.setup(), lambda b: b.read_reference("realm", "name")):
+            other = open_backend(far_uri)
+            with pytest.raises(StateError, match=r"roles/bigtable\.user"):
+                use(other)
+            other.close()
+
+
+def test_missing_permissions_to_write_are_told(far: Backend, relay: Relay) -> None:
+    for method in ("CheckAndMutateRow", "MutateRows"):
+        relay.rules[method] = refuse("PERMISSION_DENIED")
+    for change in (
+        lambda: far.insert_reference("realm", "name", row()),
+        lambda: far.swap_reference("realm", "name", b"v", row()),
+        lambda: far.write_objects("realm", [ObjectRow(1, 0, b"x")]),
+    ):
+        with pytest.raises(StateError, match="PERMISSION_DENIED"):
+            change()
+
+
+@pytest.mark.parametrize("status", ["FAILED_PRECONDITION", "INVALID_ARGUMENT"])
+def test_an_app_profile_without_transactions_is_named(far: Backend, relay: Relay, status: str) -> None:
+    relay.rules["CheckAndMutateRow"] = refuse(status, "single-row transactions are not allowed")
+    with pytest.raises(StateError, match=r"single-cluster routing .* option app-profile"):
+        far.swap_reference("realm", "name", b"v", row())
+
+
+def test_a_swap_that_is_refused_for_want_of_capacity_was_not_done(far: Backend, relay: Relay) -> None:
+    far.insert_reference("realm", "name", current := row())
+    relay.rules["CheckAndMutateRow"] = refuse("RESOURCE_EXHAUSTED", "quota")
+    with pytest.raises(TryAgainError, match="no capacity"):
+        far.swap_reference("realm", "name", current.version, row())
+    assert far.read_reference("realm", "name") == current
+
+
+@pytest.mark.parametrize("status", ["UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "ABORTED", "UNKNOWN"])
+def test_a_swap_whose_answer_is_lost_is_sent_once_and_in_doubt(
+    far: Backend, relay: Relay, status: str
+) -> None:
+    far.insert_reference("realm", "name", current := row())
+    relay.rules["CheckAndMutateRow"] = lose(status)
+    relay.seen.clear()
+    new = row()
+    with pytest.raises(OutcomeUnknownError, match=status):
+        far.swap_reference("realm", "name", current.version, new)
+    assert relay.seen["CheckAndMutateRow"] == 1
+    assert far.read_reference("realm", "name") == new
+
+
+# Tables
+
+
+def test_a_store_that_was_never_set_up_is_refused(uri: str) -> None:
+    with pytest.raises(StoreURIError, match=r"holds no store.*create=true"):
+        open_backend(uri).read_reference("realm", "name")
+
+
+def test_tables_of_others_are_left_alone(
+    uri: str, admin: BigtableTableAdminClient, instance: str, references: str
+) -> None:
+    theirs = Table(column_families={"theirs": ColumnFamily()})
+    admin.create_table(parent=instance, table_id=references.rpartition("/")[2], table=theirs)
+    with pytest.raises(StoreURIError, match="another program"):
+        open_backend(uri).setup()
+    with pytest.raises(StoreURIError, match="holds no store"):
+        open_backend(uri).read_reference("realm", "name")
+
+
+def test_tables_that_forget_by_age_are_refused(
+    uri: str, admin: BigtableTableAdminClient, instance: str, references: str
+) -> None:
+    by_age = GcRule(max_age={"seconds": 3_600})
+    family = ColumnFamily(gc_rule=GcRule(union=GcRule.Union(rules=[GcRule(max_num_versions=1), by_age])))
+    admin.create_table(
+        parent=instance, table_id=references.rpartition("/")[2], table=Table(column_families={"f": family})
+    )
+    with pytest.raises(StoreURIError, match="forgets cells by age"):
+        open_backend(uri).setup()
+
+
+def test_what_was_half_set_up_is_finished(
+    uri: str, backend: Backend, admin: BigtableTableAdminClient, references: str
+) -> None:
+    admin.delete_table(name=references)
+    with pytest.raises(StoreURIError, match="holds no store"):
+        backend.read_reference("realm", "name")
+    other = open_backend(uri)
+    other.setup()
+    assert other.insert_reference("realm", "name", row()) == Swapped()
+    other.close()
+
+
+def test_tables_keep_one_version_of_a_cell(
+    backend: Backend, admin: BigtableTableAdminClient, references: str
+) -> None:
+    for name in (references, references.replace("-references", "-objects")):
+        assert admin.get_table(name=name).column_families["f"].gc_rule == GcRule(max_num_versions=1)
+
+
+def test_a_store_of_a_newer_release_is_refused(
+    uri: str, backend: Backend, client: BigtableClient, references: str
+) -> None:
+    cell = Mutation.SetCell(family_name="f", column_qualifier=b"value", timestamp_micros=1_000, value=b"2")
+    client.mutate_row(table_name=references, row_key=b"\x00store", mutations=[Mutation(set_cell=cell)])
+    for use in (lambda b: b.setup(), lambda b: b.read_reference("realm", "name")):
+        with pytest.raises(NewerFormatError, match="format"):
+            use(open_backend(uri))
+
+
+def test_stores_of_one_instance_are_apart(server_of: ServerOf, uri: str) -> None:
+    place, _, options = uri.partition("?")
+    backends = [open_backend(f"{place}{end}?{options}") for end in ("", "-a", ".b", "_B", "_b")]
+    for number, backend in enumerate(backends):
+        backend.setup()
+        backend.write_objects("realm", [ObjectRow(number, 0, b"x")])
+    assert [rows(b, b.splits("objects", None, 2))[0][1] for b in backends] == [0, 1, 2, 3, 4]
+    for backend in backends:
+        backend.close()
+
+
+# Connections and processes
+
+
+def test_nobody_waits_for_ever_for_a_free_place(uri: str, backend: Backend) -> None:
+    narrow = open_backend(with_options(uri, "channels=1&timeout=200ms"))
+    narrow.read_reference("realm", "name")
+    with ExitStack() as busy:
+        for _ in range(32):
+            busy.enter_context(narrow._calls._channel())  # type: ignore[attr-defined]
+        with pytest.raises(TryAgainError, match="all 32 operations"):
+            narrow.read_reference("realm", "name")
+    assert narrow.read_reference("realm", "name") is None
+    narrow.close()
+
+
+def test_more_threads_than_places_take_turns(uri: str, backend: Backend) -> None:
+    narrow = open_backend(with_options(uri, "channels=1"))
+
+    def work(number: int) -> None:
+        for id in range(5):
+            narrow.write_objects("realm", [ObjectRow(number * 10 + id, 0, b"x")])
+
+    in_threads(48, work)
+    keys = [ObjectKey(number * 10 + id) for number in range(48) for id in range(5)]
+    assert len(backend.read_objects("realm", keys)) == 240
+    narrow.close()
+
+
+_FORKING = """
+import os, sys
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import ObjectKey, ObjectRow
+from polaris_spark.errors import StateError
+import polaris_spark.backends.bigtable  # the libraries are there before the fork, as in a Python worker's parent
+
+def use(id):
+    backend = open_backend(sys.argv[1])
+    backend.write_objects("realm", [ObjectRow(id, 0, b"x")])
+    assert backend.read_objects("realm", [ObjectKey(id)])
+    return backend
+
+def child(work):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+def refused(backend):
+    for call in (lambda: backend.read_reference("realm", "name"), lambda: use(9)):
+        try:
+            call()
+        except StateError as error:
+            assert "forked" in str(error)
+        else:
+            raise AssertionError("not refused")
+    backend.close()
+
+for id in (1, 2):
+    child(lambda: use(id).close())
+backend = use(3)
+child(lambda: refused(backend))
+assert len(backend.read_objects("realm", [ObjectKey(id) for id in (1, 2, 3, 9)])) == 3
+backend.close()
+"""
+
+
+def test_what_is_opened_after_a_fork_works_and_what_was_before_is_refused(uri: str, backend: Backend) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKING, uri], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+_IMPORTING = """
+import sys
+from polaris_spark.backends import open_backend
+backend = open_backend(sys.argv[1])
+backend.setup()
+backend.read_reference("realm", "name")
+assert "grpc" in sys.modules
+print(*(name for name in ("google.cloud.bigtable", "google.cloud.bigtable_admin_v2") if name in sys.modules))
+"""
+
+
+def test_a_store_that_is_there_is_used_without_the_slow_libraries(uri: str, backend: Backend) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORTING, uri], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.strip() == ""
