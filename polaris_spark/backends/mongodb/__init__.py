@@ -52,7 +52,7 @@ from polaris_spark.config import StoreURI
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ASKED_AT_ONCE: Final = 200
+_ASKED_AT_ONCE: Final = 128
 _WRITTEN_AT_ONCE: Final = 16 * 2**20  # bytes; the driver cuts this again by the server's limits of a message
 
 T = TypeVar("T")

@@ -19,7 +19,14 @@ from pymongo.read_concern import ReadConcern
 
 from polaris_spark.backends.mongodb import failures
 from polaris_spark.backends.mongodb.settings import Settings
-from polaris_spark.errors import NewerFormatError, PolarisError, StateError, StoreURIError
+from polaris_spark.errors import (
+    NewerFormatError,
+    OutcomeUnknownError,
+    PolarisError,
+    StateError,
+    StoreURIError,
+    TryAgainError,
+)
 
 FORMAT: Final = 1
 """Version of the two collections, in the mark among the references."""
@@ -103,9 +110,17 @@ class Connections:
         try:
             return work(opened)
         except PyMongoError as error:
-            if not failures.lost(error):
-                raise failures.of_write(self.settings.where, error) from error
-        return self.change(work)
+            first = error
+        doubt = failures.of_write(self.settings.where, first)
+        if not failures.lost(first):
+            raise doubt from first
+        try:
+            return self.change(work)
+        except (
+            OutcomeUnknownError,
+            TryAgainError,
+        ) as error:  # whatever became of the second, the first is in doubt
+            raise doubt from error
 
     def unread(self, error: PyMongoError) -> PolarisError:
         """Why a cursor ended early, as one of our errors."""

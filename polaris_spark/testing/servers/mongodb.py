@@ -1,9 +1,10 @@
 """mongo-java-server, a server that speaks MongoDB's wire protocol (it is not MongoDB's own `mongod`).
 
-It knows commands, filters, unique `_id`s and cursors, answers as a standalone server does, and ignores write and read
-concerns; replica sets, sessions, transactions and users it does not have. It keeps documents in memory and changes them
-under the eyes of whoever is being answered. So it runs one command after the other here, answers with copies, and
-writes each changing command to a log, flushed before it is answered, which it runs through when it starts again.
+It knows commands, filters, unique `_id`s and cursors; sessions, transactions and users it does not have. It keeps
+documents in memory and changes them under the eyes of whoever is being answered. So it runs one command after the other
+here, answers with copies, and writes each changing command to a log, flushed before it is answered, which it runs
+through when it starts again. It introduces itself as the primary of a replica set, so that clients do as they do there;
+yet it is the only member, and takes no notice of write and read concerns, which one member fulfils as it is.
 """
 
 from __future__ import annotations
@@ -53,19 +54,21 @@ import java.util.Set;
 public class Logged extends MemoryBackend {
   private static final Set<String> CHANGING =
       Set.of("insert", "update", "delete", "findAndModify", "create", "createIndexes", "drop", "dropDatabase");
+  private final String address;
   private final FileChannel log;
   private final Object flushing = new Object();
   private volatile long written;
   private long flushed;
 
   public static void main(String[] options) throws Exception {
-    MongoServer server = new MongoServer(new Logged(new File(options[1])));
+    MongoServer server = new MongoServer(new Logged(new File(options[1]), "127.0.0.1:" + options[0]));
     server.bind("127.0.0.1", Integer.parseInt(options[0]));
     Runtime.getRuntime().addShutdownHook(new Thread(server::shutdownNow));
     Thread.currentThread().join();
   }
 
-  Logged(File file) throws IOException {
+  Logged(File file, String address) throws IOException {
+    this.address = address;
     version(new MongoVersion() {
       public List<Integer> getVersionArray() { return List.of(4, 4, 0); }
       public int getWireVersion() { return 9; }
@@ -113,6 +116,16 @@ public class Logged extends MemoryBackend {
     } catch (IOException problem) {
       throw new UncheckedIOException(problem);
     }
+  }
+
+  @Override
+  public Document handleCommand(Channel channel, String database, String command, Document query) {
+    Document answer = super.handleCommand(channel, database, command, query);
+    if (command.equalsIgnoreCase("isMaster")) {
+      answer.append("setName", "alone").append("setVersion", 1).append("secondary", false);
+      answer.append("hosts", List.of(address)).append("primary", address).append("me", address);
+    }
+    return answer;
   }
 
   private Document run(Channel channel, Document command) {
@@ -172,7 +185,7 @@ class MongoJavaServer(ProcessServer):
 
     def prepare(self) -> None:
         sources = {"Logged.java": _MAIN, "SampleStage.java": _SAMPLE}
-        self._installed = maven_jars(f"mongo-java-server-{VERSION}-2", _POM, sources)
+        self._installed = maven_jars(f"mongo-java-server-{VERSION}-3", _POM, sources)
 
     def command(self) -> Sequence[str]:
         return [
@@ -188,5 +201,6 @@ class MongoJavaServer(ProcessServer):
         ]
 
     def uri(self, store: str, *, port: int | None = None) -> str:
-        """Store URI of a database."""
-        return f"mongodb://127.0.0.1:{port or self.port}/{store}"
+        """Store URI of a database. Who comes by a proxy is not to look for the members of the replica set."""
+        how = "replicaSet=alone" if port in (None, self.port) else "directConnection=true"
+        return f"mongodb://127.0.0.1:{port or self.port}/{store}?{how}"
