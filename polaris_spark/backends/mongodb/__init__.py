@@ -16,13 +16,13 @@ Two collections of a database, `objects` and `references`. Each operation goes t
 
 A server that is no member of a replica set has no read concerns, and is used without them.
 
-Options: `timeout` (30 s) of one operation as a whole, the wait for a majority included; `connect_timeout` (10 s) to
-find a primary; `pool` (32) connections of a process; and MongoDB's own `appName`, `authMechanism`, `authSource`,
-`compressors`, `directConnection`, `loadBalanced`, `replicaSet`, `tls`, `tlsCAFile`, `tlsCertificateKeyFile` and their
-like. The user needs the role `readWrite` on the database.
+Options: `timeout` (30 s) of one operation as a whole, elections and the wait for a majority included;
+`connect_timeout` (10 s) to find a primary at first; `pool` (32) connections of a process; and MongoDB's own `appName`,
+`authMechanism`, `authSource`, `compressors`, `directConnection`, `loadBalanced`, `replicaSet`, `tls`, `tlsCAFile`,
+`tlsCertificateKeyFile` and their like. The user needs the role `readWrite` on the database.
 
-Commits are not transactions here: rows are acknowledged first, then swapped. Transactions of a replica set would save
-no round trip: inserts, the replacement and the commit are sent one after the other, too.
+Commits are not transactions here: rows are acknowledged first, then swapped. A transaction of a replica set would cost
+a round trip more: insert, replacement and commit are sent one after the other.
 """
 
 from __future__ import annotations

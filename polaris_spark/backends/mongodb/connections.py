@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
+import pymongo
 from pymongo import MongoClient, ReadPreference, WriteConcern
 from pymongo.collection import Collection
 from pymongo.errors import DuplicateKeyError, PyMongoError
@@ -185,7 +186,7 @@ class Connections:
         client = self._client()
         opened = self._opened
         if opened is None:  # threads may do this at once, with the same result
-            self._asked(lambda: client.admin.command("ping"))
+            self._asked(lambda: self._look_for_primary(client))
             opened = self._opened = _collections(client, self.settings.database)
         return opened
 
@@ -194,8 +195,17 @@ class Connections:
             if self._closed:
                 raise StateError(f"the store {self.settings.where} is closed")
             if self._made is None:
-                self._made = self._asked(lambda: MongoClient(**self.settings.driver()))
+                arguments = self.settings.driver()
+                try:
+                    self._made = MongoClient(**arguments)
+                except (OSError, PyMongoError, TypeError, ValueError) as error:
+                    raise StoreURIError(f"{self.settings.where} cannot be opened: {error}") from error
             return self._made
+
+    def _look_for_primary(self, client: MongoClient[dict[str, Any]]) -> None:
+        # With a time-out of operations as a whole, the driver's own for this one no longer counts.
+        with pymongo.timeout(self.settings.connect_timeout / 1_000):
+            client.admin.command("ping")
 
     def _asked(self, work: Callable[[], T]) -> T:
         try:

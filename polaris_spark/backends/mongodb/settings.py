@@ -45,9 +45,9 @@ class Settings:
     user: str | None = None
     password: Secret | None = None
     timeout: int = 30_000
-    """How long an operation may take, the wait for a connection and for the majority included."""
+    """How long an operation may take, the wait for a primary, a connection and the majority included."""
     connect_timeout: int = 10_000
-    """How long an operation looks for a primary, and a connection waits to be made."""
+    """How long the first operation looks for a primary, and how long a connection may take to be made."""
     pool: int = 32
     """Most connections of one process to one server."""
     given: Mapping[str, str] = field(default_factory=dict)
@@ -92,7 +92,6 @@ class Settings:
             "host": self.address,
             "appName": "polaris_spark",
             "timeoutMS": self.timeout,
-            "serverSelectionTimeoutMS": self.connect_timeout,
             "connectTimeoutMS": self.connect_timeout,
             "maxPoolSize": self.pool,
             "retryWrites": False,

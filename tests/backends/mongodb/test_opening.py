@@ -1,0 +1,208 @@
+"""Opening a store of MongoDB: options, what the driver is told of them, and databases that hold no store."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend, ReferenceRow
+from polaris_spark.backends.mongodb.settings import Settings
+from polaris_spark.config import Secret, StoreURI
+from polaris_spark.errors import InputError, NewerFormatError, StoreURIError, TryAgainError
+from polaris_spark.testing.processes import in_processes
+from polaris_spark.testing.stores import row
+
+
+def _told(text: str, **options: str | Secret) -> dict[str, Any]:
+    """What the driver is told of a store URI."""
+    uri = StoreURI.parse(text)
+    given: dict[str, str | Secret] = {**uri.options}
+    if uri.password is not None:
+        given["password"] = uri.password
+    return Settings.parse(uri, {**given, **options}).driver()
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("mongodb://host/db?replicaset=rs", "did you mean 'replicaSet'"),
+        ("mongodb://host/db?tlsCAfile=a", "did you mean 'tlsCAFile'"),
+        ("mongodb://host/db?w=1", "wait for a majority"),
+        ("mongodb://host/db?readPreference=nearest", "a secondary answers"),
+        ("mongodb://host/db?retryWrites=true", "a repeated swap"),
+        ("mongodb://host", "names no database"),
+        ("mongodb://host/admin", "no name of a MongoDB database"),
+        ("mongodb://host/a.b", "no name of a MongoDB database"),
+        ("mongodb://host/a%2Fb", "no name of a MongoDB database"),
+        ("mongodb://host/db%00", "no name of a MongoDB database"),
+        (f"mongodb://host/{'d' * 64}", "no name of a MongoDB database"),
+        ("mongodb:///db", "no host:port"),
+        ("mongodb://host:port/db", "no host:port"),
+        ("mongodb://host:0/db", "no host:port"),
+        ("mongodb://a,,b/db", "no host:port"),
+        ("mongodb://host/db?timeout=soon", "duration"),
+        ("mongodb://host/db?timeout=0s", "longer than nothing"),
+        ("mongodb://host/db?pool=0", "1 to 1000"),
+        ("mongodb://host/db?pool=many", "1 to 1000"),
+        ("mongodb://user:secret@host/db?timeout=soon", "duration"),
+    ],
+)
+def test_bad_uris_and_options_are_refused(uri: str, words: str) -> None:
+    with pytest.raises(StoreURIError, match=words) as caught:
+        open_backend(uri)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "mongodb://host/db?tls=perhaps",
+        "mongodb://host/db?tls=true&tlsCAFile=/no/such/file",
+        "mongodb://host/db?authMechanism=none",
+        "mongodb://a,b/db?directConnection=true",
+        "mongodb+srv://host:27017/db",
+        "mongodb+srv://host/db",
+    ],
+)
+def test_what_the_driver_refuses_is_told_when_the_store_is_used(uri: str) -> None:
+    with pytest.raises(StoreURIError, match="cannot be opened") as caught:
+        open_backend(uri, {"password": Secret("correct horse")}).setup()
+    assert "correct horse" not in str(caught.value)
+
+
+def test_the_driver_is_told_of_hosts_database_user_and_options() -> None:
+    told = _told("mongodb://user:pass%20word@a:1,[::1]:2,c/db?replicaSet=rs&authSource=admin&tls=true&pool=3")
+    assert told["host"] == "mongodb://a:1,[::1]:2,c/db"
+    assert (told["username"], told["password"]) == ("user", "pass word")
+    assert (told["replicaSet"], told["authSource"], told["tls"], told["maxPoolSize"]) == (
+        "rs",
+        "admin",
+        "true",
+        3,
+    )
+    assert _told("mongodb+srv://cluster.example.com/db")["host"] == "mongodb+srv://cluster.example.com/db"
+
+
+def test_every_wait_of_the_driver_is_bounded_and_it_repeats_no_write() -> None:
+    told = _told("mongodb://host/db?timeout=2s&connect_timeout=1500ms")
+    assert told["timeoutMS"] == 2_000
+    assert told["connectTimeoutMS"] == 1_500
+    assert told["retryWrites"] is False
+
+
+def test_a_password_from_the_environment_is_asked_for_when_it_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = Settings.parse(
+        StoreURI.parse("mongodb://user@host/db"), {"password": Secret("env:STORE_PASSWORD")}
+    )
+    with pytest.raises(InputError, match="STORE_PASSWORD"):
+        settings.driver()
+    monkeypatch.setenv("STORE_PASSWORD", "correct horse")
+    assert settings.driver()["password"] == "correct horse"
+    assert "correct horse" not in repr(settings)
+
+
+def test_connections_are_as_many_as_the_uri_says(uri: str) -> None:
+    backend = open_backend(f"{uri}&pool=3")
+    backend.setup()
+    driver = backend._connections._client()  # type: ignore[attr-defined]
+    assert driver.options.pool_options.max_pool_size == 3
+    backend.close()
+
+
+def test_an_unreachable_server_is_worth_another_try() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        uri = f"mongodb://127.0.0.1:{closed.getsockname()[1]}/db?connect_timeout=200ms"
+        with pytest.raises(TryAgainError, match="cannot be reached"):
+            open_backend(uri).setup()
+
+
+def test_a_server_that_speaks_another_language_is_given_up() -> None:
+    def answer(server: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        thread = threading.Thread(target=answer, args=(other,))
+        thread.start()
+        uri = f"mongodb://127.0.0.1:{other.getsockname()[1]}/db?connect_timeout=300ms"
+        with pytest.raises(TryAgainError, match="cannot be reached"):
+            open_backend(uri).setup()
+        other.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def test_a_replica_set_of_another_name_is_not_used(uri: str) -> None:
+    other = uri.replace("replicaSet=alone", "replicaSet=other&connect_timeout=300ms")
+    with pytest.raises(TryAgainError, match="cannot be reached"):
+        open_backend(other).setup()
+
+
+def test_what_was_never_set_up_is_no_store(uri: str, database: Database[dict[str, Any]]) -> None:
+    for use in (
+        lambda backend: backend.read_reference("realm", "name"),
+        lambda backend: backend.insert_reference("realm", "name", row()),
+    ):
+        backend = open_backend(uri)
+        with pytest.raises(StoreURIError, match=r"holds no store.*create=true"):
+            use(backend)
+        backend.close()
+    assert database.list_collection_names() == []
+
+
+@pytest.mark.parametrize("name", ["objects", "references"])
+def test_collections_of_others_are_left_alone(
+    uri: str, name: str, database: Database[dict[str, Any]]
+) -> None:
+    database[name].insert_one({"_id": 1})
+    for use in (lambda backend: backend.setup(), lambda backend: backend.read_reference("realm", "name")):
+        with pytest.raises(StoreURIError, match=r"another program|holds no store"):
+            use(open_backend(uri))
+    assert [each["_id"] for each in database[name].find()] == [1]
+
+
+def test_a_store_of_a_newer_release_is_refused(
+    uri: str, backend: Backend, database: Database[dict[str, Any]]
+) -> None:
+    database["references"].update_one({"_id": {"realm": "", "name": ""}}, {"$set": {"format": 2}})
+    for use in (lambda backend: backend.setup(), lambda backend: backend.read_reference("realm", "name")):
+        with pytest.raises(NewerFormatError, match="format 2"):
+            use(open_backend(uri))
+
+
+def test_the_mark_of_a_store_is_no_reference(backend: Backend) -> None:
+    assert [list(backend.scan(split)) for split in backend.splits("references", None, 2)] == [[]]
+    with pytest.raises(InputError):
+        backend.read_reference("realm", "")
+    assert backend.drop_realm("realm")
+    backend.setup()
+
+
+def _set_up(uri: str) -> bool:
+    backend = open_backend(uri)
+    backend.setup()
+    found = backend.read_reference("realm", "name") is None
+    backend.close()
+    return found
+
+
+def test_processes_may_set_up_at_once(uri: str) -> None:
+    assert in_processes(_set_up, [(uri,)] * 4) == [True] * 4
+
+
+def test_documents_look_as_the_manual_says(backend: Backend, database: Database[dict[str, Any]]) -> None:
+    backend.insert_reference("realm", "name", ReferenceRow(b"v", b"x"))
+    found = database["references"].find_one({"_id.realm": "realm"})
+    assert found == {"_id": {"realm": "realm", "name": "name"}, "version": b"v", "value": b"x"}
