@@ -135,13 +135,14 @@ class Connections:
             StoreURIError: it holds another program's collections, or the user may not write.
         """
         opened = self._open()
-        if self.read_mark(opened):
+        both = opened.objects, opened.references
+        names = self._asked(lambda: [each.name for each in both if each.find_one({}, {"_id": 1})])
+        if self.read_mark(opened):  # after looking, for others may set up and write at the same time
             return
-        for each in (opened.objects, opened.references):
-            if self._asked(lambda each=each: each.find_one({}, {"_id": 1})) not in (None, {"_id": _MARK}):  # type: ignore[misc]  # the loop's own
-                raise StoreURIError(
-                    f"{self.settings.where} holds a collection of another program: {each.name}"
-                )
+        if names:
+            raise StoreURIError(
+                f"{self.settings.where} holds collections of another program: {', '.join(names)}"
+            )
         try:
             mark = {"version": b"", "value": b"", "format": FORMAT}
             opened.references.update_one({"_id": _MARK}, {"$setOnInsert": mark}, upsert=True)

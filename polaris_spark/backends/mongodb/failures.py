@@ -5,9 +5,10 @@
 | no primary found, no free connection, refused to connect | none | certainly **not** done |
 | a write concern error | any | done by the primary, and perhaps undone by the next one: unknown |
 | `NotWritablePrimary` and its like, before anything was done | 10107, 13435, 10058 | not done |
-| stepping down, shutting down, interrupted | 189, 91, 11600, 11602 | unknown |
-| too slow for its deadline | 50, 262 | unknown |
+| stepping down, shutting down, interrupted | 189, 91, 279, 355, 11600 to 11602 | unknown |
+| too slow for its deadline | 50, 202, 262 | unknown |
 | a router lost its shard, or does not know | 6, 7, 89, 9001, 1, 8 | unknown |
+| others were faster, too much to do, moving shards | 112, 365, 402, 433, 449, 462, 13388, ... | not done |
 | any other error of the server | | not done |
 | the connection ended, or no answer came in time | none | unknown |
 
@@ -38,8 +39,12 @@ NO_STORE: Final = "holds no store; a catalog that is opened there with create=tr
 DUPLICATE: Final = 11_000
 
 _NOT_PRIMARY: Final = frozenset({10_107, 13_435, 10_058})
-_DOUBTFUL: Final = frozenset({1, 6, 7, 8, 50, 89, 91, 189, 262, 9_001, 11_600, 11_602})
-_AGAIN: Final = frozenset({24, 46, 63, 112, 133, 134, 150, 462, 13_388})
+_DOUBTFUL: Final = frozenset(
+    {1, 6, 7, 8, 50, 64, 79, 89, 91, 100, 189, 202, 262, 279, 355, 9_001, 11_600, 11_601, 11_602}
+)
+_AGAIN: Final = frozenset(
+    {24, 46, 63, 112, 133, 134, 149, 150, 187, 216, 249, 272, 365, 402, 407, 433, 449, 462, 13_388}
+)
 _FULL: Final = 14_031
 _UNAUTHORIZED: Final = 13
 _UNAUTHENTICATED: Final = frozenset({18, 8_000})

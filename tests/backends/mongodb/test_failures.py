@@ -72,6 +72,8 @@ _IN_DOUBT = [
     OperationFailure("operation exceeded time limit", 262),
     OperationFailure("could not reach the shard", 6),
     OperationFailure("socket exception", 9_001),
+    OperationFailure("operation was interrupted", 11_601),
+    OperationFailure("waiting for replication timed out", 64),
     PyMongoError("whatever it is"),
     _bulk(11_000, concern=True),
     _bulk(11_000, 91),
@@ -86,6 +88,7 @@ _NOT_DONE = [
     WriteError("write conflict", 112),
     OperationFailure("out of disk space", 14_031),
     OperationFailure("stale version", 13_388),
+    OperationFailure("too many requests", 462),
     _bulk(112),
 ]
 
