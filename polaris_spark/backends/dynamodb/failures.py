@@ -17,6 +17,7 @@ answered with a 5xx may have been done is said there, too.
 
 from __future__ import annotations
 
+import zlib
 from typing import Any, Final
 
 from botocore import exceptions
@@ -60,8 +61,25 @@ _NO_CREDENTIALS: Final = (
     exceptions.SSOError,
 )
 
-CAUGHT: Final = (exceptions.ClientError, exceptions.BotoCoreError, ResponseParserError)
-"""What the driver raises."""
+
+class HalfAnswerError(Exception):
+    """An answer was cut off."""
+
+
+CAUGHT: Final = (exceptions.ClientError, exceptions.BotoCoreError, ResponseParserError, HalfAnswerError)
+"""What the driver raises, and `check_whole`."""
+
+
+def check_whole(response_dict: dict[str, Any], **_: object) -> None:
+    """A hook of the driver, which takes an answer that ends amid its headers for an empty one: for an absent row.
+
+    Raises:
+        HalfAnswerError: the body is empty, as none of DynamoDB's is, or its checksum is another.
+    """
+    body = response_dict["body"]
+    checksum = response_dict["headers"].get("x-amz-crc32")
+    if not body or (checksum and checksum != str(zlib.crc32(body))):
+        raise HalfAnswerError(f"an answer of status {response_dict['status_code']} was cut off")
 
 
 class ConditionFailedError(Exception):

@@ -11,6 +11,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
 from polaris_spark.backends import Options
+from polaris_spark.backends.dynamodb.failures import check_whole
 from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
 from polaris_spark.errors import InputError, StoreURIError
 
@@ -99,7 +100,7 @@ class Settings:
         )
         secret = None if self.password is None else self.password.reveal()
         try:
-            return Session().client(
+            client = Session().client(
                 "dynamodb",
                 region_name=self.region,
                 endpoint_url=self.endpoint,
@@ -107,6 +108,8 @@ class Settings:
                 aws_secret_access_key=secret,
                 config=config,
             )
+            client.meta.events.register("before-parse.dynamodb", check_whole)
+            return client
         except (BotoCoreError, ValueError) as error:
             raise StoreURIError(f"{self.where} cannot be opened: {error}") from None
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, cast
 
@@ -46,6 +48,8 @@ class Gateway:
         """Operations and bodies of all requests, in their order."""
         self.connections = 0
         """How many were opened."""
+        self.cuts: Iterator[int] = iter(())
+        """After how many bytes the next answers end, with their connection; whole ones after that."""
         self._target = port
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._server.daemon_threads = True
@@ -82,7 +86,6 @@ class Gateway:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # one packet for each answer
 
     def setup(self) -> None:
         super().setup()
@@ -94,11 +97,14 @@ class _Handler(BaseHTTPRequestHandler):
         kept = {name: self.headers[name] for name in ("X-Amz-Target", "Authorization", "Content-Type")}
         status, answer = self._gateway.answer(target.rpartition(".")[2], body, kept)
         encoded = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/x-amz-json-1.0")
-        self.send_header("Content-Length", str(len(encoded)))
-        self.end_headers()
-        self.wfile.write(encoded)
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/x-amz-json-1.0\r\n"
+            f"x-amz-crc32: {zlib.crc32(encoded)}\r\nContent-Length: {len(encoded)}\r\n\r\n"
+        )
+        whole = head.encode() + encoded
+        cut = next(self._gateway.cuts, None)
+        self.close_connection = cut is not None
+        self.wfile.write(whole[:cut])
 
     def log_message(self, format: str, *args: object) -> None:
         pass

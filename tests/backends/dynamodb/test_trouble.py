@@ -112,6 +112,23 @@ def test_a_row_that_was_perhaps_written_before_it_was_throttled_stays_in_doubt(
     hasty.close()
 
 
+def test_an_answer_that_is_cut_off_anywhere_is_never_taken_for_another(
+    gateway: Gateway, backend: Backend, far: Backend
+) -> None:
+    backend.insert_reference("realm", "name", one := row())
+    backend.write_objects("realm", [ObjectRow(1, 0, b"x" * 30)])
+    places = range(0, 150, 3)  # in the status line, in every header, in the body
+    for place in places:
+        gateway.cuts = iter([place])
+        assert far.read_reference("realm", "name") == one
+        gateway.cuts = iter([place])
+        assert far.read_objects("realm", [ObjectKey(1)]) == {ObjectKey(1): b"x" * 30}
+        gateway.cuts = iter([place])
+        with pytest.raises(OutcomeUnknownError):
+            far.swap_reference("realm", "name", b"another", row())
+    assert backend.read_reference("realm", "name") == one
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [
