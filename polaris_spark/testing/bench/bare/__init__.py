@@ -22,8 +22,8 @@ MODULES: Final = {
     "mysql": "polaris_spark.testing.bench.bare.mariadb",
     "postgresql": "polaris_spark.testing.bench.bare.postgresql",
     "rocksdb": "polaris_spark.testing.bench.bare.rocksdb",
-    "sqlite": "polaris_spark.testing.bench.bare.sqlite",
     "s3": "polaris_spark.testing.bench.bare.s3",
+    "sqlite": "polaris_spark.testing.bench.bare.sqlite",
 }
 """Scheme to the module that has `open_bare(uri)`."""
 

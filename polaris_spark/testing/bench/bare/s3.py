@@ -43,15 +43,13 @@ class BareObjectStore:
 class _Client:
     def __init__(self, store: Any) -> None:
         self._store = store
-        self._tags: dict[tuple[str, bytes], str] = {}
+        self._tags: dict[tuple[str, bytes], str | None] = {}
         """ETags by name and version."""
 
     def swap(self, name: str, expected: bytes, new: ReferenceRow) -> bool:
-        tag = self._tags.pop((name, expected), None)
-        if tag is None:
-            if self.version(name) != expected:
-                return False
-            tag = self._tags.pop((name, expected))
+        if (name, expected) not in self._tags and self.version(name) != expected:
+            return False
+        tag = self._tags.pop((name, expected))
         body = keys.encode_reference(StoredReference.of(REALM, name, new))
         try:
             put = obstore.put(self._store, keys.reference_key(REALM, name), body, mode={"e_tag": tag})
