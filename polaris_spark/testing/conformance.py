@@ -7,6 +7,8 @@ A store without a server of its own gives the fixture `uri`:
         def uri(self, tmp_path):
             return f"mydatabase://{tmp_path}/store"
 
+A store that is files of this machine inherits from `FileConformance`, which also fills its disk.
+
 A store on a server gives the fixture `server` instead, and gets the cases of lost answers, silence, restarts,
 credentials and permissions as well:
 
@@ -32,6 +34,7 @@ and start it again, and trouble is made by a proxy between the two (`polaris_spa
 
 from __future__ import annotations
 
+from polaris_spark.testing.file_cases import FileCases
 from polaris_spark.testing.object_cases import ObjectCases
 from polaris_spark.testing.opening_cases import OpeningCases
 from polaris_spark.testing.race_cases import RaceCases
@@ -42,6 +45,10 @@ from polaris_spark.testing.trouble_cases import TroubleCases
 
 class BackendConformance(OpeningCases, ObjectCases, ReferenceCases, RaceCases, ScanCases):
     """Inherit this in a test class and give the fixture `uri`: the URI of a store that does not exist yet."""
+
+
+class FileConformance(FileCases, BackendConformance):
+    """As `BackendConformance`, for stores that are files of this machine."""
 
 
 class ServerConformance(TroubleCases, BackendConformance):

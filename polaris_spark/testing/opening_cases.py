@@ -9,7 +9,7 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
 from polaris_spark.errors import InputError, StateError, StoreURIError
-from polaris_spark.testing.processes import in_threads, rows
+from polaris_spark.testing.processes import in_processes, in_threads, rows, set_up_store
 from polaris_spark.testing.stores import StoreCases, row, with_options
 
 
@@ -27,6 +27,14 @@ class OpeningCases(StoreCases):
         in_threads(4, set_up)
         backend = open_backend(uri)
         assert len(backend.read_objects("realm", [ObjectKey(n) for n in range(4)])) == 4
+        backend.close()
+
+    def test_processes_may_set_up_the_same_store_at_once(self, uri: str) -> None:
+        backend = open_backend(uri)
+        if backend.scope in ("machine", "cluster"):
+            in_processes(set_up_store, [(uri, number) for number in range(4)])
+            assert len(backend.read_objects("realm", [ObjectKey(n) for n in range(4)])) == 4
+            assert backend.read_reference("realm", "name 3") is not None
         backend.close()
 
     def test_setup_leaves_the_rows_of_a_store_alone(self, uri: str, backend: Backend) -> None:

@@ -3,15 +3,18 @@ import."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from typing import NamedTuple, TypeVar
 
 from polaris_spark.backends import open_backend
-from polaris_spark.backends.base import Backend, Conflict, ReferenceRow, Split, Swapped
+from polaris_spark.backends.base import Backend, Conflict, ObjectRow, ReferenceRow, Split, Swapped
 from polaris_spark.errors import OutcomeUnknownError
 from polaris_spark.testing.waiting import until_it_works
 
@@ -43,6 +46,17 @@ def in_processes(work: Callable[..., T], arguments: Sequence[tuple[object, ...]]
         return pool.starmap(work, arguments, chunksize=1)
 
 
+def set_up_store(uri: str, number: int) -> None:
+    """Set up a store by a process of its own, and write a row with this id in `realm`."""
+    backend = open_backend(uri)
+    try:
+        backend.setup()
+        backend.write_objects("realm", [ObjectRow(number, 0, b"x")])
+        assert backend.insert_reference("realm", f"name {number}", ReferenceRow(b"version", b"")) == Swapped()
+    finally:
+        backend.close()
+
+
 def increments(backend: Backend, realm: str, name: str, n: int) -> Tally:
     """Add 1 to the number that a reference holds, `n` times, by reading and swapping."""
     done = perhaps = 0
@@ -60,6 +74,53 @@ def increments_of_store(uri: str, realm: str, name: str, n: int) -> Tally:
         return increments(backend, realm, name, n)
     finally:
         backend.close()
+
+
+def increments_of_store_for(uri: str, realm: str, name: str, seconds: float) -> Tally:
+    """`increments` by a process of its own, one after the other until so many seconds are over."""
+    backend = open_backend(uri)
+    done = perhaps = 0
+    try:
+        until_it_works(lambda: backend.read_reference(realm, name))
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            one = increments(backend, realm, name, 1)
+            done, perhaps = done + one.done, perhaps + one.perhaps
+        return Tally(done, perhaps)
+    finally:
+        backend.close()
+
+
+def count_in_store(uri: str, realm: str, name: str, told: Connection) -> None:
+    """Write a row, then count it in a reference, for ever; tell of each number when it is acknowledged."""
+    backend = open_backend(uri)
+    number = 0
+    while True:
+        number += 1
+        until_it_works(lambda n=number: backend.write_objects(realm, [ObjectRow(n, 0, b"%d" % n)]))  # type: ignore[misc]  # bound at once
+        increments(backend, realm, name, 1)
+        told.send(number)
+
+
+def killed_counter(uri: str, realm: str, name: str, n: int) -> int:
+    """Let another process count from 1 to `n` and beyond, and kill it; the last number that it was told is done."""
+    context = multiprocessing.get_context("spawn")
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=count_in_store, args=(uri, realm, name, sending))
+    process.start()
+    sending.close()
+    number = 0
+    try:
+        while number < n:
+            number = receiving.recv()
+        process.kill()
+        with contextlib.suppress(EOFError):
+            while True:
+                number = receiving.recv()
+    finally:
+        process.kill()
+        process.join()
+    return number
 
 
 def read_of_store(uri: str, realm: str, name: str) -> ReferenceRow | None:

@@ -16,9 +16,11 @@ from polaris_spark.testing.processes import (
     in_threads,
     increments,
     increments_of_store,
+    killed_counter,
     read_of_store,
 )
 from polaris_spark.testing.stores import StoreCases, row
+from polaris_spark.testing.waiting import until_it_works
 
 _DONE: Final = 0
 _REFUSED: Final = 10
@@ -116,6 +118,24 @@ class RaceCases(StoreCases):
                 current = new
 
         in_threads(8, work)
+
+    def test_what_a_killed_process_was_told_is_done_is_there(self, uri: str) -> None:
+        backend = open_backend(uri)
+        backend.setup()
+        backend.insert_reference("realm", "counter", row(b"0"))
+        scope = backend.scope
+        backend.close()
+        if scope == "process":
+            return
+        told = killed_counter(uri, "realm", "counter", 25)
+        again = open_backend(uri)
+        found = until_it_works(lambda: again.read_reference("realm", "counter"))
+        assert found is not None
+        assert told >= 25
+        assert told <= int(found.value) <= told + 1
+        assert len(again.read_objects("realm", [ObjectKey(id) for id in range(1, told + 1)])) == told
+        increments(again, "realm", "counter", 1)
+        again.close()
 
     def test_a_forked_child_uses_the_store_beside_its_parent_or_is_refused(self, backend: Backend) -> None:
         backend.insert_reference("realm", "counter", row(b"0"))

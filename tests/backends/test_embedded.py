@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polaris_spark.testing.conformance import BackendConformance
+from polaris_spark.testing.conformance import BackendConformance, FileConformance
 from tests.servers import StoreOn
 
 
@@ -14,13 +14,13 @@ class TestMemory(BackendConformance):
         return store_on("memory")
 
 
-class TestSQLite(BackendConformance):
+class TestSQLite(FileConformance):
     @pytest.fixture
     def uri(self, store_on: StoreOn) -> str:
         return store_on("sqlite")
 
 
-class TestDirectory(BackendConformance):
+class TestDirectory(FileConformance):
     @pytest.fixture
     def uri(self, store_on: StoreOn) -> str:
         return store_on("file")

@@ -90,7 +90,7 @@ def test_the_log_of_random_changes_replays_to_the_state(store: str, open_catalog
         assert max(statuses) < 500
         return sum(status < 300 for status in statuses)
 
-    assert sum(at_once([lambda n=n: work(n) for n in range(4)])) > 20  # type: ignore[misc]  # bound at once
+    assert sum(at_once([lambda n=n: work(n) for n in range(4)])) > 5  # type: ignore[misc]  # bound at once
     process_cache().clear()
     check_log(open_catalog(store))
     assert {NAMES, IDS, LOCATIONS} <= set(one.session.catalog.head().commit.index_names)

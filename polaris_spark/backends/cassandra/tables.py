@@ -16,6 +16,7 @@ The mark of a store, and the level that all its clients share, stand in the comm
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -87,7 +88,24 @@ def create(ask: Ask, settings: Settings, datacenter: str, nodes: Iterable[str]) 
         for name in _TABLES:
             ask(_table(name, settings, datacenter))
         found = _levels(ask, settings, datacenter)
+    _wait_until_usable(ask, settings)
     return found[0]
+
+
+def _wait_until_usable(ask: Ask, settings: Settings) -> None:
+    """A table that another client just created is listed a moment before statements may name it."""
+    end = time.monotonic() + settings.timeout / 1_000
+    for name, key in (("references", "name = 'none'"), ("objects", "bucket = 0")):
+        while True:
+            try:
+                ask(
+                    f"SELECT value FROM \"{settings.keyspace}\".{name} WHERE realm = 'none' AND {key} LIMIT 1"
+                )
+                break
+            except StoreURIError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.02)
 
 
 def _levels(ask: Ask, settings: Settings, datacenter: str) -> list[Level]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from polaris_spark.testing.conformance import BackendConformance
+from polaris_spark.testing.conformance import FileConformance
 from tests.servers import StoreOn
 
 
-class TestRocksDB(BackendConformance):
+class TestRocksDB(FileConformance):
     @pytest.fixture
     def uri(self, store_on: StoreOn) -> str:
         return store_on("rocksdb")
