@@ -16,7 +16,7 @@ from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.faults.checking import check, log_of
 from tests.faults.workers import Workers
 from tests.rest.client import connect, new_key, set_properties, table
-from tests.servers import ServerOf
+from tests.servers import NETWORKED, ServerOf, databases
 
 
 class Place(NamedTuple):
@@ -27,7 +27,7 @@ class Place(NamedTuple):
     proxy: FaultyProxy
 
 
-@pytest.fixture(params=["postgresql", "s3"])
+@pytest.fixture(params=databases(NETWORKED))
 def place(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Place]:
     """A store on each server, behind a proxy that lets everything pass as yet."""
     server, name = server_of(request.param), f"behind_{uuid.uuid4().hex[:12]}"
