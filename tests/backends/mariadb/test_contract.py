@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from polaris_spark.testing.conformance import BackendConformance
-from tests.servers import StoreOn
+from polaris_spark.testing.conformance import ServerConformance
+from polaris_spark.testing.servers.base import Server
+from tests.servers import ServerOf
 
 
-class TestMariaDB(BackendConformance):
+class TestMariaDB(ServerConformance):
     @pytest.fixture
-    def uri(self, store_on: StoreOn) -> str:
-        return store_on("mariadb")
+    def server(self, server_of: ServerOf) -> Server:
+        return server_of("mariadb")
