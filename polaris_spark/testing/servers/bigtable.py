@@ -1,29 +1,36 @@
-"""Google's emulator of Bigtable, which keeps everything in memory."""
+"""Google's emulator of Bigtable, which keeps everything in memory, with a log of ours that survives its end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.resources import files
 from typing import Final
 
 from polaris_spark.testing.servers.base import ProcessServer
-from polaris_spark.testing.servers.installing import go_program
+from polaris_spark.testing.servers.installing import go_source
 
 VERSION: Final = "v1.58.0"
-_PACKAGE: Final = "cloud.google.com/go/bigtable/cmd/emulator"
+_SOURCE: Final = "bigtable.go"
+_REVISION: Final = 1
+"""Of the source, whose builds are kept by it."""
 
 
 class BigtableEmulator(ProcessServer):
     """A server that holds any project and instance that it is asked for; it knows no users."""
 
     name = "Bigtable emulator"
-    durable = False
-    durability = "none: everything is in memory"
+    durability = "every change in a log of ours before it is answered, not synced: for the end of the process"
 
     def prepare(self) -> None:
-        self._program = go_program(_PACKAGE, VERSION, title="bigtable-emulator")
+        self._program = go_source(
+            f"bigtable-emulator-{VERSION}-{_REVISION}",
+            files(__package__).joinpath(_SOURCE).read_text(encoding="utf-8"),
+            [f"cloud.google.com/go/bigtable@{VERSION}"],
+        )
 
     def command(self) -> Sequence[str]:
-        return [str(self._program), "-host", "127.0.0.1", "-port", str(self.port)]
+        log = str(self.directory / "changes")
+        return [str(self._program), "-address", f"127.0.0.1:{self.port}", "-log", log]
 
     def uri(self, store: str, *, port: int | None = None) -> str:
         """URI of two tables of one instance."""

@@ -44,13 +44,12 @@ def installed(name: str, install: Callable[[Path], None]) -> Path:
     return found
 
 
-def go_program(package: str, version: str, *, title: str | None = None) -> Path:
+def go_program(package: str, version: str) -> Path:
     """A program of a Go package, built by `go install`.
 
     Args:
         package: its path, such as `github.com/versity/versitygw/cmd/versitygw`.
         version: such as `v1.8.0`.
-        title: what it is called in the cache, if its own name says too little.
     Raises:
         StateError: there is no Go toolchain, or the build fails.
     """
@@ -60,7 +59,33 @@ def go_program(package: str, version: str, *, title: str | None = None) -> Path:
         go = _tool("go", f"{program} is not built here, and there is no Go toolchain to build it")
         run([go, "install", f"{package}@{version}"], directory, {"GOBIN": str(directory)})
 
-    return installed(f"{title or program}-{version}", build) / program
+    return installed(f"{program}-{version}", build) / program
+
+
+def go_source(name: str, source: str, modules: Sequence[str]) -> Path:
+    """A program of one Go file.
+
+    Args:
+        name: of the program, its version included; to be changed with the source or a module.
+        source: text of the file.
+        modules: what it imports, with exact versions, such as `cloud.google.com/go/bigtable@v1.58.0`; these decide
+            the versions of what they import themselves.
+    Raises:
+        StateError: there is no Go toolchain, or the build fails.
+    """
+
+    def build(directory: Path) -> None:
+        go = _tool("go", f"{name} is not built here, and there is no Go toolchain to build it")
+        (directory / "main.go").write_text(source)
+        for step in (
+            ["mod", "init", "main"],
+            ["get", *modules],
+            ["mod", "tidy"],
+            ["build", "-o", "program", "."],
+        ):
+            run([go, *step], directory)
+
+    return installed(name, build) / "program"
 
 
 def node_program(package: str, version: str, program: str) -> Path:
