@@ -1,0 +1,15 @@
+"""The storage contract, on LMDB."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from polaris_spark.testing.conformance import BackendConformance
+
+
+class TestLMDB(BackendConformance):
+    @pytest.fixture
+    def uri(self, tmp_path: Path) -> str:
+        return f"lmdb://{tmp_path}/store"
