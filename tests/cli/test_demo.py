@@ -123,3 +123,12 @@ def test_an_old_java_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     )
     with pytest.raises(session.MissingLibraryError, match="is Java 11"):
         session.require_java()
+
+
+def test_a_password_in_the_uri_is_refused_before_anything_is_shown_or_made(tmp_path: Path) -> None:
+    store = "postgresql://user:open-sesame@127.0.0.1:1/database"
+    done = run("demo", "--store", store, "--directory", str(tmp_path / "new"))
+    assert done.code != 0
+    assert "--password env:NAME" in done.err
+    assert "open-sesame" not in done.out + done.err
+    assert not (tmp_path / "new").exists()

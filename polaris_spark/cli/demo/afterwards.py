@@ -74,6 +74,8 @@ def write_script(place: Place) -> Path:
 def say_how_to_look(place: Place, picture: Path, script: Path, console: Console) -> None:
     """Print where everything is, and the commands that show it."""
     store, program = shlex.quote(place.store), _program()
+    if place.password is not None:
+        store += f" --password {shlex.quote(place.password)}"
     lines = (
         ("picture", str(picture)),
         ("history", f"{program} log {store}"),

@@ -21,7 +21,8 @@ from polaris_spark.cli.demo.loading import load
 from polaris_spark.cli.demo.querying import query
 from polaris_spark.cli.demo.session import Place
 from polaris_spark.cli.demo.stage import Stage
-from polaris_spark.cli.options import Password
+from polaris_spark.cli.opening import store_options
+from polaris_spark.cli.options import PASSWORD_VARIABLE, Password
 from polaris_spark.cli.output import errors, plain
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError, PolarisError
@@ -69,6 +70,8 @@ def demo(
     _require(store)
     folder = _new_directory(directory)
     uri = store or f"sqlite://{folder / 'catalog.db'}"
+    if password is None and store_options(StoreURI.parse(uri), None):
+        password = f"env:{PASSWORD_VARIABLE}"
     place = Place(uri, password, folder / "warehouse", folder, metadata_files.value)
     console.print(Text(f"polaris-spark demo: a catalog in {uri}", style="bold"))
     stage = _perform(place, console)
@@ -128,8 +131,14 @@ def _require(store: str | None) -> None:
     """Whatever would fail late, fails now."""
     picture.require_matplotlib()
     session.require_java()
-    if store is not None and StoreURI.parse(store).scheme == "memory":
+    parsed = None if store is None else StoreURI.parse(store)
+    if parsed is not None and parsed.scheme == "memory":
         raise InputError("a memory: store cannot be read by Spark's workers; give the demo another, or none")
+    if parsed is not None and parsed.password is not None:
+        raise InputError(
+            f"a password in a URI would be shown to everyone: write {parsed}, put the password into an environment "
+            "variable and name it with --password env:NAME"
+        )
 
 
 def _new_directory(given: Path | None) -> Path:
