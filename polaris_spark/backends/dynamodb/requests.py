@@ -47,12 +47,13 @@ class Requests:
 
     def close(self) -> None:
         """Refuse what comes later; requests under way end first."""
-        self._closed = True
         with self._lock:
-            if self._pool is not None:
-                self._pool.shutdown(wait=True)
-            if self._client is not None:
-                self._client.close()
+            self._closed = True
+            pool, client = self._pool, self._client
+        if pool is not None:
+            pool.shutdown(wait=True)
+        if client is not None:
+            client.close()
 
     def read(self, operation: str, **parameters: Any) -> dict[str, Any]:
         """The answer to a request that changes nothing.

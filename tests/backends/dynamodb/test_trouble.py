@@ -204,6 +204,27 @@ def test_nobody_waits_for_ever_for_a_connection(gateway: Gateway, far_uri: str, 
     narrow.close()
 
 
+@pytest.mark.parametrize("_", range(3))
+def test_closing_in_mid_work_ends_all_of_it(uri: str, backend: Backend, _: int) -> None:
+    used = open_backend(uri)
+    begun = threading.Event()
+
+    def write(number: int) -> None:
+        while True:
+            begun.set()
+            used.write_objects("realm", [ObjectRow(number, part, b"x") for part in range(60)])
+
+    def work(number: int) -> None:
+        if number == 0:
+            begun.wait(50)
+            used.close()
+            return
+        with pytest.raises(StateError, match="closed"):
+            write(number)
+
+    in_threads(4, work)
+
+
 def test_children_forked_in_mid_work_use_the_store_beside_their_parent(backend: Backend) -> None:
     over = threading.Event()
 
