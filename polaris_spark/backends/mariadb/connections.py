@@ -8,7 +8,7 @@ from typing import Final
 import pymysql
 
 from polaris_spark.backends.mariadb import failures, tables
-from polaris_spark.backends.mariadb.session import Session
+from polaris_spark.backends.mariadb.session import GARBLED, Session
 from polaris_spark.backends.mariadb.settings import Settings
 from polaris_spark.backends.sessions import LostError, RefusedError, Sessions
 from polaris_spark.errors import PolarisError, StateError, TryAgainError
@@ -40,6 +40,8 @@ class Connections(Sessions[Session]):
                     tables.create_database(session, self._settings.database)
                 except RefusedError as error:
                     raise self.refused(error) from error
+                except LostError as error:
+                    raise self._unreachable(error) from error
             self._create_tables()
 
     def _create_tables(self) -> None:
@@ -54,6 +56,9 @@ class Connections(Sessions[Session]):
             if not self._checked:
                 tables.check(session, self._settings.where)
                 self._checked = True
+        except LostError as error:
+            session.close()
+            raise self._unreachable(error) from error
         except BaseException:
             session.close()
             raise
@@ -65,8 +70,12 @@ class Connections(Sessions[Session]):
             session = Session(self._settings, database)
         except (pymysql.MySQLError, RuntimeError) as error:
             raise failures.connecting(where, error) from error
+        except GARBLED as error:
+            raise TryAgainError(
+                f"{where} answers unlike MariaDB or MySQL: {error!r}; nothing was changed"
+            ) from error
         except LostError as error:
-            raise TryAgainError(f"{where} cannot be reached: {error}; nothing was changed") from error
+            raise self._unreachable(error) from error
         if session.packet_bytes < _LEAST_PACKET:
             session.close()
             raise StateError(
@@ -74,3 +83,6 @@ class Connections(Sessions[Session]):
                 f"set its max_allowed_packet to {_LEAST_PACKET} or more (16 MiB is MariaDB's default)"
             )
         return session
+
+    def _unreachable(self, error: LostError) -> TryAgainError:
+        return TryAgainError(f"{self._settings.where} cannot be reached: {error}; nothing was changed")

@@ -45,9 +45,10 @@ def grouped(items: Sequence[T], n: int) -> list[Sequence[T]]:
 
 
 def _halves(session: Session, realm: str, low: int, high: int) -> list[tuple[int, int]]:
-    """A range of ids that exist at both ends, cut in two at the first id beyond its middle; `low` is before `high`."""
-    middle: int = session.run(statements.following(realm, (low + high) // 2 + 1))[0].rows[0][0]
-    return [(low, middle - 1), (middle, high)]
+    """A range of ids, cut in two at the first that exists beyond its middle; `low` is before `high`."""
+    middle = (low + high) // 2
+    found = session.run(statements.following(realm, middle + 1, high))[0].rows[0][0]
+    return [(low, middle)] if found is None else [(low, found - 1), (found, high)]
 
 
 def _estimate(session: Session, realm: str, low: int, high: int) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import select
+import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pymysql
 from pymysql.constants import CLIENT
@@ -21,7 +22,10 @@ from polaris_spark.backends.sessions import LostError, RefusedError
 GRACE_MS = 5_000
 """How much longer than the server, which ends statements and waits itself, we wait for its answer."""
 
-_CLIENTS_OWN = range(2_000, 3_000)
+GARBLED: Final = (AssertionError, LookupError, ValueError, struct.error)
+"""What PyMySQL raises, beside its own errors, for packets that break the protocol."""
+
+_CLIENTS_OWN: Final = range(2_000, 3_000)
 
 
 class Result(NamedTuple):
@@ -53,7 +57,7 @@ class Session:
             settings: where, and how long to wait.
             database: the one to use, which must exist; None for none.
         Raises:
-            pymysql.Error, RuntimeError: as PyMySQL says.
+            pymysql.Error, RuntimeError, GARBLED: as PyMySQL says.
             RefusedError, LostError: the session's settings were refused, or the connection was lost.
         """
         password = "" if settings.password is None else settings.password.reveal()
@@ -107,6 +111,9 @@ class Session:
                 results.append(self._result())
         except pymysql.MySQLError as error:
             raise self._failure(error, len(results)) from error
+        except GARBLED as error:
+            self.usable = False
+            raise LostError(f"the server's answer cannot be understood: {error!r}") from error
         except BaseException:  # an answer may still come, which must not be taken for that of another
             self.usable = False
             raise
@@ -160,9 +167,9 @@ class Session:
         """Settings of the session; what `my.cnf` says of them must not matter."""
         seconds = math.ceil(settings.timeout / 1_000)
         found = self.run(
-            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            "SET SESSION TRANSACTION READ WRITE, ISOLATION LEVEL READ COMMITTED",
             "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', completion_type = 'NO_CHAIN', "
-            f"sql_select_limit = DEFAULT, innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}",
+            f"sql_select_limit = {2**64 - 1}, innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}",
             f"SET SESSION max_statement_time = {settings.timeout / 1_000}, in_predicate_conversion_threshold = 0"
             if self.of_mariadb
             else f"SET SESSION max_execution_time = {settings.timeout}",

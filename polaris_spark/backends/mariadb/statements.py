@@ -145,15 +145,15 @@ def ends(realm: str) -> str:
     return f"SELECT MIN(id), MAX(id) FROM objects WHERE realm = {text(realm)}"
 
 
-def following(realm: str, first: int) -> str:
-    """The first id from `first` on, if any."""
-    return f"SELECT id FROM objects WHERE realm = {text(realm)} AND id >= {first} ORDER BY id LIMIT 1"
+def following(realm: str, first: int, last: int) -> str:
+    """The first id from `first` to `last`, if any."""
+    return f"SELECT MIN(id) FROM objects WHERE realm = {text(realm)} AND id >= {first} AND id <= {last}"
 
 
 def estimate(realm: str, low: int, high: int) -> str:
     """The server's plan for a range of ids, whose column `rows` is about the number of rows, by two dives."""
     return (
-        "EXPLAIN SELECT part FROM objects FORCE INDEX (PRIMARY)"
+        "EXPLAIN FORMAT=TRADITIONAL SELECT part FROM objects FORCE INDEX (PRIMARY)"
         f" WHERE realm = {text(realm)} AND id >= {low} AND id <= {high}"
     )
 

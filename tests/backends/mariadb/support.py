@@ -1,0 +1,103 @@
+"""Looking at a store of MariaDB from outside."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pymysql
+
+from polaris_spark.config import StoreURI
+from polaris_spark.errors import PolarisError
+from polaris_spark.testing.servers.mariadb import ADMIN, GUEST, MariaDB
+
+
+class Admin:
+    """A connection of the user with all privileges, in autocommit."""
+
+    def __init__(self, server: MariaDB, database: str | None = None) -> None:
+        self._connection = pymysql.connect(**server.login, database=database, autocommit=True)
+        self._cursor = self._connection.cursor()
+
+    def run(self, statement: str) -> list[tuple[Any, ...]]:
+        """The rows that a statement gives."""
+        self._cursor.execute(statement)
+        return list(self._cursor.fetchall())
+
+    def sessions(self, uri: str, *, busy: bool = False) -> set[int]:
+        """The server's numbers of the sessions with a store, or of those that run a statement."""
+        database = database_of(uri)
+        return {
+            id
+            for id, name, text in self.run("SELECT id, db, info FROM information_schema.processlist")
+            if name == database and (text or not busy) and id != self._connection.thread_id()
+        }
+
+    def blocked(self, uri: str, among: str) -> int:
+        """The session of a store whose statement holds `among` and is under way, once there is one."""
+        database = database_of(uri)
+        while True:
+            for id, name, text in self.run("SELECT id, db, info FROM information_schema.processlist"):
+                if name == database and among in str(text):
+                    return int(id)
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+def database_of(uri: str) -> str:
+    return StoreURI.parse(uri).path
+
+
+def place_of(uri: str) -> str:
+    """A store's URI without scheme and credentials."""
+    return uri.rpartition("@")[2]
+
+
+def of_guest(uri: str, server: MariaDB) -> str:
+    """A store's URI for the user who may only log in."""
+    return uri.replace(f"{ADMIN}:{server.password}", f"{GUEST}:{server.guests_password}")
+
+
+@contextmanager
+def held(server: MariaDB, uri: str, *statements: str) -> Iterator[Admin]:
+    """A transaction of another program that ran statements on the store, and goes on until the block ends."""
+    with Admin(server, database_of(uri)) as other:
+        for statement in ("SET autocommit = 0", *statements):
+            other.run(statement)
+        yield other
+        other.run("ROLLBACK")
+        other.run("UNLOCK TABLES")
+
+
+@contextmanager
+def globally(admin: Admin, variables: Mapping[str, str]) -> Iterator[None]:
+    """Settings of the whole server, for sessions that begin in the block."""
+    before = {name: admin.run(f"SELECT @@GLOBAL.{name}")[0][0] for name in variables}
+    try:
+        for name, value in variables.items():
+            admin.run(f"SET GLOBAL {name} = {value}")
+        yield
+    finally:
+        for name, value in before.items():
+            admin.run(f"SET GLOBAL {name} = {value!r}")
+
+
+def started(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """A thread, and what its work gave or raised once it ended."""
+    outcome: list[object] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except PolarisError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, outcome

@@ -1,0 +1,278 @@
+"""Opening a store of MariaDB: options, credentials, permissions, settings of the server, and who may set up."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend, ObjectRow, Swapped
+from polaris_spark.backends.mariadb.settings import Settings
+from polaris_spark.config import Secret, StoreURI
+from polaris_spark.errors import NewerFormatError, StateError, StoreURIError, TryAgainError
+from polaris_spark.testing.processes import in_processes, rows
+from polaris_spark.testing.servers.mariadb import GUEST, MariaDB
+from polaris_spark.testing.stores import row
+from tests.backends.mariadb.support import Admin, database_of, globally, of_guest, place_of
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("mariadb://host/db?tmeout=1s", "did you mean 'timeout'"),
+        ("mysql://host/db?ssl_mod=required", "a mysql: store has no option.*did you mean 'ssl_mode'"),
+        ("mariadb://host", "names no database"),
+        ("mariadb://host/a/b", "no name of a database"),
+        ("mariadb://host/db%00", "no name of a database"),
+        ("mariadb://host:port/db", "no host:port"),
+        ("mariadb://host:0/db", "no host:port"),
+        ("mariadb://one,two/db", "no host:port"),
+        ("mariadb:///db", "no host:port"),
+        ("mariadb://host/db?socket=/tmp/s", "a host and a socket"),
+        ("mariadb://host/db?timeout=soon", "duration"),
+        ("mariadb://host/db?timeout=0s", "longer than nothing"),
+        ("mariadb://host/db?connect_timeout=30d", "shorter than 24 days"),
+        ("mariadb://host/db?pool=0", "1 to 256"),
+        ("mariadb://host/db?ssl_mode=maybe", "verify-identity"),
+        ("mariadb://host/db?ssl_ca=/nowhere/ca.pem", "is no file"),
+        ("mariadb://host/db?ssl_ca=/etc/passwd&ssl_mode=preferred", "no use with ssl_mode=preferred"),
+        ("mariadb://host/db?ssl_ca=/etc/passwd", "certificates.*cannot be used"),
+        ("mariadb://user:secret@host/db?timeout=soon", "duration"),
+    ],
+)
+def test_bad_uris_and_options_are_refused(uri: str, words: str) -> None:
+    with pytest.raises(StoreURIError, match=words) as caught:
+        open_backend(uri)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("host", {"host": "host", "port": 3306}),
+        ("user@host:1", {"host": "host", "port": 1}),
+        ("[::1]", {"host": "::1", "port": 3306}),
+        ("[fe80::1%25eth0]:2", {"host": "fe80::1%eth0", "port": 2}),
+    ],
+)
+def test_a_host_may_leave_its_port_out(place: str, told: dict[str, object]) -> None:
+    login = Settings.parse(StoreURI.parse(f"mariadb://{place}/db"), {}).login
+    assert told.items() <= login.items()
+
+
+def test_a_wrong_password_is_told_and_not_shown(uri: str, server: MariaDB) -> None:
+    wrong = uri.replace(server.password, "wrong%20battery")
+    with pytest.raises(StoreURIError, match=r"Access denied.*store.password") as caught:
+        open_backend(wrong).setup()
+    assert "wrong battery" not in str(caught.value)
+    with pytest.raises(StoreURIError, match=r"Access denied.*using password: NO.*store.password"):
+        open_backend(uri.replace(f":{server.password}", "")).setup()
+
+
+def test_passwords_of_any_script_come_from_uri_options_and_environment(
+    uri: str, backend: Backend, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = f"user_{database_of(uri)}"
+    admin.run(f"CREATE USER {user}@'%' IDENTIFIED BY 'grüße 表'")
+    admin.run(f"GRANT SELECT ON {database_of(uri)}.* TO {user}@'%'")
+    monkeypatch.setenv("STORE_PASSWORD", "grüße 表")
+    place = place_of(uri)
+    for opened in (
+        open_backend(f"mariadb://{user}:gr%C3%BC%C3%9Fe%20%E8%A1%A8@{place}"),
+        open_backend(f"mysql://{user}@{place}", {"password": Secret("grüße 表")}),
+        open_backend(f"mariadb://{user}@{place}", {"password": Secret("env:STORE_PASSWORD")}),
+    ):
+        assert opened.read_reference("realm", "name") is None
+        opened.close()
+
+
+def test_a_unix_socket_opens_the_same_store(uri: str, backend: Backend, server: MariaDB) -> None:
+    backend.insert_reference("realm", "name", current := row())
+    place = uri.replace(f"127.0.0.1:{server.port}", "localhost")
+    other = open_backend(f"{place}?socket={server.directory}/socket")
+    assert other.read_reference("realm", "name") == current
+    other.close()
+
+
+def test_what_was_never_set_up_is_no_store(uri: str, admin: Admin) -> None:
+    with pytest.raises(StoreURIError, match=r"holds no store.*create=true"):
+        open_backend(uri).read_reference("realm", "name")
+    assert (database_of(uri),) not in admin.run("SHOW DATABASES")
+    admin.run(f"CREATE DATABASE {database_of(uri)}")
+    with pytest.raises(StoreURIError, match=r"holds no store.*create=true"):
+        open_backend(uri).read_reference("realm", "name")
+
+
+def test_missing_permissions_are_told_and_change_nothing(
+    uri: str, backend: Backend, admin: Admin, server: MariaDB
+) -> None:
+    current = row()
+    backend.insert_reference("realm", "name", current)
+    other = open_backend(of_guest(uri, server))
+    for use in (other.setup, lambda: other.read_reference("realm", "name")):
+        with pytest.raises(StoreURIError, match="Access denied"):
+            use()
+    admin.run(f"GRANT SELECT ON {database_of(uri)}.* TO {GUEST}@'%'")
+    assert other.read_reference("realm", "name") == current
+    for change in (
+        lambda: other.swap_reference("realm", "name", current.version, row()),
+        lambda: other.write_and_swap("realm", [ObjectRow(1, 0, b"")], "name", current.version, row()),
+        lambda: other.insert_reference("realm", "new", row()),
+        lambda: other.delete_reference("realm", "name", current.version),
+        lambda: other.write_objects("realm", [ObjectRow(1, 0, b"x")]),
+        lambda: other.drop_realm("realm"),
+    ):
+        with pytest.raises(StoreURIError, match=r"denied.*grant"):
+            change()
+    other.close()
+    assert backend.read_reference("realm", "name") == current
+
+
+def test_rows_that_may_not_be_written_leave_the_swap_undone(
+    uri: str, backend: Backend, admin: Admin, server: MariaDB
+) -> None:
+    backend.insert_reference("realm", "name", current := row())
+    admin.run(f"GRANT SELECT ON {database_of(uri)}.* TO {GUEST}@'%'")
+    admin.run(f"GRANT UPDATE ON {database_of(uri)}.`references` TO {GUEST}@'%'")
+    other = open_backend(of_guest(uri, server))
+    with pytest.raises(StoreURIError, match=r"denied.*grant"):
+        other.write_and_swap("realm", [ObjectRow(1, 0, b"")], "name", current.version, row())
+    assert backend.read_reference("realm", "name") == current
+    assert other.swap_reference("realm", "name", current.version, row()) == Swapped()
+    other.close()
+
+
+def test_a_user_who_may_not_create_needs_only_use_of_what_was_set_up(
+    uri: str, backend: Backend, admin: Admin, server: MariaDB
+) -> None:
+    admin.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {database_of(uri)}.* TO {GUEST}@'%'")
+    other = open_backend(of_guest(uri, server))
+    other.setup()
+    other.insert_reference("realm", "name", current := row())
+    other.write_objects("realm", [ObjectRow(1, 0, b"x")])
+    assert other.write_and_swap("realm", [ObjectRow(2, 0, b"x")], "name", current.version, row()) == Swapped()
+    assert len(rows(other, other.splits("objects", None, 4))) == 2
+    assert other.drop_realm("realm")
+    other.close()
+
+
+def test_a_store_that_is_dropped_while_it_is_open_is_told(uri: str, backend: Backend, admin: Admin) -> None:
+    backend.read_reference("realm", "name")
+    admin.run(f"DROP DATABASE {database_of(uri)}")
+    with pytest.raises(StoreURIError, match="holds no store"):
+        backend.insert_reference("realm", "name", row())
+
+
+def test_tables_of_others_are_left_alone(uri: str, admin: Admin) -> None:
+    admin.run(f"CREATE DATABASE {database_of(uri)}")
+    admin.run(f"CREATE TABLE {database_of(uri)}.objects (name text)")
+    for use in (lambda backend: backend.setup(), lambda backend: backend.read_reference("realm", "name")):
+        with pytest.raises(StoreURIError, match="another program"):
+            use(open_backend(uri))
+
+
+def test_a_store_of_a_newer_release_is_refused(uri: str, backend: Backend, admin: Admin) -> None:
+    admin.run(f"ALTER TABLE {database_of(uri)}.objects COMMENT = 'polaris_spark store, format 2'")
+    for use in (lambda backend: backend.setup(), lambda backend: backend.read_reference("realm", "name")):
+        with pytest.raises(NewerFormatError, match="format 2"):
+            use(open_backend(uri))
+
+
+def _set_up(uri: str) -> bool:
+    backend = open_backend(uri)
+    backend.setup()
+    found = backend.read_reference("realm", "name") is None
+    backend.close()
+    return found
+
+
+def test_processes_may_set_up_at_once(uri: str) -> None:
+    assert in_processes(_set_up, [(uri,)] * 3) == [True] * 3
+
+
+def test_stores_are_apart_whatever_their_databases_are_called(uri: str) -> None:
+    names = ["Stra%C3%9Fe", "%60quoted%60", "sp%20ace%27%3B--", "per%25cent%7Bbrace%7D", "CASE", "case"]
+    for number, name in enumerate(names):
+        backend = open_backend(uri.replace(database_of(uri), name))
+        backend.setup()
+        assert backend.insert_reference("realm", "name", row(b"%d" % number)) == Swapped()
+        assert len(backend.splits("objects", None, 4)) <= 4
+        backend.close()
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"sql_mode": "'ANSI,NO_BACKSLASH_ESCAPES'"},
+        {"sql_mode": "''"},
+        {"sql_mode": "'ORACLE'"},
+        {"sql_select_limit": "1", "completion_type": "2"},
+        {"tx_isolation": "'SERIALIZABLE'", "tx_read_only": "1"},
+        {"autocommit": "0"},
+        {"character_set_server": "'utf16'", "collation_server": "'utf16_bin'"},
+        {"init_connect": "'SET autocommit = 0'"},
+    ],
+    ids=str,
+)
+def test_what_the_servers_settings_say_of_sessions_does_not_matter(
+    uri: str, admin: Admin, variables: dict[str, str]
+) -> None:
+    with globally(admin, variables):
+        backend = open_backend(uri)
+        backend.setup()
+        value = b"' \\ \" \x00 \xff"
+        backend.insert_reference("r'\\", "n'\\", current := row(value))
+        objects = [ObjectRow(id, 0, value) for id in range(3)]
+        assert backend.write_and_swap("r'\\", objects, "n'\\", current.version, new := row()) == Swapped()
+        assert backend.read_reference("r'\\", "n'\\") == new
+        found = rows(backend, backend.splits("objects", None, 1))
+        assert found == [("r'\\", id, 0, value) for id in range(3)]
+        backend.close()
+
+
+def test_a_server_that_is_read_only_is_refused(uri: str, backend: Backend, admin: Admin) -> None:
+    with globally(admin, {"read_only": "1"}), pytest.raises(TryAgainError, match="read-only"):
+        open_backend(uri).read_reference("realm", "name")
+    assert open_backend(uri).read_reference("realm", "name") is None
+
+
+def test_a_server_that_takes_no_large_rows_is_refused(uri: str, backend: Backend, admin: Admin) -> None:
+    with (
+        globally(admin, {"max_allowed_packet": "524288"}),
+        pytest.raises(StateError, match="max_allowed_packet"),
+    ):
+        open_backend(uri).read_reference("realm", "name")
+
+
+def test_an_unreachable_server_is_worth_another_try() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        with pytest.raises(TryAgainError, match="cannot be reached"):
+            open_backend(f"mariadb://127.0.0.1:{closed.getsockname()[1]}/db").setup()
+
+
+def test_a_server_that_never_answers_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"mariadb://127.0.0.1:{silent.getsockname()[1]}/db?connect_timeout=100ms"
+        with pytest.raises(TryAgainError, match=r"cannot be reached.*time"):
+            open_backend(uri).setup()
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\x00" * 64, b"\x04\x00\x00\x00\n5.5"], ids=repr
+)
+def test_a_server_of_another_kind_is_told(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def serve() -> None:
+            client, _ = other.accept()
+            client.sendall(answer)
+            client.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(TryAgainError, match=r"cannot be reached|answers unlike MariaDB"):
+            open_backend(f"mariadb://127.0.0.1:{other.getsockname()[1]}/db").setup()
+        thread.join()

@@ -1,0 +1,330 @@
+"""Connections that are lost, shared and waited for; locks, deadlocks, and statements that take too long."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Swapped
+from polaris_spark.backends.mariadb import session as session_module
+from polaris_spark.errors import OutcomeUnknownError, TryAgainError
+from polaris_spark.testing.processes import in_threads, increments, rows
+from polaris_spark.testing.servers.mariadb import MariaDB
+from polaris_spark.testing.stores import row, with_options
+from tests.backends.mariadb.support import Admin, database_of, held, place_of, started
+
+_HOLD_ROW = "SELECT 1 FROM `references` WHERE name = 'name' FOR UPDATE"
+
+# Connections
+
+
+def test_many_threads_share_few_connections(uri: str, admin: Admin) -> None:
+    backend = open_backend(with_options(uri, "pool=3"))
+    backend.setup()
+
+    def work(number: int) -> int:
+        for id in range(5):
+            backend.write_objects("realm", [ObjectRow(number * 10 + id, 0, b"x")])
+        return len(admin.sessions(uri)) if number == 0 else 0
+
+    assert 1 <= max(in_threads(32, work)) <= 3
+    assert len(rows(backend, backend.splits("objects", None, 2))) == 160
+    backend.close()
+
+
+def test_nobody_waits_for_ever_for_a_connection(uri: str, backend: Backend) -> None:
+    narrow = open_backend(with_options(uri, "pool=1&timeout=200ms"))
+    with narrow._connections._lent(), pytest.raises(TryAgainError, match="all 1 connections"):  # type: ignore[attr-defined]
+        narrow.read_reference("realm", "name")
+    assert narrow.read_reference("realm", "name") is None
+    narrow.close()
+
+
+def test_a_user_who_has_no_connections_left_is_told_to_try_again(
+    uri: str, backend: Backend, admin: Admin
+) -> None:
+    backend.close()
+    user = f"user_{database_of(uri)}"
+    admin.run(f"CREATE USER {user}@'%' IDENTIFIED BY 'p' WITH MAX_USER_CONNECTIONS 1")
+    admin.run(f"GRANT SELECT ON {database_of(uri)}.* TO {user}@'%'")
+    first, second = (open_backend(f"mariadb://{user}:p@{place_of(uri)}") for _ in range(2))
+    assert first.read_reference("realm", "name") is None
+    with pytest.raises(TryAgainError, match="max_user_connections"):
+        second.read_reference("realm", "name")
+    first.close()
+    while admin.sessions(uri):
+        pass
+    assert second.read_reference("realm", "name") is None
+    second.close()
+
+
+def test_idle_sessions_that_were_ended_cost_nobody_an_error(
+    uri: str, backend: Backend, admin: Admin, server: MariaDB
+) -> None:
+    backend.insert_reference("realm", "name", current := row())
+    in_threads(8, lambda _: backend.read_reference("realm", "name"))
+    for id in admin.sessions(uri):
+        admin.run(f"KILL {id}")
+    while admin.sessions(uri):
+        pass
+    assert backend.swap_reference("realm", "name", current.version, new := row()) == Swapped()
+    server.restart()
+    assert backend.swap_reference("realm", "name", new.version, row()) == Swapped()
+
+
+@pytest.mark.parametrize("rows_of_commit", [[], [ObjectRow(1, 0, b"x")]])
+def test_a_session_that_is_killed_in_mid_swap_leaves_it_in_doubt_and_the_pool_whole(
+    uri: str, backend: Backend, admin: Admin, server: MariaDB, rows_of_commit: list[ObjectRow]
+) -> None:
+    backend.insert_reference("realm", "name", current := row())
+    with held(server, uri, _HOLD_ROW):
+        swap = lambda: backend.write_and_swap("realm", rows_of_commit, "name", current.version, row())  # noqa: E731  # two of them
+        thread, outcome = started(swap)
+        admin.run(f"KILL {admin.blocked(uri, 'UPDATE')}")
+        thread.join()
+    assert isinstance(outcome[0], OutcomeUnknownError)
+    assert backend.read_reference("realm", "name") == current
+    assert swap() == Swapped()
+
+
+def test_a_statement_that_an_operator_cancels_was_not_done(
+    uri: str, backend: Backend, admin: Admin, server: MariaDB
+) -> None:
+    backend.insert_reference("realm", "name", current := row())
+    commit = [ObjectRow(1, 0, b"x")]
+    with held(server, uri, _HOLD_ROW):
+        thread, outcome = started(
+            lambda: backend.write_and_swap("realm", commit, "name", current.version, row())
+        )
+        admin.run(f"KILL QUERY {admin.blocked(uri, 'UPDATE')}")
+        thread.join()
+    assert isinstance(outcome[0], TryAgainError)
+    assert backend.write_and_swap("realm", commit, "name", current.version, row()) == Swapped()
+
+
+def test_what_may_be_repeated_is_repeated_on_a_new_connection(
+    uri: str, backend: Backend, admin: Admin, server: MariaDB
+) -> None:
+    for work, word in (
+        (lambda: backend.write_objects("realm", [ObjectRow(1, 0, b"x")]), "INSERT"),
+        (lambda: backend.read_objects("realm", [ObjectKey(1)]), "SELECT id, part, value"),
+    ):
+        with held(server, uri, "LOCK TABLES objects WRITE"):
+            thread, outcome = started(work)
+            first = admin.blocked(uri, word)
+            admin.run(f"KILL {first}")
+            while admin.blocked(uri, word) == first:
+                pass
+        thread.join()
+        assert outcome in ([None], [{ObjectKey(1): b"x"}])
+
+
+def test_a_silent_server_is_given_up_and_the_outcome_in_doubt(
+    uri: str, backend: Backend, server: MariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "GRACE_MS", 100)
+    backend.insert_reference("realm", "name", current := row())
+    hasty = open_backend(with_options(uri, "timeout=500ms&connect_timeout=500ms"))
+    assert hasty.read_reference("realm", "name") == current
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(OutcomeUnknownError, match="timed out"):
+            hasty.swap_reference("realm", "name", current.version, row())
+        with pytest.raises(TryAgainError, match="cannot be reached"):
+            hasty.read_reference("realm", "name")
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    hasty.read_reference("realm", "name")
+    hasty.close()
+
+
+def _crash(server: MariaDB) -> None:
+    server.kill()
+    server.start()
+
+
+@pytest.mark.parametrize("restart", [MariaDB.restart, _crash])
+def test_a_restart_in_mid_work_loses_nothing_and_is_recovered_from(
+    backend: Backend, server: MariaDB, restart: Callable[[MariaDB], None]
+) -> None:
+    backend.insert_reference("realm", "counter", row(b"0"))
+    go_on = threading.Event()
+
+    def work(number: int) -> tuple[int, int]:
+        if number == 0:
+            restart(server)
+            go_on.set()
+            return 0, 0
+        done = perhaps = 0
+        while not go_on.is_set() or done < 5:
+            try:
+                tally = increments(backend, "realm", "counter", 1)
+            except (TryAgainError, OutcomeUnknownError):  # of a read
+                continue
+            done, perhaps = done + tally.done, perhaps + tally.perhaps
+        return done, perhaps
+
+    tallies = in_threads(5, work)
+    found = backend.read_reference("realm", "counter")
+    assert found is not None
+    sure = sum(done for done, _ in tallies)
+    assert sure <= int(found.value) <= sure + sum(perhaps for _, perhaps in tallies)
+
+
+def test_a_child_leaves_its_parents_sessions_alone(uri: str, backend: Backend, admin: Admin) -> None:
+    backend.read_reference("realm", "name")
+    before = admin.sessions(uri)
+    child = os.fork()
+    if child == 0:
+        done = backend.insert_reference("realm", "child", row()) == Swapped()
+        backend.close()
+        os._exit(0 if done else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert backend.read_reference("realm", "child") is not None
+    while admin.sessions(uri) != before:
+        pass
+
+
+@pytest.mark.parametrize("how", ["KILL QUERY", "KILL"])
+def test_whatever_moment_a_commit_is_killed_at_what_is_told_of_it_is_true(
+    uri: str, backend: Backend, admin: Admin, how: str
+) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    chance, over, aim = random.Random(seed), threading.Event(), threading.Event()
+    backend.insert_reference("realm", "name", current := row())
+
+    def kill() -> None:
+        while not over.is_set():
+            aim.wait()
+            for id in admin.sessions(uri, busy=chance.random() < 0.9):
+                try:
+                    admin.run(f"{how} {id}")
+                except Exception as error:
+                    assert "Unknown thread id" in str(error)  # noqa: PT017  # it ended by itself
+
+    large = os.urandom(300_000)
+    told = {"Swapped": 0, "TryAgainError": 0, "OutcomeUnknownError": 0}
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        for id in count():
+            if id % 2:  # every other commit
+                aim.set()
+            new = row()
+            commit = [ObjectRow(id, part, large) for part in range(3)]
+            try:
+                outcome: object = backend.write_and_swap("realm", commit, "name", current.version, new)
+            except (TryAgainError, OutcomeUnknownError) as error:
+                outcome = error
+            aim.clear()
+            found, written = _state(backend, id)
+            told[type(outcome).__name__] += 1
+            assert found in (current, new)
+            assert written == (3 if found == new else 0)
+            if not isinstance(outcome, OutcomeUnknownError):
+                assert (found == new) == (outcome == Swapped()), outcome
+            current = found
+            if told["Swapped"] >= 10 and told["TryAgainError"] + told["OutcomeUnknownError"] >= 10:
+                break
+    finally:
+        over.set()
+        aim.set()
+        thread.join()
+
+
+def _state(backend: Backend, id: int) -> tuple[object, int]:
+    """The reference, and how many rows of an id there are, read until nobody interrupts."""
+    while True:
+        try:
+            found = backend.read_reference("realm", "name")
+            return found, len(backend.read_objects("realm", [ObjectKey(id, part) for part in range(3)]))
+        except TryAgainError:
+            continue
+
+
+# Locks and time-outs
+
+
+def test_a_statement_that_takes_too_long_was_not_done(uri: str, backend: Backend, server: MariaDB) -> None:
+    backend.insert_reference("realm", "name", current := row())
+    hasty = open_backend(with_options(uri, "timeout=300ms"))
+    hasty.read_reference("realm", "name")
+    with held(server, uri, "LOCK TABLES `references` WRITE, objects WRITE"):
+        for attempt in (
+            lambda: hasty.swap_reference("realm", "name", current.version, row()),
+            lambda: hasty.write_and_swap("realm", [ObjectRow(1, 0, b"x")], "name", current.version, row()),
+            lambda: hasty.read_reference("realm", "name"),
+        ):
+            with pytest.raises(TryAgainError, match="max_statement_time"):
+                attempt()
+    assert hasty.read_reference("realm", "name") == current
+    hasty.close()
+
+
+def test_a_row_that_another_transaction_holds_is_waited_for_but_not_for_ever(
+    uri: str, backend: Backend, server: MariaDB
+) -> None:
+    backend.insert_reference("realm", "name", current := row())
+    hasty = open_backend(with_options(uri, "timeout=1s"))
+    new = row()
+    with held(server, uri, _HOLD_ROW):
+        for attempt in (
+            lambda: hasty.swap_reference("realm", "name", current.version, row()),
+            lambda: hasty.write_and_swap("realm", [ObjectRow(1, 0, b"x")], "name", current.version, row()),
+            lambda: hasty.delete_reference("realm", "name", current.version),
+            lambda: hasty.insert_reference("realm", "name", row()),
+        ):
+            with pytest.raises(TryAgainError, match=r"Lock wait|max_statement_time"):
+                attempt()
+        thread, outcome = started(lambda: backend.swap_reference("realm", "name", current.version, new))
+    thread.join()
+    assert outcome == [Swapped()]
+    assert hasty.read_reference("realm", "name") == new
+    assert hasty.read_objects("realm", [ObjectKey(1)]) == {}
+    hasty.close()
+
+
+def test_a_commit_whose_rows_wait_too_long_is_rolled_back_whole(
+    uri: str, backend: Backend, server: MariaDB
+) -> None:
+    backend.insert_reference("realm", "name", current := row())
+    hasty = open_backend(with_options(uri, "timeout=1s&pool=1"))
+    commit = [ObjectRow(1, 0, b"x"), ObjectRow(2, 0, b"x")]
+    with held(server, uri, "INSERT INTO objects VALUES ('realm', 2, 0, '')"):
+        with pytest.raises(TryAgainError):
+            hasty.write_and_swap("realm", commit, "name", current.version, row())
+        assert hasty.read_reference("realm", "name") == current
+        assert backend.swap_reference("realm", "name", current.version, row()) == Swapped()
+    assert hasty.read_objects("realm", [ObjectKey(1), ObjectKey(2)]) == {}
+    hasty.close()
+
+
+def test_the_victim_of_a_deadlock_has_done_nothing(
+    uri: str, backend: Backend, admin: Admin, server: MariaDB
+) -> None:
+    backend.insert_reference("realm", "name", current := row())
+    many = ",".join(f"('other', {id}, 0, '')" for id in range(100))  # the lighter transaction is the victim
+    with held(server, uri, f"INSERT INTO objects VALUES ('realm', 1, 0, ''), {many}") as other:
+        thread, outcome = started(
+            lambda: backend.write_and_swap(
+                "realm", [ObjectRow(0, 0, b"x"), ObjectRow(1, 0, b"x")], "name", current.version, row()
+            )
+        )
+        admin.blocked(uri, "INSERT")
+        while not admin.run("SELECT 1 FROM information_schema.innodb_lock_waits"):
+            pass
+        other.run("UPDATE `references` SET value = 'theirs' WHERE realm = 'realm' AND name = 'name'")
+        thread.join()
+    assert isinstance(outcome[0], TryAgainError)
+    assert "Deadlock" in str(outcome[0])
+    assert backend.read_reference("realm", "name") == current
+    assert backend.read_objects("realm", [ObjectKey(0), ObjectKey(1)]) == {}
+    assert admin.run(f"SELECT COUNT(*) FROM {database_of(uri)}.objects") == [(0,)]
