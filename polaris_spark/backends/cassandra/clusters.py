@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Any, Final
 
-from cassandra import ConsistencyLevel, DependencyException, ProtocolVersion
+from cassandra import ConsistencyLevel, ProtocolVersion
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.policies import (
     ConstantReconnectionPolicy,
@@ -18,17 +18,10 @@ from cassandra.policies import (
 from cassandra.query import SimpleStatement, tuple_factory
 
 from polaris_spark.backends.cassandra import failures
+from polaris_spark.backends.cassandra.driver import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from polaris_spark.backends.cassandra.settings import Settings
 from polaris_spark.backends.cassandra.tables import Level
-from polaris_spark.errors import MissingLibraryError, StoreURIError
-
-try:
-    from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
-except DependencyException as error:  # raised by the import where the driver has no event loop
-    raise MissingLibraryError(
-        "cassandra-driver is installed without an event loop that works here: install a wheel of it, or libev before "
-        f"building it ({error})"
-    ) from None
+from polaris_spark.errors import StoreURIError
 
 _RECONNECT_S: Final = 1.0
 _HEARTBEAT_S: Final = 10.0

@@ -24,8 +24,8 @@ from __future__ import annotations
 from typing import Final
 
 from cassandra import AuthenticationFailed, InvalidRequest, Unauthorized, Unavailable
-from cassandra.cluster import NoHostAvailable
 
+from polaris_spark.backends.cassandra.driver import NoHostAvailable
 from polaris_spark.errors import (
     OutcomeUnknownError,
     PolarisError,

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from cassandra import ConsistencyLevel
-from cassandra.cluster import NoHostAvailable
 from cassandra.query import BatchStatement, BatchType
 
 from polaris_spark.backends.cassandra import failures, statements, tables
 from polaris_spark.backends.cassandra.clusters import Session, open_session
+from polaris_spark.backends.cassandra.driver import NoHostAvailable
 from polaris_spark.backends.cassandra.settings import Settings
 from polaris_spark.errors import PolarisError, StateError, TryAgainError
 

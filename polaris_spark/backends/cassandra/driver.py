@@ -1,0 +1,18 @@
+"""What we use of `cassandra.cluster`, whose import fails where the driver has no event loop."""
+
+from __future__ import annotations
+
+from cassandra import DependencyException
+
+from polaris_spark.errors import MissingLibraryError
+
+try:
+    from cassandra.cluster import EXEC_PROFILE_DEFAULT as EXEC_PROFILE_DEFAULT
+    from cassandra.cluster import Cluster as Cluster
+    from cassandra.cluster import ExecutionProfile as ExecutionProfile
+    from cassandra.cluster import NoHostAvailable as NoHostAvailable
+except DependencyException as error:
+    raise MissingLibraryError(
+        "cassandra-driver is installed without an event loop that works here: install a wheel of it, or libev before "
+        f"building it ({error})"
+    ) from None

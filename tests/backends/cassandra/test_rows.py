@@ -1,0 +1,151 @@
+"""How rows and references are asked for, what is never sent, and what becomes of a quorum that is not there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow
+from polaris_spark.backends.cassandra.clusters import Session
+from polaris_spark.backends.cassandra.statements import TEXTS
+from polaris_spark.clock import EPOCH_MS
+from polaris_spark.errors import InputError, StateError, TryAgainError
+from polaris_spark.ids import IdParts, pack
+from polaris_spark.testing.processes import in_threads
+from polaris_spark.testing.servers.cassandra import Cassandra
+from polaris_spark.testing.stores import row
+from polaris_spark.testing.waiting import wait_until
+from tests.backends.cassandra.test_opening import keyspace_of
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Statements as they are sent."""
+    statements: list[Any] = []
+    send = Session.send
+
+    def record(self: Session, statement: Any, *arguments: Any) -> Any:
+        statements.append(statement)
+        return send(self, statement, *arguments)
+
+    monkeypatch.setattr(Session, "send", record)
+    return statements
+
+
+def test_references_are_only_written_by_transactions() -> None:
+    writes = [text for text in TEXTS.values() if ".references" in text and not text.startswith("SELECT")]
+    assert len(writes) == 3
+    assert all(" IF " in text for text in writes)
+
+
+def test_what_has_no_version_is_never_compared_with(backend: Backend, sent: list[Any]) -> None:
+    """`IF version = null` would be true of a missing row, and create it."""
+    for nothing in (None, b""):
+        with pytest.raises(InputError, match="the version expected"):
+            backend.swap_reference("realm", "name", nothing, row())  # type: ignore[arg-type]  # the mistake to be caught
+        with pytest.raises(InputError, match="the version expected"):
+            backend.delete_reference("realm", "name", nothing)  # type: ignore[arg-type]  # as above
+    assert not sent
+
+
+def test_a_conflict_brings_the_row_that_won(backend: Backend, sent: list[Any]) -> None:
+    backend.insert_reference("realm", "name", first := row(b""))
+    assert backend.insert_reference("realm", "name", row()) == Conflict(first)
+    assert backend.swap_reference("realm", "name", os.urandom(16), row()) == Conflict(first)
+    assert backend.delete_reference("realm", "name", os.urandom(16)) == Conflict(first)
+    assert len(sent) == 4
+
+
+def test_the_rows_of_a_commit_are_one_request(backend: Backend, sent: list[Any]) -> None:
+    rows = [
+        ObjectRow(pack(IdParts(EPOCH_MS + 5_000 + number // 9, 77, number % 9)), 0, b"x" * 900)
+        for number in range(60)
+    ]
+    backend.write_objects("realm", rows)
+    assert len(sent) == 1
+    keys = [ObjectKey(each.id) for each in rows]
+    assert len(backend.read_objects("realm", keys)) == 60
+    backend.delete_objects("realm", keys)
+    assert len(sent) == 3
+    assert backend.read_objects("realm", keys) == {}
+
+
+def test_no_request_carries_more_than_the_server_takes(backend: Backend, sent: list[Any]) -> None:
+    rows = [ObjectRow(number, 0, os.urandom(100_000)) for number in range(60)]
+    backend.write_objects("realm", rows)
+    assert max(sum(len(values) for values in statement._statements_and_parameters) for statement in sent) < 60
+    assert len(sent) >= 12  # half a mebibyte each
+    found = backend.read_objects("realm", [ObjectKey(each.id) for each in rows])
+    assert found == {ObjectKey(each.id): each.value for each in rows}
+
+
+def test_a_row_that_is_written_right_after_its_deletion_is_there(backend: Backend) -> None:
+    for _ in range(200):
+        backend.delete_objects("realm", [ObjectKey(1)])
+        backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
+        assert backend.read_objects("realm", [ObjectKey(1)]) == {ObjectKey(1): b"x"}
+
+
+def test_requests_under_way_are_bounded_and_nobody_waits_for_ever(uri: str, backend: Backend) -> None:
+    narrow = open_backend(f"{uri}&concurrency=2&timeout=2s")
+    in_threads(16, lambda number: narrow.write_objects("realm", [ObjectRow(number << 40, 0, b"x")]))
+    keys = [ObjectKey(number << 40) for number in range(16)]
+    assert len(narrow.read_objects("realm", keys)) == 16
+    free = narrow._requests._free  # type: ignore[attr-defined]
+    assert free._value == 2  # all were given back
+    with free, free, pytest.raises(TryAgainError, match="2 requests were under way"):
+        narrow.read_reference("realm", "name")
+    assert narrow.read_reference("realm", "name") is None
+    narrow.close()
+
+
+def test_without_a_quorum_nothing_is_done_and_that_is_told(cassandra: Cassandra, uri: str) -> None:
+    keyspace = keyspace_of(uri)
+    cassandra.run(
+        f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 3}}"
+    )
+    backend = open_backend(f"{uri}&timeout=2s")
+    backend.setup()
+    for use in (
+        lambda: backend.write_objects("realm", [ObjectRow(1, 0, b"x")]),
+        lambda: backend.read_objects("realm", [ObjectKey(1)]),
+        lambda: backend.delete_objects("realm", [ObjectKey(1)]),
+    ):
+        with pytest.raises(TryAgainError, match=r"1 of the 2 replicas.*nothing was changed"):
+            use()
+    cassandra.run(
+        f"ALTER KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+    )
+    assert backend.read_objects("realm", [ObjectKey(1)]) == {}
+    backend.close()
+
+
+def test_a_forked_child_opens_the_store_itself(uri: str, backend: Backend) -> None:
+    backend.insert_reference("realm", "name", row())
+    child = os.fork()
+    if child == 0:
+        try:
+            backend.read_reference("realm", "name")
+            os._exit(1)
+        except StateError as error:
+            if "forked" not in str(error):
+                os._exit(2)
+        except BaseException:  # whatever it is, the child must not go on as if it were the test run
+            os._exit(3)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert backend.read_reference("realm", "name") is not None
+
+
+def test_a_closed_store_leaves_no_threads(uri: str, backend: Backend) -> None:
+    before = set(threading.enumerate())
+    for _ in range(3):
+        other = open_backend(uri)
+        assert other.read_reference("realm", "name") is None
+        other.close()
+    wait_until(lambda: not set(threading.enumerate()) - before, "the driver's threads end")
