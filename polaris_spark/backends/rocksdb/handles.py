@@ -101,7 +101,9 @@ class Handle:
 
         def get(database: Rdict) -> bytes | None:
             value: bytes | None = database.get(key)
-            if (number := self._unsynced.get(key)) is not None:
+            if key in self._unsynced:
+                with self._writing:
+                    number = self._pending(key)
                 self._syncs.wait(number)
             return value
 
@@ -150,8 +152,8 @@ class Handle:
                     if synced:
                         self._unsynced[key] = self._syncs.next()
                     self._put(database, batch)
-                number = self._unsynced.get(key)
-            if number is not None:
+                number = self._pending(key)
+            if number:
                 self._synced(key, number)
             return before, batch is not None
 
@@ -169,9 +171,15 @@ class Handle:
 
     def _put(self, database: Rdict, batch: WriteBatch) -> int:
         number = self._syncs.next()
-        database.write(batch)
-        self._syncs.wrote(number)
+        try:
+            database.write(batch)
+        finally:
+            self._syncs.wrote(number)
         return number
+
+    def _pending(self, key: bytes) -> int:
+        """The write of a key to wait for, 0 for none; not one that was interrupted before it began."""
+        return min(self._unsynced.get(key, 0), self._syncs.written)
 
     def _synced(self, key: bytes, number: int) -> None:
         self._syncs.wait(number)

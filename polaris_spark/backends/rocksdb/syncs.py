@@ -22,6 +22,11 @@ class Syncs:
         self._running = False
         self._failure: Exception | None = None
 
+    @property
+    def written(self) -> int:
+        """The number of the last write that has ended."""
+        return self._written
+
     def next(self) -> int:
         """The number of the write that is about to begin."""
         return self._written + 1
@@ -43,15 +48,15 @@ class Syncs:
                 if self._synced >= number:
                     return
                 self._running = True
-                written = self._written
+                written, synced = self._written, self._synced
             try:
                 self._sync()
+                synced = written
             except Exception as error:
                 self._failure = error
                 raise
             finally:
                 with self._condition:
                     self._running = False
-                    if self._failure is None:
-                        self._synced = written
+                    self._synced = synced
                     self._condition.notify_all()
