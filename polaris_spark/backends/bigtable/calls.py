@@ -57,22 +57,20 @@ class Calls:
             StoreURIError, StateError, TryAgainError: as `check` and `failures` say.
         """
         self._refuse_if_unusable()
-        with self._opening:
+        if not self._opening.acquire(timeout=self._settings.timeout / 1_000):
+            raise TryAgainError(
+                f"{self._settings.where} could not be reached by another thread for {self._settings.timeout} ms; "
+                "nothing was changed"
+            )
+        try:
             if self._channels:
                 return False
-            channels = [Channel(self._settings) for _ in range(self._settings.channels)]
-            try:
-                if check is not None:
-                    for channel in channels:
-                        check(partial(self._each, channel), self._settings)
-            except BaseException:
-                for channel in channels:
-                    channel.close()
-                raise
-            self._channels = channels
-            for place in [*range(len(channels))] * _OPERATIONS:
+            self._channels = self._connected(check)
+            for place in [*range(len(self._channels))] * _OPERATIONS:
                 self._free.put(place)
             return True
+        finally:
+            self._opening.release()
 
     def close(self) -> None:
         """Break off calls under way, and refuse later ones."""
@@ -123,8 +121,9 @@ class Calls:
         """
         patience = _Patience(self._settings)
         while True:
+            asked = request
             with self._channel() as channel:
-                call = channel.stream("ReadRows", request, patience.attempt())
+                call = channel.stream("ReadRows", asked, patience.attempt())
             try:
                 for key, cells in merged(call):
                     request = after(key)
@@ -132,11 +131,24 @@ class Calls:
                     patience = _Patience(self._settings)
                 return
             except grpc.RpcError as error:
-                self._replaced_after(error, channel)
+                if request is asked:  # else rows came, and the stream has only lasted long
+                    self._replaced_after(error, channel)
                 if not patience.waits_after(error):
                     raise failures.explained(error, self._settings.where, doing, writes=False) from None
             finally:
                 call.cancel()
+
+    def _connected(self, check: Check | None) -> list[Channel]:
+        channels = [Channel(self._settings) for _ in range(self._settings.channels)]
+        try:
+            if check is not None:
+                for channel in channels:
+                    check(partial(self._each, channel), self._settings)
+        except BaseException:
+            for channel in channels:
+                channel.close()
+            raise
+        return channels
 
     def _each(
         self, channel: Channel, method: str, requests: Iterable[Any], settle: Settle, doing: str

@@ -16,6 +16,8 @@ from google.cloud.bigtable_v2.services.bigtable.transports.grpc import BigtableG
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend
 from polaris_spark.config import StoreURI
+from polaris_spark.testing.stores import with_options
+from polaris_spark.testing.waiting import until_it_works
 from tests.backends.bigtable.relay import Relay
 from tests.servers import ServerOf, StoreOn
 
@@ -43,8 +45,8 @@ def relay(server_of: ServerOf) -> Iterator[Relay]:
 
 @pytest.fixture
 def far_uri(uri: str, relay: Relay) -> str:
-    """The same store through the relay; its clients give up within seconds."""
-    return f"{uri.partition('?')[0]}?endpoint=http://127.0.0.1:{relay.port}&timeout=2s"
+    """The same store through the relay."""
+    return f"{uri.partition('?')[0]}?endpoint=http://127.0.0.1:{relay.port}"
 
 
 @pytest.fixture
@@ -54,6 +56,15 @@ def far(backend: Backend, far_uri: str) -> Iterator[Backend]:
     far.setup()
     yield far
     far.close()
+
+
+@pytest.fixture
+def hasty(backend: Backend, far_uri: str) -> Iterator[Backend]:
+    """As `far`, but it gives up soon; already connected, so that what it is asked for is all that takes time."""
+    hasty = open_backend(with_options(far_uri, "timeout=2s"))
+    until_it_works(lambda: hasty.read_reference("realm", "name"))
+    yield hasty
+    hasty.close()
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_an_entry_that_is_refused_for_good_is_told_at_once(far: Backend, relay: 
     assert half.sizes == [100]  # type: ignore[attr-defined]  # a rule of ours
 
 
-def test_entries_that_never_succeed_leave_the_outcome_in_doubt(far: Backend, relay: Relay) -> None:
+def test_entries_that_never_succeed_leave_the_outcome_in_doubt(hasty: Backend, relay: Relay) -> None:
     def fail(request: bytes, _: Forward) -> Iterator[bytes]:
         status = {"code": _UNAVAILABLE, "message": "moving"}
         entries = [
@@ -81,19 +81,19 @@ def test_entries_that_never_succeed_leave_the_outcome_in_doubt(far: Backend, rel
 
     relay.rules["MutateRows"] = fail
     with pytest.raises(OutcomeUnknownError, match="100 of 100 entries, such as: moving"):
-        far.write_objects("realm", _ROWS)
+        hasty.write_objects("realm", _ROWS)
 
 
-def test_a_write_without_capacity_for_it_changed_nothing(far: Backend, relay: Relay) -> None:
+def test_a_write_without_capacity_for_it_changed_nothing(far: Backend, hasty: Backend, relay: Relay) -> None:
     relay.rules["MutateRows"] = refuse("RESOURCE_EXHAUSTED")
     with pytest.raises(TryAgainError, match="no capacity"):
-        far.write_objects("realm", _ROWS)
+        hasty.write_objects("realm", _ROWS)
     del relay.rules["MutateRows"]
     assert far.read_objects("realm", _KEYS) == {}
 
 
 def test_a_write_whose_answers_were_lost_before_is_in_doubt_whatever_ends_it(
-    far: Backend, relay: Relay
+    far: Backend, hasty: Backend, relay: Relay
 ) -> None:
     lost = lose("UNAVAILABLE")
 
@@ -103,7 +103,7 @@ def test_a_write_whose_answers_were_lost_before_is_in_doubt_whatever_ends_it(
 
     relay.rules["MutateRows"] = first_lose_then_refuse
     with pytest.raises(OutcomeUnknownError):
-        far.write_objects("realm", _ROWS[:1])
+        hasty.write_objects("realm", _ROWS[:1])
     assert far.read_objects("realm", _KEYS) == {_KEYS[0]: b"0"}
 
 
@@ -164,11 +164,29 @@ def test_a_scan_goes_on_after_its_last_row_when_the_stream_breaks_off(far: Backe
     assert relay.seen["ReadRows"] >= 7
 
 
-def test_a_scan_that_gets_nowhere_is_given_up(far: Backend, relay: Relay) -> None:
+def test_a_scan_that_lasts_longer_than_an_attempt_goes_on_over_the_same_connections(
+    far: Backend, relay: Relay
+) -> None:
+    far.write_objects("realm", [ObjectRow(id, 0, b"x") for id in range(20)])
     splits = far.splits("objects", ["realm"], 1)
+    channels = list(far._calls._channels)  # type: ignore[attr-defined]
+
+    def end_at_the_deadline(request: bytes, forward: Forward) -> Iterator[bytes]:
+        for number, message in enumerate(forward(request)):
+            if number == 3:
+                yield from refuse("DEADLINE_EXCEEDED")(request, forward)
+            yield message
+
+    relay.rules["ReadRows"] = end_at_the_deadline
+    assert len(rows(far, splits)) == 20
+    assert far._calls._channels == channels  # type: ignore[attr-defined]
+
+
+def test_a_scan_that_gets_nowhere_is_given_up(hasty: Backend, relay: Relay) -> None:
+    splits = hasty.splits("objects", ["realm"], 1)
     relay.rules["ReadRows"] = refuse("UNAVAILABLE")
     with pytest.raises(TryAgainError, match="UNAVAILABLE"):
-        rows(far, splits)
+        rows(hasty, splits)
 
 
 def test_batches_stay_below_the_limits_of_one_request(far: Backend, relay: Relay) -> None:
