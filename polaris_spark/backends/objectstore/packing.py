@@ -32,6 +32,8 @@ from polaris_spark.backends.objectstore.requests import Mark, Requests
 from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainError
 
 _REMEMBERED: Final = 64
+_LONGEST_PAUSE_S: Final = 0.01
+"""Short, because who goes on without conflicts would else keep out who has to wait: packs are soon full and closed."""
 _Left = tuple[list[R], int]
 """Rows that a pack does not hold, and the level where they belong."""
 
@@ -192,7 +194,7 @@ class PackedRows:
             yield
             attempt += 1
             if attempt > 1:
-                time.sleep(random.uniform(0.0, 0.005 * 2 ** min(attempt, 6)))
+                time.sleep(random.uniform(0.0, _LONGEST_PAUSE_S))
 
     def _given_up(self, key: str, seen: _Seen) -> PolarisError:
         return seen.doubt or TryAgainError(f"too many others are changing the object {key!r}; try again")
