@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from polaris_spark.backends import Options
-from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
-from polaris_spark.errors import InputError, StoreURIError
+from polaris_spark.backends.given import Given
+from polaris_spark.config import StoreURI
+from polaris_spark.errors import StoreURIError
 
 PREFIX: Final = "polaris_spark"
 """What the tables of a store are called after whose URI gives no prefix."""
@@ -58,14 +59,13 @@ class Settings:
                 "a bigtable: store has no user and password; give the option 'credentials', the path of a file, or "
                 "set up application default credentials"
             )
-        refuse_unknown_options(uri.scheme, options, _OPTIONS)
-        texts = {n: v.reveal() if isinstance(v, Secret) else v for n, v in options.items()}
+        given = Given(uri.scheme, options, _OPTIONS)
         instance, _, prefix = uri.path.partition("/")
         for name, text, pattern in (
             ("project", uri.authority, _PROJECT),
             ("instance", instance, _INSTANCE),
             ("prefix", prefix or PREFIX, _PREFIX),
-            ("option app-profile", texts.get("app-profile", "default"), _PROFILE),
+            ("option app-profile", given.texts.get("app-profile", "default"), _PROFILE),
         ):
             if not pattern.fullmatch(text):
                 raise StoreURIError(
@@ -76,11 +76,11 @@ class Settings:
             uri.authority,
             instance,
             prefix or PREFIX,
-            texts.get("app-profile", ""),
-            *_hosts(texts.get("endpoint")),
-            texts.get("credentials"),
-            _duration(texts.get("timeout", "30 s")),
-            _channels(texts.get("channels", "2")),
+            given.texts.get("app-profile", ""),
+            *_hosts(given),
+            given.texts.get("credentials"),
+            given.duration_ms("timeout", "30 s"),
+            given.count("channels", 2, 99),
         )
 
     @property
@@ -103,35 +103,17 @@ class Settings:
         return f"bigtable://{self.project}/{self.instance}/{self.prefix}{at}"
 
 
-def _hosts(endpoint: str | None) -> tuple[str, str, bool]:
+def _hosts(given: Given) -> tuple[str, str, bool]:
     """Hosts for rows and for tables, and whether they are an emulator's."""
+    endpoint = given.texts.get("endpoint")
     if endpoint is None:
         emulator = os.environ.get(_EMULATOR)
         return (emulator, emulator, True) if emulator else (_HOST, _ADMIN_HOST, False)
     found = _ENDPOINT.fullmatch(endpoint)
     if found is None or int((found[3] or ":1")[1:]) > 65_535:
-        raise StoreURIError(
-            f"the option 'endpoint' of a bigtable: store is {endpoint!r}; it is http://host:port for an emulator, or "
-            "https://host for another address of the service"
+        raise given.refused(
+            "endpoint", "http://host:port for an emulator, or https://host for another address of the service"
         )
     plain = found[1] == "http"
     host = f"{found[2]}{found[3] or (':80' if plain else ':443')}"
     return host, host if plain else _ADMIN_HOST, plain
-
-
-def _duration(text: str) -> int:
-    try:
-        found = duration_ms("timeout", text)
-    except InputError as error:
-        raise StoreURIError(str(error)) from None
-    if not 0 < found < 2**31:
-        raise StoreURIError(f"timeout is {text!r}; it is longer than nothing, and shorter than 24 days")
-    return found
-
-
-def _channels(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]?", text, re.ASCII):
-        raise StoreURIError(
-            f"the option 'channels' of a bigtable: store is {text!r}; it is a number from 1 to 99"
-        )
-    return int(text)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from polaris_spark.backends import Options
-from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
-from polaris_spark.errors import InputError, StoreURIError
+from polaris_spark.backends.given import Given, Host, hosts
+from polaris_spark.config import Secret, StoreURI
+from polaris_spark.errors import StoreURIError
 
 PORT: Final = 9042
 LEVELS: Final = ("SERIAL", "LOCAL_SERIAL")
@@ -20,7 +21,6 @@ EVERYWHERE: Final = "replication_factor"
 _KNOWN: Final = (
     "concurrency", "connect_timeout", "datacenter", "password", "replication", "serial", "timeout", "tls", "tls_ca"
 )  # fmt: skip  # names that read as one list
-_HOST: Final = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]+)(:(?P<port>[0-9]{1,5}))?")
 _KEYSPACE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}", re.ASCII)
 _DATACENTER: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
 _REPLICAS: Final = re.compile(r"(?:(?P<datacenter>[^:]+):)?(?P<factor>[1-9][0-9]{0,2})", re.ASCII)
@@ -32,7 +32,7 @@ class Settings:
 
     where: str
     """The URI, without password, as errors show it."""
-    hosts: tuple[tuple[str, int], ...]
+    hosts: tuple[Host, ...]
     keyspace: str
     user: str | None = None
     password: Secret | None = None
@@ -60,84 +60,40 @@ class Settings:
         Raises:
             StoreURIError: the URI names no host or keyspace, or an option is unknown or its value is.
         """
-        refuse_unknown_options(uri.scheme, options, _KNOWN)
+        given = Given(uri.scheme, options, _KNOWN)
         if not _KEYSPACE.fullmatch(uri.path) or uri.path.lower().startswith("system"):
             raise StoreURIError(
                 f"{uri} names no keyspace that could be a store: {uri.path!r}; write {uri.scheme}://host:9042/keyspace "
                 "with up to 48 letters, digits and underscores, and none of those of the system"
             )
-        password = options.get("password")
-        texts = {
-            name: value.reveal() if isinstance(value, Secret) else value
-            for name, value in options.items()
-            if name != "password"
-        }
-        tls = _one_of("tls", texts.get("tls"), VERIFICATIONS)
-        if tls is None and "tls_ca" in texts:
+        tls = given.one_of("tls", VERIFICATIONS)
+        if tls is None and "tls_ca" in given.texts:
             raise StoreURIError(f"tls_ca is given without tls; set tls to {' or '.join(VERIFICATIONS)}")
         return cls(
             where=str(uri),
-            hosts=_hosts(uri),
+            hosts=tuple(hosts(uri, PORT)),
             keyspace=uri.path,
             user=uri.user,
-            password=Secret(password) if isinstance(password, str) else password,
-            datacenter=None if "datacenter" not in texts else _datacenter(texts["datacenter"]),
-            serial=_one_of("serial", texts.get("serial"), LEVELS),
-            replication=_replication(texts["replication"]) if "replication" in texts else {},
-            timeout=_duration("timeout", texts.get("timeout", "30 s")),
-            connect_timeout=_duration("connect_timeout", texts.get("connect_timeout", "10 s")),
-            concurrency=_concurrency(texts.get("concurrency", "128")),
+            password=given.password,
+            datacenter=given.matching("datacenter", _DATACENTER, "the name of a datacenter"),
+            serial=given.one_of("serial", LEVELS),
+            replication=_replication(given),
+            timeout=given.duration_ms("timeout", "30 s"),
+            connect_timeout=given.duration_ms("connect_timeout", "10 s"),
+            concurrency=given.count("concurrency", 128, 9_999),
             tls=tls,
-            tls_ca=texts.get("tls_ca"),
+            tls_ca=given.texts.get("tls_ca"),
         )
 
 
-def _hosts(uri: StoreURI) -> tuple[tuple[str, int], ...]:
-    hosts = []
-    for one in uri.authority.split(","):
-        found = _HOST.fullmatch(one)
-        if found is None or not 0 < int(found["port"] or PORT) < 65_536:
-            raise StoreURIError(f"{uri}: {one!r} is no host:port")
-        hosts.append((found["host"].removeprefix("[").removesuffix("]"), int(found["port"] or PORT)))
-    return tuple(hosts)
-
-
-def _one_of(name: str, text: str | None, known: tuple[str, ...]) -> str | None:
-    if text is not None and text not in known:
-        raise StoreURIError(f"{name}={text!r} of a cassandra: store; it is {' or '.join(known)}")
-    return text
-
-
-def _datacenter(text: str) -> str:
-    if not _DATACENTER.fullmatch(text):
-        raise StoreURIError(f"datacenter={text!r} is no name of a datacenter")
-    return text
-
-
-def _replication(text: str) -> Mapping[str, int]:
+def _replication(given: Given) -> Mapping[str, int]:
     found: dict[str, int] = {}
-    for one in text.split(","):
+    for one in given.texts["replication"].split(",") if "replication" in given.texts else ():
         match = _REPLICAS.fullmatch(one.strip())
         datacenter = EVERYWHERE if match is None or match["datacenter"] is None else match["datacenter"]
         if match is None or not _DATACENTER.fullmatch(datacenter) or datacenter in found:
-            raise StoreURIError(
-                f"replication={text!r}; it is the number of copies, such as 3, or that of each datacenter: dc1:3,dc2:3"
+            raise given.refused(
+                "replication", "the number of copies, such as 3, or that of each datacenter: dc1:3,dc2:3"
             )
         found[datacenter] = int(match["factor"])
     return found
-
-
-def _duration(name: str, text: str) -> int:
-    try:
-        found = duration_ms(name, text)
-    except InputError as error:
-        raise StoreURIError(str(error)) from None
-    if not 0 < found < 2**31:
-        raise StoreURIError(f"{name} is {text!r}; it is longer than nothing, and shorter than 24 days")
-    return found
-
-
-def _concurrency(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,3}", text, re.ASCII):
-        raise StoreURIError(f"concurrency={text!r}; it is the number of requests under way, 1 to 9999")
-    return int(text)

@@ -12,8 +12,9 @@ from botocore.exceptions import BotoCoreError
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.dynamodb.failures import check_whole
-from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
-from polaris_spark.errors import InputError, StoreURIError
+from polaris_spark.backends.given import Given, endpoint
+from polaris_spark.config import Secret, StoreURI
+from polaris_spark.errors import StoreURIError
 
 PREFIX: Final = "polaris_spark"
 """The prefix of the tables of a store whose URI names none."""
@@ -23,8 +24,6 @@ _REGION: Final = re.compile(r"[a-z0-9-]{1,40}")
 # The longest name of a table has 255 characters.
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _USER: Final = re.compile(r"[!-~]{1,200}")
-_ENDPOINT: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+(/[A-Za-z0-9._~%/-]*)?")
-_COUNT: Final = re.compile(r"[1-9][0-9]{0,2}")
 _CONNECT_S: Final = 5.0
 
 
@@ -50,14 +49,8 @@ class Settings:
         Raises:
             StoreURIError: the region is missing, the prefix is not usable, or an option is unknown or its value is.
         """
-        refuse_unknown_options(uri.scheme, options, _OPTIONS)
-        texts = {
-            name: value.reveal() if isinstance(value, Secret) else value
-            for name, value in options.items()
-            if name != "password"
-        }
-        password = options.get("password")
-        if (uri.user is None) != (password is None):
+        given = Given(uri.scheme, options, _OPTIONS)
+        if (uri.user is None) != (given.password is None):
             raise StoreURIError(
                 f"{uri}: an access key has two halves: its id as the user of the URI, and its secret as "
                 "store.password; without both of them, the environment's or the instance's credentials are used"
@@ -66,10 +59,10 @@ class Settings:
             _matching("region", _REGION, uri.authority, "such as eu-central-1: dynamodb://region/prefix"),
             _matching("prefix", _PREFIX, uri.path.strip("/") or PREFIX, "1 to 200 letters, digits and '_.-'"),
             None if uri.user is None else _matching("user", _USER, uri.user, "an access key id"),
-            Secret(password) if isinstance(password, str) else password,
-            _endpoint(texts.get("endpoint")),
-            _timeout(texts.get("timeout", "30 s")),
-            int(_matching("connections", _COUNT, texts.get("connections", "32"), "a number from 1 to 999")),
+            given.password,
+            endpoint(given),
+            given.duration_ms("timeout", "30 s"),
+            given.count("connections", 32, 999),
         )
 
     @property
@@ -118,18 +111,3 @@ def _matching(name: str, pattern: re.Pattern[str], text: str, wanted: str) -> st
     if not pattern.fullmatch(text):
         raise StoreURIError(f"the {name} of a dynamodb: store is {text[:60]!r}; it is {wanted}")
     return text
-
-
-def _endpoint(text: str | None) -> str | None:
-    wanted = "a URL without credentials: https://host:port"
-    return None if text is None else _matching("endpoint", _ENDPOINT, text, wanted).rstrip("/")
-
-
-def _timeout(text: str) -> int:
-    try:
-        found = duration_ms("timeout", text)
-    except InputError as error:
-        raise StoreURIError(str(error)) from None
-    if not 0 < found < 2**31:
-        raise StoreURIError(f"timeout is {text!r}; it is longer than nothing, and shorter than 24 days")
-    return found

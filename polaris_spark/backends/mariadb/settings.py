@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from polaris_spark.backends import Options
-from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
-from polaris_spark.errors import InputError, StoreURIError
+from polaris_spark.backends.given import Given, hosts
+from polaris_spark.config import Secret, StoreURI
+from polaris_spark.errors import StoreURIError
 
 MOST_CONNECTIONS: Final = 256
 
-_HOST: Final = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\],]+)(:(?P<port>[0-9]{1,5}))?")
 _OPTIONS: Final = (
     "connect_timeout", "password", "pool", "socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_mode", "timeout",
 )  # fmt: skip  # names that read as one list
@@ -46,21 +45,15 @@ class Settings:
         Raises:
             StoreURIError: an option or its value is unknown, or the URI names no database.
         """
-        refuse_unknown_options(uri.scheme, options, _OPTIONS)
-        password = options.get("password")
-        texts = {
-            name: value.reveal() if isinstance(value, Secret) else value
-            for name, value in options.items()
-            if name != "password"
-        }
+        given = Given(uri.scheme, options, _OPTIONS)
         return cls(
             where=str(uri),
             database=_database(uri),
-            login={**_place(uri, texts), **_encryption(uri, texts), "user": uri.user or getpass.getuser()},
-            password=Secret(password) if isinstance(password, str) else password,
-            timeout=_duration("timeout", texts.get("timeout", "30 s")),
-            connect_timeout=_duration("connect_timeout", texts.get("connect_timeout", "10 s")),
-            pool=_pool(texts.get("pool", "8")),
+            login={**_place(uri, given), **_encryption(uri, given), "user": uri.user or getpass.getuser()},
+            password=given.password,
+            timeout=given.duration_ms("timeout", "30 s"),
+            connect_timeout=given.duration_ms("connect_timeout", "10 s"),
+            pool=given.count("pool", 8, MOST_CONNECTIONS),
         )
 
 
@@ -72,28 +65,24 @@ def _database(uri: StoreURI) -> str:
     return uri.path
 
 
-def _place(uri: StoreURI, texts: Mapping[str, str]) -> dict[str, object]:
-    if "socket" in texts:
+def _place(uri: StoreURI, given: Given) -> dict[str, object]:
+    if "socket" in given.texts:
         if uri.authority not in ("", "localhost"):
             raise StoreURIError(
                 f"{uri} names a host and a socket; write {uri.scheme}://user@localhost/database"
             )
-        return {"unix_socket": texts["socket"]}
-    found = _HOST.fullmatch(uri.authority)
-    if found is None or not 0 < int(found["port"] or "3306") < 65_536:
-        raise StoreURIError(f"{uri}: {uri.authority!r} is no host:port (one host)")
-    host = found["host"].removeprefix("[").removesuffix("]")
-    return {"host": host, "port": int(found["port"] or "3306")}
+        return {"unix_socket": given.texts["socket"]}
+    found = hosts(uri, 3306)
+    if len(found) > 1:
+        raise StoreURIError(f"{uri} names several hosts; name one, or the address of a proxy before them")
+    return {"host": found[0].name, "port": found[0].port}
 
 
-def _encryption(uri: StoreURI, texts: Mapping[str, str]) -> dict[str, object]:
+def _encryption(uri: StoreURI, given: Given) -> dict[str, object]:
     """TLS by the modes of MySQL's own clients; a CA without a mode asks for all checks."""
-    files = {name: texts[name] for name in ("ssl_ca", "ssl_cert", "ssl_key") if name in texts}
-    mode = texts.get(
-        "ssl_mode", "verify-identity" if "ssl_ca" in files else "required" if files else "preferred"
-    )
-    if mode not in _SSL_MODES:
-        raise StoreURIError(f"ssl_mode={mode!r} of a {uri.scheme}: store; it is {', '.join(_SSL_MODES)}")
+    files = {name: given.texts[name] for name in ("ssl_ca", "ssl_cert", "ssl_key") if name in given.texts}
+    usual = "verify-identity" if "ssl_ca" in files else "required" if files else "preferred"
+    mode = given.one_of("ssl_mode", _SSL_MODES) or usual
     for name, path in files.items():
         if not Path(path).is_file():
             raise StoreURIError(f"{name}={path!r} of a {uri.scheme}: store is no file")
@@ -113,19 +102,3 @@ def _encryption(uri: StoreURI, texts: Mapping[str, str]) -> dict[str, object]:
     except (ssl.SSLError, ValueError) as error:
         raise StoreURIError(f"the certificates of a {uri.scheme}: store cannot be used: {error}") from None
     return {"ssl": context}
-
-
-def _duration(name: str, text: str) -> int:
-    try:
-        found = duration_ms(name, text)
-    except InputError as error:
-        raise StoreURIError(str(error)) from None
-    if not 0 < found < 2**31:
-        raise StoreURIError(f"{name} is {text!r}; it is longer than nothing, and shorter than 24 days")
-    return found
-
-
-def _pool(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST_CONNECTIONS):
-        raise StoreURIError(f"pool={text!r}; it is the number of connections, 1 to {MOST_CONNECTIONS}")
-    return int(text)

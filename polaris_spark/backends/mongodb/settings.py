@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from polaris_spark.backends import Options
-from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
-from polaris_spark.errors import InputError, StoreURIError
+from polaris_spark.backends.given import Given, hosts
+from polaris_spark.config import Secret, StoreURI
+from polaris_spark.errors import StoreURIError
 
 MOST_CONNECTIONS: Final = 1_000
 
@@ -28,7 +29,7 @@ _DECIDED: Final = {
     "retryWrites": "a repeated swap would take its own first try for another's",
     "ssl": "write tls",
 }
-_HOST: Final = re.compile(r"(\[[^\[\]]+\]|[^:\[\]/?@]+)(:(?P<port>[0-9]{1,5}))?")
+_PORT: Final = 27017
 _DATABASE: Final = re.compile(r"[^/\\. \"$*<>:|?\x00]{1,63}")
 _TAKEN: Final = ("admin", "config", "local")
 
@@ -63,24 +64,19 @@ class Settings:
         for name, reason in _DECIDED.items():
             if name in options:
                 raise StoreURIError(f"a {uri.scheme}: store has no option {name!r}: {reason}; leave it out")
-        refuse_unknown_options(uri.scheme, options, (*_OURS, *_OF_MONGODB))
-        password = options.get("password")
-        texts = {
-            name: value.reveal() if isinstance(value, Secret) else value
-            for name, value in options.items()
-            if name != "password"
-        }
+        given = Given(uri.scheme, options, (*_OURS, *_OF_MONGODB))
         database = _database(uri)
+        hosts(uri, _PORT)
         return cls(
             where=str(uri),
-            address=f"{uri.scheme}://{_hosts(uri)}/{database}",
+            address=f"{uri.scheme}://{uri.authority}/{database}",
             database=database,
             user=uri.user,
-            password=Secret(password) if isinstance(password, str) else password,
-            timeout=_duration("timeout", texts.get("timeout", "30 s")),
-            connect_timeout=_duration("connect_timeout", texts.get("connect_timeout", "10 s")),
-            pool=_pool(texts.get("pool", "32")),
-            given={name: texts[name] for name in _OF_MONGODB if name in texts},
+            password=given.password,
+            timeout=given.duration_ms("timeout", "30 s"),
+            connect_timeout=given.duration_ms("connect_timeout", "10 s"),
+            pool=given.count("pool", 32, MOST_CONNECTIONS),
+            given={name: given.texts[name] for name in _OF_MONGODB if name in given.texts},
         )
 
     def driver(self) -> dict[str, Any]:
@@ -101,14 +97,6 @@ class Settings:
         }
 
 
-def _hosts(uri: StoreURI) -> str:
-    for one in uri.authority.split(","):
-        found = _HOST.fullmatch(one)
-        if found is None or not 0 < int(found["port"] or "27017") < 65_536:
-            raise StoreURIError(f"{uri}: {one!r} is no host:port")
-    return uri.authority
-
-
 def _database(uri: StoreURI) -> str:
     if not uri.path:
         raise StoreURIError(f"{uri} names no database; write {uri.scheme}://user@host:27017/database")
@@ -118,19 +106,3 @@ def _database(uri: StoreURI) -> str:
             f'/\\. "$*<>:|?, and none of {", ".join(_TAKEN)}'
         )
     return uri.path
-
-
-def _duration(name: str, text: str) -> int:
-    try:
-        found = duration_ms(name, text)
-    except InputError as error:
-        raise StoreURIError(str(error)) from None
-    if not 0 < found < 2**31:
-        raise StoreURIError(f"{name} is {text!r}; it is longer than nothing, and shorter than 24 days")
-    return found
-
-
-def _pool(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST_CONNECTIONS):
-        raise StoreURIError(f"pool={text!r}; it is the number of connections, 1 to {MOST_CONNECTIONS}")
-    return int(text)

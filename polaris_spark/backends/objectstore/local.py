@@ -24,8 +24,8 @@ from typing import Final
 from zlib import crc32
 
 from polaris_spark.backends import Options
+from polaris_spark.backends.given import Given
 from polaris_spark.backends.objectstore.requests import AT_ONCE, Mark, Requests
-from polaris_spark.config import duration_ms, refuse_unknown_options
 from polaris_spark.errors import (
     NewerFormatError,
     OutcomeUnknownError,
@@ -52,8 +52,7 @@ def lock_timeout_ms(options: Options) -> int:
     Raises:
         InputError: an option is unknown, or its value is.
     """
-    refuse_unknown_options("file", options, ("timeout",))
-    return duration_ms("timeout", str(options.get("timeout", "30 s")))
+    return Given("file", options, ("timeout",)).duration_ms("timeout", "30 s")
 
 
 class DirectoryRequests(Requests):

@@ -12,7 +12,8 @@ from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from polaris_spark.backends import Options
-from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
+from polaris_spark.backends.given import Given, endpoint
+from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
 
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -55,7 +56,7 @@ class Settings:
         Raises:
             StoreURIError: the bucket is missing, the prefix is not usable, or an option is unknown or its value is.
         """
-        refuse_unknown_options(uri.scheme, options, _OPTIONS[uri.scheme])
+        given = Given(uri.scheme, options, _OPTIONS[uri.scheme])
         if not uri.authority:
             raise StoreURIError(f"a {uri.scheme}: store URI names a bucket: {uri.scheme}://bucket/prefix")
         prefix = uri.path.strip("/")
@@ -64,23 +65,21 @@ class Settings:
                 f"the prefix {prefix[:60]!r} of a {uri.scheme}: store is not usable; it is at most "
                 f"{_LONGEST_PREFIX} characters: letters, digits and '._=@+-', in parts joined by single slashes"
             )
-        region = options.get("region")
-        for name, given in (("bucket", uri.authority), ("user", uri.user), ("region", region)):
-            if given is not None and not (isinstance(given, str) and _NAMES[name].fullmatch(given)):
-                raise StoreURIError(f"the {name} of a {uri.scheme}: store cannot be {given!r}")
-        texts = {name: text for name, text in options.items() if isinstance(text, str) and name != "password"}
-        password = options.get("password")
+        region = given.texts.get("region")
+        for name, text in (("bucket", uri.authority), ("user", uri.user), ("region", region)):
+            if text is not None and not _NAMES[name].fullmatch(text):
+                raise StoreURIError(f"the {name} of a {uri.scheme}: store cannot be {text!r}")
         return cls(
             uri.scheme,
             uri.authority,
             prefix,
             uri.user,
-            Secret(password) if isinstance(password, str) else password,
-            _endpoint(texts.get("endpoint")),
-            texts.get("region"),
-            _flag("virtual-hosted", texts.get("virtual-hosted", "false")),
-            duration_ms("timeout", texts.get("timeout", "30 s")),
-            _count("connections", texts.get("connections", "32")),
+            given.password,
+            endpoint(given),
+            region,
+            given.flag("virtual-hosted"),
+            given.duration_ms("timeout", "30 s"),
+            given.count("connections", 32, 999),
         )
 
     @property
@@ -132,27 +131,3 @@ _CONFIGS: Final[Mapping[str, Any]] = {
         "endpoint": settings.endpoint,
     },
 }
-
-
-def _endpoint(text: str | None) -> str | None:
-    if text is None:
-        return None
-    if not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]_-]+(/[A-Za-z0-9._~%/-]*)?", text):
-        raise StoreURIError(
-            "the option 'endpoint' of an object store is a URL without credentials: https://host:port"
-        )
-    return text.rstrip("/")
-
-
-def _flag(name: str, text: str) -> bool:
-    if text not in ("true", "false"):
-        raise StoreURIError(f"the option {name!r} of an object store is {text!r}; it is true or false")
-    return text == "true"
-
-
-def _count(name: str, text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,2}", text):
-        raise StoreURIError(
-            f"the option {name!r} of an object store is {text!r}; it is a number from 1 to 999"
-        )
-    return int(text)

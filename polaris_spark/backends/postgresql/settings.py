@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,15 +10,15 @@ from typing import Final
 from psycopg.conninfo import make_conninfo
 
 from polaris_spark.backends import Options
-from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
-from polaris_spark.errors import InputError, StoreURIError
+from polaris_spark.backends.given import Given, hosts
+from polaris_spark.config import Secret, StoreURI
+from polaris_spark.errors import StoreURIError
 
 SCHEMA: Final = "polaris_spark"
 """The schema of a store whose URI names none."""
 
 MOST_CONNECTIONS: Final = 256
 
-_HOST: Final = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]+)(:(?P<port>[0-9]{1,5}))?")
 _PRIMARY: Final = ("read-write", "primary")
 _COMMITS: Final = ("on", "off", "local", "remote_write", "remote_apply")
 _OF_LIBPQ: Final = (
@@ -61,27 +60,17 @@ class Settings:
         Raises:
             StoreURIError: an option or its value is unknown, or the URI names no database.
         """
-        refuse_unknown_options(uri.scheme, options, (*_OURS, *_OF_LIBPQ))
-        password = options.get("password")
-        texts = {
-            name: value.reveal() if isinstance(value, Secret) else value
-            for name, value in options.items()
-            if name != "password"
-        }
-        timeout = _duration("timeout", texts.get("timeout", "30 s"))
-        patience = _duration("connect_timeout", texts.get("connect_timeout", "10 s"))
-        commit = texts.get("synchronous_commit")
-        if commit is not None and commit not in _COMMITS:
-            raise StoreURIError(
-                f"synchronous_commit={commit!r} of a {uri.scheme}: store; it is {', '.join(_COMMITS)}"
-            )
+        given = Given(uri.scheme, options, (*_OURS, *_OF_LIBPQ))
+        timeout = given.duration_ms("timeout", "30 s")
+        patience = given.duration_ms("connect_timeout", "10 s")
+        commit = given.one_of("synchronous_commit", _COMMITS)
         return cls(
             where=str(uri),
-            connection=make_conninfo("", **_of_libpq(uri, texts, timeout, patience)),
-            password=Secret(password) if isinstance(password, str) else password,
-            schema=_schema(texts.get("schema", SCHEMA)),
+            connection=make_conninfo("", **_of_libpq(uri, given.texts, timeout, patience)),
+            password=given.password,
+            schema=_schema(given.texts.get("schema", SCHEMA)),
             timeout=timeout,
-            pool=_pool(texts.get("pool", "8")),
+            pool=given.count("pool", 8, MOST_CONNECTIONS),
             session={
                 **_PLANS,
                 "default_transaction_isolation": "read committed",
@@ -116,16 +105,12 @@ def _place(uri: StoreURI) -> dict[str, str | int]:
     """Hosts, ports, database and user; without a host, libpq's own default."""
     if not uri.path:
         raise StoreURIError(f"{uri} names no database; write {uri.scheme}://user@host:5432/database")
-    hosts, ports = [], []
-    for one in uri.authority.split(",") if uri.authority else []:
-        found = _HOST.fullmatch(one)
-        if found is None or not 0 < int(found["port"] or "5432") < 65_536:
-            raise StoreURIError(f"{uri}: {one!r} is no host:port")
-        hosts.append(found["host"].removeprefix("[").removesuffix("]"))
-        ports.append(found["port"] or "5432")
     place: dict[str, str | int] = {"dbname": uri.path, "user": uri.user or getpass.getuser()}
-    if hosts:
-        place.update(host=",".join(hosts), port=",".join(ports))
+    if uri.authority:
+        found = hosts(uri, 5432)
+        place.update(
+            host=",".join(host.name for host in found), port=",".join(str(host.port) for host in found)
+        )
     return place
 
 
@@ -141,23 +126,7 @@ def _liveliness(timeout: int, patience: int) -> dict[str, str | int]:
     }
 
 
-def _duration(name: str, text: str) -> int:
-    try:
-        found = duration_ms(name, text)
-    except InputError as error:
-        raise StoreURIError(str(error)) from None
-    if not 0 < found < 2**31:
-        raise StoreURIError(f"{name} is {text!r}; it is longer than nothing, and shorter than 24 days")
-    return found
-
-
 def _schema(text: str) -> str:
     if not text or "\x00" in text or len(text.encode()) > 63:
         raise StoreURIError(f"schema={text!r} is no name of a PostgreSQL schema: 1 to 63 bytes")
     return text
-
-
-def _pool(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST_CONNECTIONS):
-        raise StoreURIError(f"pool={text!r}; it is the number of connections, 1 to {MOST_CONNECTIONS}")
-    return int(text)

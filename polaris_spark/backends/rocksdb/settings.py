@@ -9,8 +9,7 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMod
 from rocksdict import Options as DatabaseOptions
 
 from polaris_spark.backends import Options
-from polaris_spark.config import Secret, refuse_unknown_options
-from polaris_spark.errors import StoreURIError
+from polaris_spark.backends.given import Given
 
 _MIB: Final = 2**20
 _MEMTABLE_BYTES: Final = 16 * _MIB
@@ -33,12 +32,8 @@ class Settings:
         Raises:
             StoreURIError: an option or its value is unknown.
         """
-        refuse_unknown_options("rocksdb", options, ("synchronous",))
-        given = options.get("synchronous", "full")
-        text = (given.reveal() if isinstance(given, Secret) else given).lower()
-        if text not in ("full", "normal"):
-            raise StoreURIError(f"synchronous={text!r} of a rocksdb: store; it is full or normal")
-        return cls(text == "full")
+        given = Given("rocksdb", options, ("synchronous",))
+        return cls(given.one_of("synchronous", ("full", "normal")) != "normal")
 
 
 def primary_options() -> DatabaseOptions:

@@ -13,12 +13,12 @@ from typing import Final, TypeVar
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.base import Conflict, Swapped
+from polaris_spark.backends.given import Given
 from polaris_spark.backends.sqlite import files
 from polaris_spark.backends.sqlite.forks import PATIENCE_S, Forkable
 from polaris_spark.backends.turnstile import Turnstile
 from polaris_spark.clock import Clock
-from polaris_spark.config import Secret, duration_ms, refuse_unknown_options
-from polaris_spark.errors import OutcomeUnknownError, StateError, StoreURIError, TryAgainError
+from polaris_spark.errors import OutcomeUnknownError, StateError, TryAgainError
 
 T = TypeVar("T")
 
@@ -43,14 +43,9 @@ class Settings:
         Raises:
             StoreURIError: an option or its value is unknown.
         """
-        refuse_unknown_options("sqlite", options, ("synchronous", "timeout"))
-        texts = {
-            name: value.reveal() if isinstance(value, Secret) else value for name, value in options.items()
-        }
-        synchronous = texts.get("synchronous", "full").lower()
-        if synchronous not in ("full", "normal", "off"):
-            raise StoreURIError(f"synchronous={synchronous!r} of a sqlite: store; it is full, normal or off")
-        return cls(synchronous, duration_ms("timeout", texts.get("timeout", "30 s")))
+        given = Given("sqlite", options, ("synchronous", "timeout"))
+        synchronous = given.one_of("synchronous", ("full", "normal", "off"))
+        return cls(synchronous or "full", given.duration_ms("timeout", "30 s"))
 
 
 class Connections(Forkable):

@@ -1,0 +1,112 @@
+"""What a store's URI and options say, checked: what the settings of every backend are read from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from polaris_spark.backends import Options
+from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
+from polaris_spark.errors import InputError, StoreURIError
+
+_LONGEST_MS: Final = 2**31
+_HOST: Final = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]/?@,]+)(:(?P<port>[0-9]{1,5}))?", re.ASCII)
+
+_ENDPOINT: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+(/[A-Za-z0-9._~%/-]*)?")
+
+
+class Host(NamedTuple):
+    """A server's name or address, IPv6 without brackets, and its port."""
+
+    name: str
+    port: int
+
+
+class Given:
+    """Options by their names. Each reader raises `StoreURIError` for a value that it cannot take."""
+
+    def __init__(self, scheme: str, options: Options, known: Collection[str]) -> None:
+        """
+        Args:
+            options: those of the URI and of the configuration.
+            known: names of those that the backend has, `password` among them where it has one.
+        Raises:
+            StoreURIError: an option is unknown.
+        """
+        refuse_unknown_options(scheme, options, known)
+        self._scheme = scheme
+        password = options.get("password")
+        self.password = Secret(password) if isinstance(password, str) else password
+        """None unless it was given."""
+        self.texts = {
+            name: value.reveal() if isinstance(value, Secret) else value
+            for name, value in options.items()
+            if name != "password"
+        }
+        """All others, as they were given."""
+
+    def duration_ms(self, name: str, default: str) -> int:
+        """Milliseconds, more than none."""
+        try:
+            found = duration_ms(name, self.texts.get(name, default))
+        except InputError as error:
+            raise StoreURIError(str(error)) from None
+        if not 0 < found < _LONGEST_MS:
+            raise self.refused(name, "longer than nothing, and shorter than 24 days")
+        return found
+
+    def count(self, name: str, default: int, most: int) -> int:
+        """A whole number from 1 to `most`."""
+        text = self.texts.get(name, str(default))
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and 0 < int(text) <= most):
+            raise self.refused(name, f"a number from 1 to {most}")
+        return int(text)
+
+    def one_of(self, name: str, known: Collection[str]) -> str | None:
+        """One of several words; None unless it was given."""
+        text = self.texts.get(name)
+        if text is not None and text not in known:
+            *others, last = known
+            raise self.refused(name, f"{', '.join(others)} or {last}" if others else last)
+        return text
+
+    def flag(self, name: str) -> bool:
+        """Whether it was given as `true`."""
+        return self.one_of(name, ("true", "false")) == "true"
+
+    def matching(self, name: str, pattern: re.Pattern[str], wanted: str) -> str | None:
+        """A text of which all matches a pattern; None unless it was given."""
+        text = self.texts.get(name)
+        if text is not None and not pattern.fullmatch(text):
+            raise self.refused(name, wanted)
+        return text
+
+    def refused(self, name: str, wanted: str) -> StoreURIError:
+        """The error that an option is not what is wanted."""
+        return StoreURIError(
+            f"the option {name!r} of a {self._scheme}: store is {self.texts.get(name, '')[:60]!r}; it is {wanted}"
+        )
+
+
+def endpoint(given: Given) -> str | None:
+    """The option `endpoint`: the URL of a service, without credentials and without a slash at its end."""
+    found = given.matching("endpoint", _ENDPOINT, "a URL without credentials: https://host:port")
+    return None if found is None else found.rstrip("/")
+
+
+def hosts(uri: StoreURI, port: int) -> list[Host]:
+    """The servers that a URI names, separated by commas.
+
+    Args:
+        port: of those without one.
+    Raises:
+        StoreURIError: it names none, or one is malformed.
+    """
+    found = []
+    for one in uri.authority.split(","):
+        match = _HOST.fullmatch(one)
+        if match is None or not 0 < int(match["port"] or port) < 65_536:
+            raise StoreURIError(f"{uri}: {one!r} is no host:port")
+        found.append(Host(match["host"].removeprefix("[").removesuffix("]"), int(match["port"] or port)))
+    return found
