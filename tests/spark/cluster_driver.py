@@ -1,0 +1,91 @@
+"""A driver program on a cluster, ``cluster_driver.py FOLDER``: answers what files `request-1`, `request-2`, ... ask."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Row, SparkSession
+
+from polaris_spark.backends import open_backend
+from polaris_spark.system.stores import SYSTEM_REALM
+from polaris_spark.testing.processes import rows as scanned
+from tests.spark.catalogs import add_catalog
+from tests.spark.cluster import put
+
+TABLES = 6
+
+
+def main(folder: str) -> None:
+    spark = SparkSession.builder.appName("polaris_spark cluster").getOrCreate()
+    for number in count(1):
+        path = Path(folder) / f"request-{number}"
+        while not path.exists():
+            time.sleep(0.05)
+        request = json.loads(path.read_text())
+        if request is None:
+            break
+        put(Path(folder) / f"answer-{number}", answer(spark, folder, **request))
+    spark.stop()
+
+
+def answer(
+    spark: SparkSession, folder: str, what: str, uri: str, properties: dict[str, str]
+) -> dict[str, Any]:
+    """What is asked of a store, in a catalog of its own; or the error."""
+    try:
+        catalog = add_catalog(
+            spark,
+            warehouse=str(Path(folder) / "warehouse"),
+            python=sys.executable,
+            metrics_reports="0",
+            **properties,
+        )
+        return {"answer": {"fill": fill, "read": read}[what](spark, catalog, uri)}
+    except Exception as error:
+        return {"error": str(error)}
+
+
+def fill(spark: SparkSession, catalog: str, uri: str) -> list[list[Any]]:
+    """Make tables by SQL, and fill one of them; its rows."""
+    spark.sql(f"CREATE NAMESPACE {catalog}.db")
+    for number in range(TABLES):
+        spark.sql(f"CREATE TABLE {catalog}.db.t{number} (id BIGINT, item STRING)")
+    spark.sql(f"INSERT INTO {catalog}.db.t0 VALUES (1, 'tea'), (2, 'coffee')")
+    return [list(row) for row in spark.table(f"{catalog}.db.t0").orderBy("id").collect()]
+
+
+def read(spark: SparkSession, catalog: str, uri: str) -> dict[str, Any]:
+    """Read `system.objects`: how many rows in all by SQL, how many by each executor, and how many there are."""
+    spark.sql(f"SHOW NAMESPACES IN {catalog}").collect()
+    by_executor: Counter[str] = Counter()
+    partitions = spark.table(f"{catalog}.system.objects").rdd.mapPartitions(_counted).collect()
+    for where, rows in partitions:
+        by_executor[where] += rows
+    backend = open_backend(uri)
+    try:
+        here = [row for row in scanned(backend, backend.splits("objects", None, 4)) if row[2] == 0]
+    finally:
+        backend.close()
+    return {
+        "sql": spark.sql(f"SELECT count(*) AS n FROM {catalog}.system.objects").first()[0],  # type: ignore[index]  # there is a row
+        "partitions": len(partitions),
+        "by executor": by_executor,
+        "stored": sum(row[0] != SYSTEM_REALM for row in here),
+    }
+
+
+def _counted(rows: Iterable[Row]) -> Iterator[tuple[str, int]]:
+    """The working directory, which is the executor's, and the number of rows that it read."""
+    yield os.getcwd(), sum(1 for _ in rows)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
