@@ -125,7 +125,7 @@ def test_without_a_quorum_nothing_is_done_and_that_is_told(cassandra: Cassandra,
     backend.close()
 
 
-def test_a_forked_child_opens_the_store_itself(uri: str, backend: Backend) -> None:
+def test_a_forked_child_is_told_to_open_the_store_itself_and_can(uri: str, backend: Backend) -> None:
     backend.insert_reference("realm", "name", row())
     child = os.fork()
     if child == 0:
@@ -135,6 +135,10 @@ def test_a_forked_child_opens_the_store_itself(uri: str, backend: Backend) -> No
         except StateError as error:
             if "forked" not in str(error):
                 os._exit(2)
+            own = open_backend(uri)
+            if own.read_reference("realm", "name") is None:
+                os._exit(4)
+            own.close()
         except BaseException:  # whatever it is, the child must not go on as if it were the test run
             os._exit(3)
         os._exit(0)
