@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import pytest
@@ -134,6 +135,37 @@ class TroubleCases(StoreCases):
         proxy.faults = NONE
         until_it_works(lambda: far.write_objects("realm", _ROWS))
         assert until_it_works(lambda: len(far.read_objects("realm", _KEYS))) == len(_ROWS)
+
+    def test_deletions_whose_answers_are_lost_are_no_certain_failure(
+        self, proxy: FaultyProxy, backend: Backend, far: Backend
+    ) -> None:
+        backend.write_objects("realm", _ROWS)
+        proxy.faults = LOST_ANSWERS
+        with pytest.raises((OutcomeUnknownError, TryAgainError)) as caught:
+            far.delete_objects("realm", _KEYS)
+        if isinstance(caught.value, TryAgainError):
+            assert len(backend.read_objects("realm", _KEYS)) == len(_KEYS)
+        proxy.faults = NONE
+        until_it_works(lambda: far.delete_objects("realm", _KEYS))
+        assert backend.read_objects("realm", _KEYS) == {}
+
+    def test_a_scan_whose_connections_are_cut_goes_on_or_is_to_be_tried_again(
+        self, proxy: FaultyProxy, backend: Backend, far: Backend
+    ) -> None:
+        written = [ObjectRow(id << 20, 0, b"x" * 2_000) for id in range(3_000)]
+        backend.write_objects("realm", written)
+        found = 0
+        for split in until_it_works(lambda: far.splits("objects", ["realm"], 1)):
+            seen: list[int] = []
+            with suppress(TryAgainError):
+                for batch in far.scan(split):
+                    seen += batch.column("id").to_pylist()
+                    proxy.cut_all()
+            assert len(set(seen)) == len(seen)
+            again = until_it_works(lambda split=split: rows(far, [split]))  # type: ignore[misc]  # bound at once
+            assert set(seen) <= {id for _, id, _, _ in again}
+            found += len(again)
+        assert found == len(written)
 
     def test_a_transaction_whose_answer_is_lost_is_an_unknown_outcome(
         self, proxy: FaultyProxy, backend: Backend, far: Backend
