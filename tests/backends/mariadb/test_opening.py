@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import subprocess
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +18,9 @@ from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import NewerFormatError, StateError, StoreURIError, TryAgainError
 from polaris_spark.testing.processes import in_processes, rows
 from polaris_spark.testing.servers.mariadb import GUEST, MariaDB
-from polaris_spark.testing.stores import row
+from polaris_spark.testing.stores import row, with_options
 from tests.backends.mariadb.support import Admin, database_of, globally, of_guest, place_of
+from tests.servers import unavailable
 
 
 @pytest.mark.parametrize(
@@ -276,3 +281,67 @@ def test_a_server_of_another_kind_is_told(answer: bytes) -> None:
         with pytest.raises(TryAgainError, match=r"cannot be reached|answers unlike MariaDB"):
             open_backend(f"mariadb://127.0.0.1:{other.getsockname()[1]}/db").setup()
         thread.join()
+
+
+# Encryption
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a server's `key.pem`, and `cert.pem`, which it signed itself, for 127.0.0.1."""
+    if shutil.which("openssl") is None:
+        unavailable("this test needs the program openssl")
+    directory = tmp_path_factory.mktemp("certificate")
+    subject = ["-subj", "/CN=polaris", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-keyout",
+        "key.pem",
+        "-out",
+        "cert.pem",
+    ]
+    subprocess.run([*command, *subject], cwd=directory, check=True, capture_output=True)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def encrypted(certificate: Path) -> Iterator[MariaDB]:
+    """A server with that certificate."""
+    settings = {"ssl-cert": str(certificate / "cert.pem"), "ssl-key": str(certificate / "key.pem")}
+    with MariaDB(settings) as server:
+        yield server
+
+
+def _cipher(uri: str) -> str:
+    backend = open_backend(uri)
+    backend.setup()
+    with backend._connections._lent() as session:  # type: ignore[attr-defined]
+        found: str = session.run("SHOW STATUS LIKE 'Ssl_cipher'")[0].rows[0][1]
+    backend.insert_reference("realm", "name", row())
+    backend.close()
+    return found
+
+
+def test_connections_are_encrypted_as_the_options_say(encrypted: MariaDB, certificate: Path) -> None:
+    uri, ca = encrypted.uri("store"), certificate / "cert.pem"
+    for options in ("ssl_mode=required", f"ssl_ca={ca}", f"ssl_ca={ca}&ssl_mode=verify-ca"):
+        assert _cipher(with_options(uri, options))
+    assert not _cipher(with_options(uri, "ssl_mode=disabled"))
+
+
+def test_a_server_that_cannot_prove_itself_is_refused(
+    encrypted: MariaDB, certificate: Path, server: MariaDB
+) -> None:
+    uri, ca = encrypted.uri("store"), certificate / "cert.pem"
+    for refused in (
+        with_options(uri, "ssl_mode=verify-identity"),
+        with_options(uri.replace("127.0.0.1", "localhost"), f"ssl_ca={ca}"),
+        with_options(server.uri("store"), "ssl_mode=required"),
+    ):
+        with pytest.raises(StoreURIError, match=r"refuses the connection.*check ssl_mode"):
+            open_backend(refused).setup()
