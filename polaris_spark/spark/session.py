@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from importlib.resources import files
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from polaris_spark.errors import InputError, StateError
@@ -22,7 +24,8 @@ def configure(
     """Add the catalog to a session that is about to be built, and leave everything else as it is.
 
     Args:
-        builder: of a classic session. Jars, packages and extensions that it already names are kept.
+        builder: of a classic session. Jars, packages and extensions that it already names are kept. Where a JVM runs
+            already, as under spark-submit, jars and packages are those that it was started with.
         name: the catalog's name in SQL, as in ``SELECT * FROM polaris.namespace.table``.
         store: the URI of the database that holds the catalog, without a password.
         warehouse: the URI or path under which tables have their files.
@@ -38,7 +41,7 @@ def configure(
     """
     if not name.isidentifier():
         raise InputError(f"a catalog is named by a plain SQL identifier such as 'polaris', not {name!r}")
-    _append(builder, "spark.jars", jar())
+    _add_jar(builder, jar())
     _append(builder, "spark.jars.packages", ICEBERG_PACKAGE)
     _append(builder, "spark.sql.extensions", ICEBERG_EXTENSIONS)
     prefix = f"spark.sql.catalog.{name}"
@@ -64,6 +67,24 @@ def jar() -> str:
             "install the package (pip install -e . in a source tree), which builds it"
         )
     return jars[0]
+
+
+def _add_jar(builder: SparkSession.Builder, path: str) -> None:
+    """Have the JVM that is about to be started load a jar, with those that the builder names.
+
+    Not by the builder's `spark.jars`: PySpark puts it in the place of the list to which Spark has added the packages
+    by then, so that executors of a cluster would not get these.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._gateway is not None:
+        return
+    arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    lists = [str(_options(builder).pop("spark.jars", ""))]
+    while "--jars" in arguments[:-1]:
+        at = arguments.index("--jars")
+        lists.append(arguments[at + 1])
+        del arguments[at : at + 2]
+    jars = [part.strip() for text in [*reversed(lists), path] for part in text.split(",") if part.strip()]
+    os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(["--jars", ",".join(dict.fromkeys(jars)), *arguments])
 
 
 def _append(builder: SparkSession.Builder, key: str, entry: str) -> None:

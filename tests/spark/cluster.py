@@ -14,7 +14,6 @@ from typing import Any
 
 import pyspark
 
-from polaris_spark.spark.session import ICEBERG_EXTENSIONS, ICEBERG_PACKAGE, jar
 from polaris_spark.testing.servers.base import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +27,6 @@ SETTINGS = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.extensions": ICEBERG_EXTENSIONS,
     # Work begins when both executors are there, so that both have their share.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "180s",
@@ -106,16 +104,14 @@ class Cluster:
 
 
 class ClusterDriver:
-    """A driver program, `cluster_driver.py`, submitted to a cluster; it is asked and answers by files."""
+    """A driver program, `cluster_driver.py`, which uses a cluster; it is asked and answers by files."""
 
     def __init__(self, master: str, folder: Path) -> None:
         self._folder = folder
         self._asked = 0
         command = [
-            str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
-            *("--master", master, "--jars", jar(), "--packages", ICEBERG_PACKAGE),
-            *(part for name, value in SETTINGS.items() for part in ("--conf", f"{name}={value}")),
-            *(str(ROOT / "tests" / "spark" / "cluster_driver.py"), str(folder)),
+            sys.executable,
+            *(str(ROOT / "tests" / "spark" / "cluster_driver.py"), master, str(folder)),
         ]
         environment = {
             **os.environ,

@@ -1,4 +1,4 @@
-"""A driver program on a cluster, ``cluster_driver.py FOLDER``: answers what files `request-1`, `request-2`, ... ask."""
+"""A driver program, ``cluster_driver.py MASTER FOLDER``: answers what files `request-1`, `request-2`, ... ask it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ from typing import Any
 
 from pyspark.sql import Row, SparkSession
 
+import polaris_spark
 from polaris_spark.backends import open_backend
 from polaris_spark.system.stores import SYSTEM_REALM
 from polaris_spark.testing.processes import rows as scanned
 from tests.spark.catalogs import add_catalog
-from tests.spark.cluster import put
+from tests.spark.cluster import SETTINGS, put
 
 TABLES = 6
 
 
-def main(folder: str) -> None:
-    spark = SparkSession.builder.appName("polaris_spark cluster").getOrCreate()
+def main(master: str, folder: str) -> None:
+    builder = SparkSession.builder.master(master).appName("polaris_spark cluster")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    # Its own catalog is not used: each request adds one.
+    spark = polaris_spark.configure(builder, store="memory:", warehouse=f"{folder}/warehouse").getOrCreate()
     for number in count(1):
         path = Path(folder) / f"request-{number}"
         while not path.exists():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from polaris_spark.errors import InputError
@@ -15,6 +17,8 @@ from polaris_spark.spark.session import ICEBERG_EXTENSIONS, ICEBERG_PACKAGE, con
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/some/python")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
+    monkeypatch.setattr(SparkContext, "_gateway", None)  # as in a program that has no session as yet
 
 
 def options(builder: SparkSession.Builder) -> dict[str, str]:
@@ -50,7 +54,8 @@ def test_what_the_builder_already_had_is_kept() -> None:
         .config("spark.sql.defaultCatalog", "spark_catalog")
     )
     got = options(configure(builder, store="memory:", warehouse="/w"))
-    assert got["spark.jars"] == f"/my.jar,{jar()}"
+    assert "spark.jars" not in got
+    assert os.environ["PYSPARK_SUBMIT_ARGS"] == f"--jars /my.jar,{jar()} pyspark-shell"
     assert got["spark.jars.packages"] == f"a:b:1,c:d:2,{ICEBERG_PACKAGE}"
     assert got["spark.sql.extensions"] == f"my.Extensions,{ICEBERG_EXTENSIONS}"
     assert got["spark.sql.defaultCatalog"] == "spark_catalog"
@@ -59,14 +64,34 @@ def test_what_the_builder_already_had_is_kept() -> None:
 def test_two_catalogs_share_one_jar() -> None:
     builder = configure(SparkSession.builder, "one", store="memory:", warehouse="/w")
     got = options(configure(builder, "two", store="memory:", warehouse="/w"))
-    assert got["spark.jars"] == jar()
+    assert os.environ["PYSPARK_SUBMIT_ARGS"] == f"--jars {jar()} pyspark-shell"
     assert got["spark.jars.packages"] == ICEBERG_PACKAGE
 
 
 def test_nothing_but_the_catalog_is_configured() -> None:
     got = options(configure(SparkSession.builder, store="memory:", warehouse="/w"))
     others = {key for key in got if not key.startswith("spark.sql.catalog.polaris")}
-    assert others == {"spark.jars", "spark.jars.packages", "spark.sql.extensions"}
+    assert others == {"spark.jars.packages", "spark.sql.extensions"}
+
+
+def test_arguments_of_the_launcher_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--name 'my program' --jars /a.jar,/b.jar pyspark-shell")
+    builder = SparkSession.builder.config("spark.jars", "/b.jar, /c.jar")
+    configure(builder, store="memory:", warehouse="/w")
+    assert shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"]) == [
+        "--jars",
+        f"/a.jar,/b.jar,/c.jar,{jar()}",
+        "--name",
+        "my program",
+        "pyspark-shell",
+    ]
+
+
+def test_a_jvm_that_runs_keeps_its_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    got = options(configure(SparkSession.builder, store="memory:", warehouse="/w"))
+    assert "spark.jars" not in got
+    assert os.environ["PYSPARK_SUBMIT_ARGS"] == "pyspark-shell"
 
 
 @pytest.mark.parametrize("name", ["", "a.b", "a-b", "spark catalog", "1st"])
