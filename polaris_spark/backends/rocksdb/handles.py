@@ -28,6 +28,9 @@ T = TypeVar("T")
 
 _PATIENCE_S: Final = 30.0
 """How long to wait for operations in progress, or for another process that is making the store, seconds."""
+_LOOKS: Final = 100_000
+"""How often a reader looks for news until it is opened anew, which frees what RocksDB logged of that: some 100 bytes each
+time, in a file that has no name any more, and which therefore must not be rolled (the process would crash)."""
 
 
 class Handle:
@@ -41,6 +44,7 @@ class Handle:
         self._writing = threading.Lock()
         self._primary: Rdict | None = None
         self._secondary: Rdict | None = None
+        self._looks = 0
         self._failed = False
         self._unsynced: dict[bytes, int] = {}
         self._syncs = Syncs(self._sync)
@@ -192,13 +196,14 @@ class Handle:
         self._primary.flush_wal(True)  # noqa: FBT003  # the driver's only way to say: to the disk
 
     def _read(self, function: Callable[[Rdict], T]) -> T:
-        if self._failed or not (self._primary or self._secondary):
+        if self._failed or self._looks >= _LOOKS or not (self._primary or self._secondary):
             self._change(self._open_secondary)
         with self._turnstile:
             if self._primary is not None:
                 return function(self._primary)
             if self._secondary is None:
                 raise TryAgainError(f"{self._where} is being closed")
+            self._looks += 1
             self._secondary.try_catch_up_with_primary()
             return function(self._secondary)
 
@@ -234,6 +239,8 @@ class Handle:
     def _open_secondary(self) -> None:
         if self._failed:
             self._close_all()
+        if self._looks >= _LOOKS:
+            self._close_secondary()
         if self._primary is not None or self._secondary is not None:
             return
         directories.check(self._path)
@@ -278,7 +285,7 @@ class Handle:
         self._close_secondary()
 
     def _close_secondary(self) -> None:
-        secondary, self._secondary = self._secondary, None
+        secondary, self._secondary, self._looks = self._secondary, None, 0
         if secondary is not None:
             with contextlib.suppress(Exception):  # it holds nothing
                 secondary.close()

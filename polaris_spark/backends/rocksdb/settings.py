@@ -15,7 +15,6 @@ _MIB: Final = 2**20
 _MEMTABLE_BYTES: Final = 16 * _MIB
 _CACHE_BYTES: Final = 32 * _MIB
 _LOG_BYTES: Final = _MIB
-_SECONDARY_LOG_BYTES: Final = 64 * 2**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,6 @@ def secondary_options() -> DatabaseOptions:
     options.set_max_open_files(-1)
     options.set_max_file_opening_threads(1)
     options.set_skip_stats_update_on_db_open(True)
-    options.set_max_log_file_size(_SECONDARY_LOG_BYTES)
     return options
 
 

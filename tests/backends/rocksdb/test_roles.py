@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
+from polaris_spark.backends.rocksdb import handles
 from polaris_spark.errors import StateError
 from polaris_spark.testing.processes import in_threads, increments
 from polaris_spark.testing.stores import row
@@ -34,6 +36,16 @@ backend = open_backend(sys.argv[1])
 backend.setup()
 print(backend.insert_reference("realm", "child", ReferenceRow(b"1", b"value")), flush=True)
 sys.stdin.read()
+"""
+_READ_OFTEN = """
+import sys
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import ObjectKey
+backend = open_backend(sys.argv[1])
+for _ in range(3_000):
+    assert backend.read_objects("realm", [ObjectKey(1)])
+backend.close()
+print("done")
 """
 
 
@@ -123,6 +135,21 @@ def test_who_only_reads_does_not_lock_the_writer_out_and_becomes_it_by_writing(
     assert reader.swap_reference("realm", "child", b"1", ReferenceRow(b"2", b"next")) == Swapped()
     assert reader.read_reference("realm", "child") == ReferenceRow(b"2", b"next")
     reader.close()
+
+
+def test_a_reader_may_look_for_news_as_often_as_it_likes(
+    uri: str, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.write_objects("realm", [ObjectRow(1, 0, b"value")])
+    done = subprocess.run(
+        [sys.executable, "-c", _READ_OFTEN, uri], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    backend.close()
+    monkeypatch.setattr(handles, "_LOOKS", 3)
+    with closing(open_backend(uri)) as reader:
+        for _ in range(10):
+            assert reader.read_objects("realm", [ObjectKey(1)]) == {ObjectKey(1): b"value"}
 
 
 def test_what_a_killed_writer_acknowledged_is_there(uri: str, backend: Backend) -> None:
