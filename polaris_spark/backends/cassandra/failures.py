@@ -38,6 +38,10 @@ NO_STORE: Final = "holds no store; a catalog that is opened there with create=tr
 _MISSING: Final = ("unconfigured table", "does not exist", "unconfigured columnfamily")
 
 
+class NoStoreError(StoreURIError):
+    """The keyspace or a table is not there, or not yet known to the node that was asked."""
+
+
 def transient(error: Exception) -> bool:
     """Whether the same request may succeed later."""
     return not isinstance(error, (Unauthorized, InvalidRequest, AuthenticationFailed))
@@ -57,7 +61,7 @@ def explained(where: str, error: Exception, *, writes: bool, sent: bool = True) 
         return StoreURIError(f"{where}: {text}; grant the user what it needs, or use another user")
     if isinstance(error, InvalidRequest):
         if any(words in text for words in _MISSING):
-            return StoreURIError(f"{where} {NO_STORE} ({text})")
+            return NoStoreError(f"{where} {NO_STORE} ({text})")
         return StateError(f"{where} refused: {text}; are its tables those of a store?")
     if isinstance(error, Unavailable):
         return TryAgainError(

@@ -94,6 +94,8 @@ def create(ask: Ask, settings: Settings, datacenter: str, nodes: Iterable[str]) 
 
 def _wait_until_usable(ask: Ask, settings: Settings) -> None:
     """A table that another client just created is listed a moment before statements may name it."""
+    from polaris_spark.backends.cassandra.failures import NoStoreError
+
     end = time.monotonic() + settings.timeout / 1_000
     for name, key in (("references", "name = 'none'"), ("objects", "bucket = 0")):
         while True:
@@ -102,7 +104,7 @@ def _wait_until_usable(ask: Ask, settings: Settings) -> None:
                     f"SELECT value FROM \"{settings.keyspace}\".{name} WHERE realm = 'none' AND {key} LIMIT 1"
                 )
                 break
-            except StoreURIError:
+            except NoStoreError:
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.02)
