@@ -71,8 +71,11 @@ class RocksDBBackend(Backend):
 
     def close(self) -> None:
         self._closed = True
-        handle, self._handle = self._handle, None
-        if handle is not None and self._process == os.getpid():
+        if self._process != os.getpid():
+            return
+        with self._opening:
+            handle, self._handle = self._handle, None
+        if handle is not None:
             sharing.leave(handle)
 
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
@@ -173,12 +176,13 @@ class RocksDBBackend(Backend):
             ) from None
 
     def _open(self) -> Handle:
-        if self._handle is None or self._process != os.getpid():
+        handle = self._handle
+        if handle is None or self._process != os.getpid():
             self._refuse_if_unusable()
             with self._opening:
-                if self._handle is None:
-                    self._handle = sharing.share(self._path)
-        return self._handle
+                self._refuse_if_unusable()
+                handle = self._handle = self._handle or sharing.share(self._path)
+        return handle
 
     def _refuse_if_unusable(self) -> None:
         if self._closed:

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from polaris_spark.errors import NewerFormatError, StoreURIError
+from polaris_spark.errors import CorruptionError, NewerFormatError, StoreURIError
 
 FORMAT: Final = 1
 """Version of the keys and values."""
@@ -75,6 +75,19 @@ def check(path: str) -> None:
     _check_format(path)
     if not os.path.exists(f"{path}/CURRENT"):
         raise StoreURIError(_nothing(path))
+
+
+def refuse_damaged(path: str) -> None:
+    """Refuse to make a database where the rest of one is: RocksDB would remove its files.
+
+    Raises:
+        CorruptionError: there are rows, and what names their files is missing.
+    """
+    rows = [name for name in os.listdir(path) if name.endswith((".sst", ".log"))]
+    if rows and not os.path.exists(f"{path}/CURRENT"):
+        raise CorruptionError(
+            f"rocksdb://{path} is damaged: the file CURRENT is missing; restore a backup of the whole directory"
+        )
 
 
 def exists(path: str) -> bool:

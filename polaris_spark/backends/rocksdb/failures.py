@@ -27,13 +27,18 @@ def written_elsewhere(where: str) -> WrittenElsewhereError:
     )
 
 
+def replaced(where: str) -> StateError:
+    """Why a process may not write to what it took for another store."""
+    return StateError(
+        f"{where} was removed or replaced while this process had it open: close whatever uses it, then try again"
+    )
+
+
 def explained(where: str, error: Exception) -> PolarisError:
     """RocksDB's error as one of ours, for an operation that changes nothing or can be repeated."""
     text = str(error)
     if locked(error) and "by current process" in text:
-        return StateError(
-            f"{where} was removed or replaced while this process had it open: close whatever uses it, then try again"
-        )
+        return replaced(where)
     if locked(error):
         return written_elsewhere(where)
     if full(error):

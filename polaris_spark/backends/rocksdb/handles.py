@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shutil
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -22,15 +24,17 @@ from polaris_spark.backends.rocksdb import directories, failures
 from polaris_spark.backends.rocksdb.settings import primary_options, secondary_options
 from polaris_spark.backends.rocksdb.syncs import Syncs
 from polaris_spark.backends.turnstile import Turnstile
-from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainError
+from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, TryAgainError
 
 T = TypeVar("T")
+_File = tuple[int, int]
+"""Device and number of a file."""
 
 _PATIENCE_S: Final = 30.0
 """How long to wait for operations in progress, or for another process that is making the store, seconds."""
 _LOOKS: Final = 100_000
-"""How often a reader looks for news until it is opened anew, which frees what RocksDB logged of that: some 100 bytes each
-time, in a file that has no name any more, and which therefore must not be rolled (the process would crash)."""
+"""How often a reader looks for news until it is opened anew, which frees what RocksDB logged of that: some 100 bytes
+each time, in a file that has no name any more, and which therefore must not be rolled (the process would crash)."""
 
 
 class Handle:
@@ -45,6 +49,8 @@ class Handle:
         self._primary: Rdict | None = None
         self._secondary: Rdict | None = None
         self._looks = 0
+        self._ended = False
+        self._lock: _File | None = None
         self._failed = False
         self._unsynced: dict[bytes, int] = {}
         self._syncs = Syncs(self._sync)
@@ -63,14 +69,15 @@ class Handle:
         deadline = time.monotonic() + _PATIENCE_S
         while not directories.exists(self._path):
             try:
-                self._change(self._open_primary)
+                self._change(self._create)
             except failures.WrittenElsewhereError:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(0.02)
 
     def close(self) -> None:
-        """Close what is open, when operations in progress have ended."""
+        """Close what is open, when operations in progress have ended, for good."""
+        self._ended = True
         self._change(self._close_all)
 
     def read(self, function: Callable[[Rdict], T]) -> T:
@@ -85,7 +92,7 @@ class Handle:
             raise
         except Exception as error:
             if self._secondary is None:
-                raise failures.explained(self._where, error) from error
+                raise self._unread(error) from error
         self._change(
             self._close_secondary
         )  # the writer may have removed files before this process opened them
@@ -94,7 +101,7 @@ class Handle:
         except PolarisError:
             raise
         except Exception as error:
-            raise failures.explained(self._where, error) from error
+            raise self._unread(error) from error
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key, once it has reached the disk.
@@ -147,15 +154,19 @@ class Handle:
             TryAgainError: nothing was written.
             OutcomeUnknownError: it may or may not survive.
         """
+        begun = logged = False
 
         def change(database: Rdict) -> tuple[bytes | None, bool]:
+            nonlocal begun, logged
             with self._writing:
                 before: bytes | None = database.get(key)
                 batch = decide(before)
                 if batch is not None:
                     if synced:
                         self._unsynced[key] = self._syncs.next()
+                    begun = True
                     self._put(database, batch)
+                    logged = True
                 number = self._pending(key)
             if number:
                 self._synced(key, number)
@@ -167,11 +178,18 @@ class Handle:
             raise
         except Exception as error:
             self._failed = True
-            if failures.full(error):  # the log lacks the end of what was to be written: it will be ignored
+            # Where the disk was full the log lacks the end of what was to be written: it will be ignored.
+            if not begun or (failures.full(error) and not logged):
                 raise failures.explained(self._where, error) from error
             raise OutcomeUnknownError(
                 f"{self._where} failed ({error}): the change may or may not survive"
             ) from error
+
+    def _unread(self, error: Exception) -> PolarisError:
+        """Why nothing was read. The iterators of the frames that it passed are freed: they would keep the database
+        open, and its lock, for as long as somebody keeps the error."""
+        traceback.clear_frames(error.__traceback__)
+        return failures.explained(self._where, error)
 
     def _put(self, database: Rdict, batch: WriteBatch) -> int:
         number = self._syncs.next()
@@ -226,19 +244,33 @@ class Handle:
                 self._turnstile.let_go()
 
     def _open_primary(self) -> None:
-        if self._failed:
-            self._close_all()
-        if self._primary is not None:
-            return
-        if self._locked_elsewhere():
-            raise failures.written_elsewhere(self._where)
+        self._prepare()
+        if self._primary is None:
+            directories.check(self._path)
+            self._become_writer()
+
+    def _create(self) -> None:
+        self._prepare()
+        if self._primary is None:
+            directories.refuse_damaged(self._path)
+            self._become_writer()
+
+    def _become_writer(self) -> None:
+        self._refuse_locked()
         self._primary = self._opened(lambda: Rdict(self._path, primary_options()))
+        self._lock = _file(f"{self._path}/LOCK")
+        _locks.add(self._lock)
         self._syncs = Syncs(self._sync)
         self._close_secondary()
 
-    def _open_secondary(self) -> None:
+    def _prepare(self) -> None:
+        if self._ended:
+            raise StateError(f"the store {self._where} is closed")
         if self._failed:
             self._close_all()
+
+    def _open_secondary(self) -> None:
+        self._prepare()
         if self._looks >= _LOOKS:
             self._close_secondary()
         if self._primary is not None or self._secondary is not None:
@@ -260,19 +292,24 @@ class Handle:
         except Exception as error:
             raise failures.explained(self._where, error) from error
 
-    def _locked_elsewhere(self) -> bool:
-        """Whether another process writes. Asked before opening, which would move the writer's own log aside; never
-        while this process has the primary: closing the file would drop its lock."""
+    def _refuse_locked(self) -> None:
+        """Refuse what is being written already. Asked before opening, which would move the writer's own log aside;
+        never of a database that this process itself writes: closing the file would drop its lock.
+
+        Raises:
+            StateError: another process writes, or this one does, by another path or before the store was replaced.
+        """
         try:
+            if _file(f"{self._path}/LOCK") in _locks:
+                raise failures.replaced(self._where)
             with open(f"{self._path}/LOCK", "r+b") as file:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except FileNotFoundError:
-            return False
+            return
         except BlockingIOError:
-            return True
+            raise failures.written_elsewhere(self._where) from None
         except OSError as error:
             raise failures.explained(self._where, error) from error
-        return False
 
     def _close_all(self) -> None:
         primary, self._primary, self._failed = self._primary, None, False
@@ -281,6 +318,8 @@ class Handle:
                 Exception
             ):  # what cannot be flushed is in the log, which the next one reads
                 primary.close()
+        if self._lock is not None:
+            _locks.discard(self._lock)
         self._unsynced.clear()
         self._close_secondary()
 
@@ -290,6 +329,14 @@ class Handle:
             with contextlib.suppress(Exception):  # it holds nothing
                 secondary.close()
 
+
+def _file(path: str) -> _File:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
+_locks: set[_File] = set()
+"""Of the databases that this process writes."""
 
 used = False
 """Whether this process, or one that it was forked from, has ever opened a database."""

@@ -10,10 +10,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from rocksdict import WriteBatch
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
-from polaris_spark.backends.rocksdb import handles
+from polaris_spark.backends.rocksdb import RocksDBBackend, handles
 from polaris_spark.errors import StateError
 from polaris_spark.testing.processes import in_threads, increments
 from polaris_spark.testing.stores import row
@@ -191,6 +192,30 @@ def test_a_store_that_is_replaced_while_it_is_open_must_be_closed_first(uri: str
         anew.setup()
     anew.close()
     assert backend.read_objects("realm", [ObjectKey(1)]) == {ObjectKey(1): b"old"}
+
+
+def test_a_store_that_this_process_takes_for_another_keeps_its_lock(uri: str, backend: Backend) -> None:
+    backend.insert_reference("realm", "name", row())
+    os.utime(f"{uri.removeprefix('rocksdb://')}/POLARIS_SPARK")
+    with (
+        closing(open_backend(uri)) as again,
+        pytest.raises(StateError, match="removed or replaced"),
+    ):
+        again.insert_reference("realm", "other", row())
+    assert "is being written by another process" in start(_WRITE, uri).communicate()[1]
+
+
+def test_an_operation_that_comes_after_the_last_close_opens_nothing(uri: str) -> None:
+    backend = open_backend(uri)
+    backend.setup()
+    assert isinstance(backend, RocksDBBackend)
+    late = backend._open()
+    backend.close()
+    batch = WriteBatch(raw_mode=True)
+    for operation in (lambda: late.write(batch, synced=True), lambda: late.get(b"key")):
+        with pytest.raises(StateError, match="is closed"):
+            operation()
+    assert start(_WRITE, uri).communicate()[0].strip() == "Swapped()"
 
 
 def test_a_forked_child_may_not_even_open_it_anew(uri: str, backend: Backend) -> None:

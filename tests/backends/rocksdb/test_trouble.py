@@ -6,14 +6,16 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from rocksdict import Options, Rdict
 
 from polaris_spark.backends import open_backend
-from polaris_spark.backends.base import ObjectKey, ObjectRow, Split
-from polaris_spark.errors import CorruptionError, NewerFormatError, StoreURIError
+from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, Split
+from polaris_spark.backends.rocksdb.handles import Handle
+from polaris_spark.errors import CorruptionError, NewerFormatError, OutcomeUnknownError, StoreURIError
 from polaris_spark.testing.stores import row
 
 _FULL = """
@@ -77,9 +79,46 @@ def test_a_damaged_file_is_told_as_damage(uri: str, tmp_path: Path) -> None:
         backend.read_objects("realm", [ObjectKey(id) for id in range(500)])
     with pytest.raises(CorruptionError, match=re.escape(f"{uri} is damaged")):
         backend.read_objects("realm", [ObjectKey(1)])
-    with pytest.raises(CorruptionError, match=re.escape(f"{uri} is damaged")):
+    backend.write_objects("realm", [ObjectRow(1_000, 0, b"")])
+    with pytest.raises(CorruptionError, match=re.escape(f"{uri} is damaged")) as kept:
         list(backend.scan(Split("objects", ((b"o", b"p"),))))
     backend.close()
+    with closing(open_backend(uri)) as again:
+        again.write_objects("realm", [ObjectRow(1_001, 0, b"")])
+    assert kept.value.__traceback__ is not None, "the error's frames would keep the store locked"
+
+
+def test_a_database_without_the_file_that_names_its_files_is_left_alone(uri: str, tmp_path: Path) -> None:
+    with closing(open_backend(uri)) as backend:
+        backend.setup()
+        backend.write_objects("realm", [ObjectRow(1, 0, b"value")])
+    current = tmp_path / "store" / "CURRENT"
+    current.rename(tmp_path / "kept")
+    with closing(open_backend(uri)) as backend:
+        for _ in range(2):
+            with pytest.raises(CorruptionError, match="CURRENT is missing"):
+                backend.setup()
+            with pytest.raises(StoreURIError, match="holds no store"):
+                backend.write_objects("realm", [ObjectRow(2, 0, b"value")])
+    (tmp_path / "kept").rename(current)
+    with closing(open_backend(uri)) as backend:
+        assert backend.read_objects("realm", [ObjectKey(1)]) == {ObjectKey(1): b"value"}
+
+
+def test_a_change_that_was_logged_when_the_disk_was_full_may_have_happened(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sync(_: Handle) -> None:
+        raise Exception("IO error: No space left on device: While fsync: 000004.log")
+
+    with closing(open_backend(uri)) as backend:
+        monkeypatch.setattr(Handle, "_sync", sync)
+        backend.setup()
+        first, other = row(), row()
+        with pytest.raises(OutcomeUnknownError, match="may or may not survive"):
+            backend.insert_reference("realm", "name", first)
+        monkeypatch.undo()
+        assert backend.insert_reference("realm", "name", other) == Conflict(first)
 
 
 def test_a_missing_store_is_not_made_by_reading_or_writing(uri: str, tmp_path: Path) -> None:
