@@ -36,7 +36,7 @@ def place(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Place
         yield Place(server.uri(name), far_uri, proxy)
 
 
-@pytest.mark.parametrize("commits", [12, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("commits", [12, pytest.param(100, marks=pytest.mark.long)])
 def test_nothing_is_lost_or_doubled_when_connections_break(
     place: Place, commits: int, tmp_path: Path, workers: Callable[..., Workers]
 ) -> None:
