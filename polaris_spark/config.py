@@ -18,7 +18,7 @@ from polaris_spark.errors import InputError, StoreURIError
 FILE_SCHEMES = frozenset({"file", "sqlite", "rocksdb"})
 """Schemes whose URI names a path of this machine."""
 
-LOCATING = ("endpoint", "schema")
+LOCATING = ("endpoint", "schema", "socket")
 """Options that tell stores apart whose URIs are the same otherwise."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)

@@ -38,6 +38,7 @@ def test_stores_are_told_apart_by_schema_and_endpoint_however_they_are_given() -
     assert plain.located({"schema": "other", "password": Secret("x")}).key == named.key
     assert plain.located(None) == plain
     assert StoreURI.parse("s3://bucket?endpoint=http://a").key != StoreURI.parse("s3://bucket").key
+    assert StoreURI.parse("mariadb:///db?socket=/a").key != StoreURI.parse("mariadb:///db?socket=/b").key
 
 
 def test_a_store_in_memory_may_have_a_name() -> None:

@@ -30,12 +30,37 @@ def check_name(name: str, kind: str = "reference") -> None:
         )
 
 
-def check_rows(realm: str, rows: Iterable[ObjectRow]) -> None:
-    """Refuse rows over the size limit.
+def check_realm(realm: str) -> None:
+    """As `check_name`, for a realm."""
+    check_name(realm, "realm")
+
+
+def check_place(realm: str, name: str) -> None:
+    """As `check_name`, for a realm and a reference in it."""
+    check_realm(realm)
+    check_name(name)
+
+
+def distinct(realms: Iterable[str]) -> list[str]:
+    """The realms of a scan, each once, in order.
 
     Raises:
+        InputError, ObjectTooLargeError: one is no name of a realm.
+    """
+    found = sorted(set(realms))
+    for realm in found:
+        check_realm(realm)
+    return found
+
+
+def check_rows(realm: str, rows: Iterable[ObjectRow]) -> None:
+    """Refuse rows over the size limit, or in no realm.
+
+    Raises:
+        InputError: as `check_name`, for the realm.
         ObjectTooLargeError: a value is over `MAX_ROW_BYTES`.
     """
+    check_realm(realm)
     for row in rows:
         if len(row.value) > MAX_ROW_BYTES:
             raise ObjectTooLargeError(
@@ -45,13 +70,13 @@ def check_rows(realm: str, rows: Iterable[ObjectRow]) -> None:
 
 
 def check_reference(realm: str, name: str, new: ReferenceRow) -> None:
-    """Refuse a reference whose name or value is over its limit.
+    """Refuse a reference whose realm, name or value is over its limit.
 
     Raises:
         ObjectTooLargeError: one of them is.
-        InputError: the name is empty or no Unicode text, or the version is empty.
+        InputError: realm or name are empty or no Unicode text, or the version is empty.
     """
-    check_name(name)
+    check_place(realm, name)
     if not new.version:
         raise InputError(f"the version of reference {name!r} is empty")
     if len(new.value) > MAX_ROW_BYTES:

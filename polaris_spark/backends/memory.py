@@ -26,7 +26,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
-from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.config import StoreURI, refuse_unknown_options
 from polaris_spark.errors import StateError
 
@@ -76,17 +76,18 @@ class MemoryBackend(Backend):
         self._closed = True
 
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        check_realm(realm)
         rows = self._open().objects.get(realm, {})
         return {key: rows[key] for key in keys if key in rows}
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        check_name(realm, "realm")
         check_rows(realm, rows)
         tables = self._open()
         with tables.lock:
             self._put(tables, realm, rows)
 
     def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
+        check_realm(realm)
         tables = self._open()
         with tables.lock:
             rows = tables.objects.get(realm, {})
@@ -94,11 +95,10 @@ class MemoryBackend(Backend):
                 rows.pop(key, None)
 
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
-        check_name(name)
+        check_place(realm, name)
         return self._open().references.get(realm, {}).get(name)
 
     def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
-        check_name(realm, "realm")
         check_reference(realm, name, new)
         tables = self._open()
         with tables.lock:
@@ -114,7 +114,7 @@ class MemoryBackend(Backend):
         return self.write_and_swap(realm, (), name, expected_version, new)
 
     def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
-        check_name(name)
+        check_place(realm, name)
         tables = self._open()
         with tables.lock:
             rows = tables.references.get(realm, {})
@@ -140,6 +140,7 @@ class MemoryBackend(Backend):
             return Swapped()
 
     def drop_realm(self, realm: str) -> bool:
+        check_realm(realm)
         tables = self._open()
         with tables.lock:
             tables.objects.pop(realm, None)
@@ -176,7 +177,7 @@ class MemoryBackend(Backend):
         found: Mapping[str, Mapping[Any, object]]
         found = tables.objects if table == "objects" else tables.references
         with tables.lock:
-            names = sorted(found) if realms is None else sorted(set(realms))
+            names = sorted(found) if realms is None else distinct(realms)
             return [(realm, key) for realm in names for key in sorted(found.get(realm, ()))]
 
     @staticmethod

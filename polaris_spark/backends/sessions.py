@@ -128,6 +128,10 @@ class Sessions(ABC, Generic[S]):
     def close(self) -> None:
         """Close all sessions; those in use when their operation ends. Later calls raise `StateError`."""
         self._closed = True
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the sessions that lie idle; what comes next opens new ones."""
         while self._idle:
             with contextlib.suppress(IndexError):  # another thread took it
                 self._idle.pop().close()
@@ -160,6 +164,12 @@ class Sessions(ABC, Generic[S]):
             yield session
         except RefusedError as error:
             raise self.refused(error) from error
+        except Exception:
+            raise
+        except BaseException:  # an interrupt may have left a transaction open, or an answer unread
+            if session is not None:
+                session.close()
+            raise
         finally:
             if session is not None:
                 if session.usable and not self._closed:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -16,6 +18,7 @@ from polaris_spark.backends.base import (
     ObjectRow,
     ReferenceRow,
     Swapped,
+    Table,
 )
 from polaris_spark.errors import InputError, ObjectTooLargeError
 from polaris_spark.testing.processes import rows
@@ -169,12 +172,27 @@ class ReferenceCases(StoreCases):
 
     @pytest.mark.parametrize("name", ["", "\ud800", "n" * (MAX_NAME_BYTES + 1), "ü" * MAX_NAME_BYTES])
     def test_names_that_no_store_can_hold_are_refused(self, backend: Backend, name: str) -> None:
-        with pytest.raises(InputError):
-            backend.insert_reference("realm", name, row())
-        with pytest.raises(InputError):
-            backend.insert_reference(name, "name", row())
-        with pytest.raises(InputError):
-            backend.write_objects(name, [ObjectRow(1, 0, b"x")])
+        tables: tuple[Table, ...] = ("objects", "references")
+        asked: list[Callable[[], object]] = [
+            lambda: backend.read_objects(name, [ObjectKey(1)]),
+            lambda: backend.write_objects(name, [ObjectRow(1, 0, b"x")]),
+            lambda: backend.delete_objects(name, [ObjectKey(1)]),
+            *(partial(backend.splits, table, ["realm", name], 2) for table in tables),
+        ]
+        if type(backend).drop_realm is not Backend.drop_realm:
+            asked.append(partial(backend.drop_realm, name))
+        for realm, reference in (("realm", name), (name, "name")):
+            asked += [
+                partial(backend.read_reference, realm, reference),
+                partial(backend.insert_reference, realm, reference, row()),
+                partial(backend.swap_reference, realm, reference, b"version", row()),
+                partial(backend.delete_reference, realm, reference, b"version"),
+            ]
+            if backend.transactional:
+                asked.append(partial(backend.write_and_swap, realm, [], reference, b"version", row()))
+        for ask in asked:
+            with pytest.raises(InputError):
+                ask()
 
     def test_realms_do_not_see_each_other(self, backend: Backend) -> None:
         backend.write_objects("a", [ObjectRow(1, 0, b"a")])

@@ -127,6 +127,14 @@ class ScanCases(StoreCases):
             assert len(rows(backend, backend.splits(table, ["realm", "realm"], 3))) == 1
             assert rows(backend, backend.splits(table, [], 3)) == []
 
+    def test_absurd_numbers_of_splits_do_no_harm(self, backend: Backend) -> None:
+        backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
+        backend.insert_reference("realm", "name", row())
+        for table in TABLES:
+            for n in (0, -1):
+                assert len(rows(backend, backend.splits(table, ["realm"], n))) == 1
+            assert 1 <= len(backend.splits(table, ["realm"], 10**9)) < 10**5
+
     def test_a_scan_of_large_rows_comes_in_several_batches(self, backend: Backend) -> None:
         backend.write_objects("realm", [ObjectRow(id, 0, b"x" * MAX_ROW_BYTES) for id in range(60)])
         sizes = [

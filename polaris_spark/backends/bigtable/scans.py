@@ -104,7 +104,8 @@ def _cut(prefix: bytes, samples: Sequence[bytes], kind: TableKind, n: int) -> li
 
 def _grouped(kind: TableKind, ranges: Sequence[_Range], n: int) -> list[Split]:
     """At most `n` splits of neighbouring ranges; those that meet become one."""
-    found = []
+    found: list[Split] = []
+    n = max(1, min(n, len(ranges)))
     bounds = [len(ranges) * number // n for number in range(n + 1)]
     for first, last in pairwise(bounds):
         joined: list[_Range] = []

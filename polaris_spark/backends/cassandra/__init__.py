@@ -48,7 +48,7 @@ from polaris_spark.backends.base import (
 )
 from polaris_spark.backends.cassandra.requests import Answer, Request, Requests, Row
 from polaris_spark.backends.cassandra.settings import Settings
-from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError
 
@@ -61,6 +61,7 @@ _BYTES: Final = (
     512 * 1024
 )  # of one mutation; Cassandra refuses them over half a segment of the commit log, 16 MiB
 _PAGE_ROWS: Final = 100
+_SPLITS: Final = 65_536
 _TOKENS: Final = (-(2**63), 2**63 - 1)  # of Murmur3Partitioner, the first of which no key has
 
 T = TypeVar("T", ObjectKey, ObjectRow)
@@ -90,12 +91,11 @@ class CassandraBackend(Backend):
         self._requests.close()
 
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
-        check_name(realm, "realm")
+        check_realm(realm)
         answers = self._requests.read(_by_keys("get", realm, keys))
         return {ObjectKey(id, part): value for answer in answers for id, part, value in answer.rows}
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        check_name(realm, "realm")
         check_rows(realm, rows)
         requests = []
         for bucket, found in _buckets(rows):
@@ -107,41 +107,37 @@ class CassandraBackend(Backend):
         self._requests.write(requests)
 
     def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
-        check_name(realm, "realm")
+        check_realm(realm)
         self._requests.write(_by_keys("remove", realm, keys))
 
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
-        check_name(realm, "realm")
-        check_name(name)
+        check_place(realm, name)
         (answer,) = self._requests.read([Request("read", (realm, name))])
         return ReferenceRow(*answer.rows[0]) if answer.rows else None
 
     def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
-        check_name(realm, "realm")
         check_reference(realm, name, new)
         return self._changed("insert", realm, name, *new)
 
     def swap_reference(
         self, realm: str, name: str, expected_version: bytes, new: ReferenceRow
     ) -> Swapped | Conflict:
-        check_name(realm, "realm")
         check_reference(realm, name, new)
         _check_version(name, expected_version)
         return self._changed("swap", *new, realm, name, expected_version)
 
     def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
-        check_name(realm, "realm")
-        check_name(name)
+        check_place(realm, name)
         _check_version(name, expected_version)
         return self._changed("delete", realm, name, expected_version)
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
         """Even ranges of tokens: keys are hashed, so each holds about as many rows."""
-        names = None if realms is None else sorted(set(realms))
+        names = None if realms is None else distinct(realms)
         if names == []:
             return []
         first, last = _TOKENS
-        n = max(1, n)
+        n = max(1, min(n, _SPLITS))
         bounds = [first + (last - first) * i // n for i in range(n + 1)]
         return [Split(table, (*bounds[i : i + 2], names)) for i in range(n)]
 

@@ -35,7 +35,7 @@ from polaris_spark.backends.dynamodb import items, scans, tables
 from polaris_spark.backends.dynamodb.failures import ConditionFailedError
 from polaris_spark.backends.dynamodb.requests import Requests
 from polaris_spark.backends.dynamodb.settings import Settings
-from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows
 from polaris_spark.config import StoreURI
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class DynamoDBBackend(Backend):
         self._requests.close()
 
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        check_realm(realm)
         encoded, wanted = realm.encode(), list(dict.fromkeys(keys))
         chunks = [
             [items.object_key(encoded, key) for key in wanted[i : i + _GOT_AT_ONCE]]
@@ -80,7 +81,6 @@ class DynamoDBBackend(Backend):
         return {items.key_of(item): item["v"]["B"] for part in found for item in part}
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        check_name(realm, "realm")
         check_rows(realm, rows)
         encoded = realm.encode()
         different = {(row.id, row.part): row for row in rows}.values()  # a batch with a key twice is refused
@@ -89,6 +89,7 @@ class DynamoDBBackend(Backend):
         )
 
     def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
+        check_realm(realm)
         encoded = realm.encode()
         self._write(
             self._objects,
@@ -96,13 +97,12 @@ class DynamoDBBackend(Backend):
         )
 
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
-        check_name(name)
+        check_place(realm, name)
         key = items.reference_key(realm, name)
         found = self._requests.read("get_item", TableName=self._references, Key=key, ConsistentRead=True)
         return items.reference_of(found["Item"]) if "Item" in found else None
 
     def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
-        check_name(realm, "realm")
         check_reference(realm, name, new)
         item = items.reference_item(realm, name, new)
         return self._change("put_item", Item=item, ConditionExpression="attribute_not_exists(p)")
@@ -110,13 +110,12 @@ class DynamoDBBackend(Backend):
     def swap_reference(
         self, realm: str, name: str, expected_version: bytes, new: ReferenceRow
     ) -> Swapped | Conflict:
-        check_name(realm, "realm")
         check_reference(realm, name, new)
         item = items.reference_item(realm, name, new)
         return self._change("put_item", Item=item, **_at(expected_version))
 
     def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
-        check_name(name)
+        check_place(realm, name)
         key = items.reference_key(realm, name)
         return self._change("delete_item", Key=key, **_at(expected_version))
 
@@ -128,6 +127,7 @@ class DynamoDBBackend(Backend):
 
     def drop_realm(self, realm: str) -> bool:
         """Delete by key what queries of the realm's objects and a scan of the references find."""
+        check_realm(realm)
         for split in scans.splits("objects", [realm], 1):
             for _, page in scans.pages(self._requests, split, keys_only=True):
                 self._write(self._objects, [{"DeleteRequest": {"Key": key}} for key in page])

@@ -14,6 +14,7 @@ from polaris_spark.backends.base import Split, Table
 from polaris_spark.backends.dynamodb import items, tables
 from polaris_spark.backends.dynamodb.items import Item
 from polaris_spark.backends.dynamodb.requests import Requests
+from polaris_spark.backends.limits import distinct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,12 +27,14 @@ def splits(table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
     """About `n` splits."""
     n = max(1, min(n, _SEGMENTS))
     parts: list[tuple[object, ...]]
+    if realms is not None and not realms:
+        return []
     if realms is None:
         parts = [(segment, n, None) for segment in range(n)]
     elif table == "references":
-        parts = [(0, 1, tuple(sorted(set(realms))))]
+        parts = [(0, 1, tuple(distinct(realms)))]
     else:
-        parts = [(realm, bucket) for realm in sorted(set(realms)) for bucket in range(items.BUCKETS)]
+        parts = [(realm, bucket) for realm in distinct(realms) for bucket in range(items.BUCKETS)]
     size = max(1, -(-len(parts) // n))
     return [Split(table, tuple(parts[i : i + size])) for i in range(0, len(parts), size)]
 

@@ -39,7 +39,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
-from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.backends.mariadb import ranges, statements
 from polaris_spark.backends.mariadb.connections import Connections
 from polaris_spark.backends.mariadb.failures import DUPLICATE, OVERFLOW
@@ -80,6 +80,7 @@ class MariaDBBackend(Backend):
         self._connections.close()
 
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        check_realm(realm)
         found: dict[ObjectKey, bytes] = {}
         for chunk in _chunks(sorted(set(keys)), _CHUNK_KEYS):
             for id, part, value in self._read(statements.get(realm, chunk)).rows:
@@ -87,7 +88,6 @@ class MariaDBBackend(Backend):
         return found
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        check_name(realm, "realm")
         check_rows(realm, rows)
         if not rows:
             return
@@ -99,15 +99,15 @@ class MariaDBBackend(Backend):
         self._connections.write(put)
 
     def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
+        check_realm(realm)
         for chunk in _chunks(sorted(set(keys)), _CHUNK_KEYS):
             self._write(statements.remove(realm, chunk))
 
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
-        check_name(name)
+        check_place(realm, name)
         return self._connections.read(partial(_reference, realm, name))
 
     def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
-        check_name(realm, "realm")
         check_reference(realm, name, new)
 
         def insert(session: Session) -> Swapped | Conflict:
@@ -128,7 +128,7 @@ class MariaDBBackend(Backend):
         return self._exchange(realm, name, statements.swap(realm, name, expected_version, new))
 
     def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
-        check_name(name)
+        check_place(realm, name)
         return self._exchange(realm, name, statements.delete(realm, name, expected_version))
 
     def write_and_swap(
@@ -154,6 +154,7 @@ class MariaDBBackend(Backend):
         return self._connections.change(write)
 
     def drop_realm(self, realm: str) -> bool:
+        check_realm(realm)
         while self._drop_objects(realm):  # again from the start, for rows that came late
             pass
         self._write(statements.drop_references(realm))
@@ -161,7 +162,7 @@ class MariaDBBackend(Backend):
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
         """Ranges of ids within realms, of about as many rows each by the server's estimates."""
-        names = self._realms(table) if realms is None else sorted(set(realms))
+        names = self._realms(table) if realms is None else distinct(realms)
         if table == "references":
             return [Split(table, tuple((name,) for name in group)) for group in ranges.grouped(names, n)]
         per_realm = -(-max(1, n) // max(1, len(names)))

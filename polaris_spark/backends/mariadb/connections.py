@@ -33,16 +33,24 @@ class Connections(Sessions[Session]):
         """
         self._checked = True  # by what follows
         try:
-            self._create_tables()
-        except failures.NoDatabaseError:
+            try:
+                self._create_tables()
+            except failures.NoDatabaseError:
+                self._create_database()
+                self._create_tables()
+        except BaseException:
+            self._checked = False
+            self.forget()  # which were not checked either
+            raise
+
+    def _create_database(self) -> None:
+        try:
             with contextlib.closing(self._connected(None)) as session:
-                try:
-                    tables.create_database(session, self._settings.database)
-                except RefusedError as error:
-                    raise self.refused(error) from error
-                except LostError as error:
-                    raise self._unreachable(error) from error
-            self._create_tables()
+                tables.create_database(session, self._settings.database)
+        except RefusedError as error:
+            raise self.refused(error) from error
+        except LostError as error:
+            raise self._unreachable(error) from error
 
     def _create_tables(self) -> None:
         self.write(lambda session: tables.create(session, self._settings.where))

@@ -43,7 +43,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
-from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows
 from polaris_spark.backends.mongodb import failures, keys, scans
 from polaris_spark.backends.mongodb.connections import Connections, Documents, Opened
 from polaris_spark.backends.mongodb.settings import Settings
@@ -82,11 +82,11 @@ class MongoDBBackend(Backend):
         self._connections.close()
 
     def read_objects(self, realm: str, keys_: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        check_realm(realm)
         ids = _object_ids(realm, keys_)
         return self._connections.read(lambda opened: _values(opened, ids)) if ids else {}
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        check_name(realm, "realm")
         check_rows(realm, rows)
         name = realm.encode()
         documents = [
@@ -96,19 +96,19 @@ class MongoDBBackend(Backend):
             self._connections.write(lambda opened, chunk=chunk: _insert(opened.objects, chunk))  # type: ignore[misc]  # the loop's own
 
     def delete_objects(self, realm: str, keys_: Collection[ObjectKey]) -> None:
+        check_realm(realm)
         for chunk in _chunks(_object_ids(realm, keys_), _ASKED_AT_ONCE):
             self._connections.write(
                 lambda opened, chunk=chunk: opened.objects.delete_many({"_id": {"$in": chunk}})  # type: ignore[misc]  # the loop's own
             )
 
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
-        check_name(name)
+        check_place(realm, name)
         key = {"_id": keys.reference_id(realm, name)}
         found = self._connections.read(lambda opened: opened.latest_references.find_one(key))
         return None if found is None else ReferenceRow(found["version"], found["value"])
 
     def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
-        check_name(realm, "realm")
         check_reference(realm, name, new)
         document = _reference(realm, name, new)
 
@@ -131,7 +131,7 @@ class MongoDBBackend(Backend):
         return Swapped() if done.matched_count else Conflict()
 
     def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
-        check_name(name)
+        check_place(realm, name)
         expected = {"_id": keys.reference_id(realm, name), "version": expected_version}
         done = self._connections.change(lambda opened: opened.references.delete_one(expected))
         return Swapped() if done.deleted_count else Conflict()
@@ -145,6 +145,7 @@ class MongoDBBackend(Backend):
 
     def drop_realm(self, realm: str) -> bool:
         """Delete the documents of a realm, in runs that take less than the time-out."""
+        check_realm(realm)
         low, high = keys.objects_of(realm)
         while True:
             bound = self._connections.read(lambda opened: scans.bound(opened, low, high))

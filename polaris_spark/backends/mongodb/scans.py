@@ -9,6 +9,7 @@ from pymongo.errors import PyMongoError
 
 from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
 from polaris_spark.backends.base import Split, Table
+from polaris_spark.backends.limits import distinct
 from polaris_spark.backends.mongodb import keys
 from polaris_spark.backends.mongodb.connections import Connections, Documents, Opened
 
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 def splits(opened: Opened, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
     """Ranges `(low, high)` of `_id`s in each split, that hold about as many rows each."""
-    names = None if realms is None else sorted(set(realms))
+    names = None if realms is None else distinct(realms)
     if table == "references":
         few = [keys.ALL_REFERENCES] if names is None else [keys.references_of(name) for name in names]
         return [Split(table, tuple(group)) for group in _grouped(few, n)]

@@ -49,7 +49,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
-from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows
 from polaris_spark.backends.objectstore import keys, scans
 from polaris_spark.backends.objectstore.keys import StoredReference
 from polaris_spark.backends.objectstore.packing import PackedRows
@@ -106,23 +106,23 @@ class ObjectStoreBackend(Backend):
         self._requests.close()
 
     def read_objects(self, realm: str, keys_: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        check_realm(realm)
         return self._rows.read(realm, keys_)
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        check_name(realm, "realm")
         check_rows(realm, rows)
         self._rows.write(realm, rows)
 
     def delete_objects(self, realm: str, keys_: Collection[ObjectKey]) -> None:
+        check_realm(realm)
         self._rows.delete(realm, keys_)
 
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
-        check_name(name)
+        check_place(realm, name)
         found = self._find(realm, name)
         return None if found is None else found.stored.row
 
     def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
-        check_name(realm, "realm")
         check_reference(realm, name, new)
         stored = StoredReference.of(realm, name, new)
         mark: Mark | None = None
@@ -142,12 +142,11 @@ class ObjectStoreBackend(Backend):
     def swap_reference(
         self, realm: str, name: str, expected_version: bytes, new: ReferenceRow
     ) -> Swapped | Conflict:
-        check_name(realm, "realm")
         check_reference(realm, name, new)
         return self._replace(expected_version, StoredReference.of(realm, name, new))
 
     def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
-        check_name(name)
+        check_place(realm, name)
         return self._replace(expected_version, StoredReference.tombstone(realm, name))
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
@@ -158,6 +157,7 @@ class ObjectStoreBackend(Backend):
 
     def drop_realm(self, realm: str) -> bool:
         """Delete all objects of a realm, tombstones among them."""
+        check_realm(realm)
         self._rows.forget()
         tables: tuple[Table, ...] = ("objects", "references")
         for table in tables:

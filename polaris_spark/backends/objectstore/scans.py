@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
 from polaris_spark.backends.base import Split, Table
+from polaris_spark.backends.limits import distinct
 from polaris_spark.backends.objectstore import keys, packs
 from polaris_spark.backends.objectstore.requests import Requests
 
@@ -23,7 +24,7 @@ _FEW: Final = 200
 def splits(requests: Requests, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
     """About `n` splits, at most 256 for each realm."""
     segments = (
-        requests.folders(table) if realms is None else sorted({keys.segment(realm) for realm in realms})
+        requests.folders(table) if realms is None else [keys.segment(realm) for realm in distinct(realms)]
     )
     whole = [keys.realm_prefix(table, segment) for segment in segments]
     per_realm = -(-max(1, n) // max(1, len(whole)))

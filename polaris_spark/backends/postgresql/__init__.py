@@ -38,7 +38,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
-from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.backends.postgresql import binary, ranges
 from polaris_spark.backends.postgresql.connections import Connections
 from polaris_spark.backends.postgresql.session import Session, Statement
@@ -86,6 +86,7 @@ class PostgreSQLBackend(Backend):
         self._connections.close()
 
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        check_realm(realm)
         found: dict[ObjectKey, bytes] = {}
         for chunk in _chunks(sorted(set(keys)), _CHUNK_ROWS):
             arguments = (realm.encode(), *_arrays(chunk))
@@ -95,24 +96,23 @@ class PostgreSQLBackend(Backend):
         return found
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        check_name(realm, "realm")
         check_rows(realm, rows)
         for chunk in _sized(sorted(rows)):
             arguments = (realm.encode(), *_arrays(chunk), binary.bytea_array([row.value for row in chunk]))
             self._write(self._statements.put, *arguments)
 
     def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
+        check_realm(realm)
         for chunk in _chunks(sorted(set(keys)), _CHUNK_ROWS):
             arguments = (realm.encode(), *_arrays(chunk))
             self._write(self._statements.remove, *arguments)
 
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
-        check_name(name)
+        check_place(realm, name)
         key = (realm.encode(), name.encode())
         return self._connections.read(lambda session: self._reference(session, key))
 
     def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
-        check_name(realm, "realm")
         check_reference(realm, name, new)
         key = (realm.encode(), name.encode())
 
@@ -130,7 +130,7 @@ class PostgreSQLBackend(Backend):
         return self._exchange(self._statements.swap, realm, name, expected_version, *new)
 
     def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
-        check_name(name)
+        check_place(realm, name)
         return self._exchange(self._statements.delete, realm, name, expected_version)
 
     def write_and_swap(
@@ -152,6 +152,7 @@ class PostgreSQLBackend(Backend):
         )
 
     def drop_realm(self, realm: str) -> bool:
+        check_realm(realm)
         key = realm.encode()
         while self._drop_objects(key):  # again from the start, for rows that came late
             pass
@@ -160,7 +161,7 @@ class PostgreSQLBackend(Backend):
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
         """Ranges of ids within realms, at bounds that the server's statistics hold, else even ones."""
-        names = self._realms(table) if realms is None else sorted(set(realms))
+        names = self._realms(table) if realms is None else distinct(realms)
         if table == "references":
             return [Split(table, tuple((name,) for name in group)) for group in ranges.grouped(names, n)]
         per_realm = -(-max(1, n) // max(1, len(names)))

@@ -30,7 +30,12 @@ class Connections(Sessions[Session]):
             StoreURIError: they are another program's, or the user may not create them.
         """
         self._checked = True  # by what follows
-        self.write(lambda session: tables.create(session, self.settings.where, self.settings.schema))
+        try:
+            self.write(lambda session: tables.create(session, self.settings.where, self.settings.schema))
+        except BaseException:
+            self._checked = False
+            self.forget()  # which were not checked either
+            raise
 
     def refused(self, error: RefusedError) -> PolarisError:
         return failures.refused(self.settings.where, error)

@@ -26,7 +26,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
-from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows
 from polaris_spark.backends.rocksdb import directories, scans, sharing
 from polaris_spark.backends.rocksdb.handles import Handle
 from polaris_spark.backends.rocksdb.keys import TABLES, after, packed, place, row_prefix, unpacked, version_of
@@ -79,6 +79,7 @@ class RocksDBBackend(Backend):
             sharing.leave(handle)
 
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        check_realm(realm)
         prefix, wanted = row_prefix("objects", realm), list(keys)
         sought = [prefix + place(*key) for key in wanted]
         if len(sought) == 1:
@@ -88,7 +89,6 @@ class RocksDBBackend(Backend):
         return {key: value for key, value in zip(wanted, found, strict=True) if value is not None}
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        check_name(realm, "realm")
         check_rows(realm, rows)
         batch = WriteBatch(raw_mode=True)
         for row in rows:
@@ -100,6 +100,7 @@ class RocksDBBackend(Backend):
             self._open().write(batch, synced=self._synced)
 
     def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
+        check_realm(realm)
         prefix, batch = row_prefix("objects", realm), WriteBatch(raw_mode=True)
         for id, part in keys:
             batch.delete(prefix + place(id, part))
@@ -107,11 +108,10 @@ class RocksDBBackend(Backend):
             self._open().write(batch, synced=self._synced)
 
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
-        check_name(name)
+        check_place(realm, name)
         return self._reference(realm, name, self._open().get(_key(realm, name)))
 
     def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
-        check_name(realm, "realm")
         check_reference(realm, name, new)
         return self._change(realm, name, None, lambda batch, key: batch.put(key, packed(new)))
 
@@ -122,7 +122,7 @@ class RocksDBBackend(Backend):
         return self._change(realm, name, expected_version, lambda batch, key: batch.put(key, packed(new)))
 
     def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
-        check_name(name)
+        check_place(realm, name)
         return self._change(realm, name, expected_version, lambda batch, key: batch.delete(key))
 
     def write_and_swap(
@@ -138,6 +138,7 @@ class RocksDBBackend(Backend):
         return self._change(realm, name, expected_version, write)
 
     def drop_realm(self, realm: str) -> bool:
+        check_realm(realm)
         batch = WriteBatch(raw_mode=True)
         for table in TABLES:
             prefix = row_prefix(table, realm)

@@ -10,6 +10,7 @@ from rocksdict import Rdict, ReadOptions
 
 from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
 from polaris_spark.backends.base import Split, Table
+from polaris_spark.backends.limits import distinct
 from polaris_spark.backends.rocksdb.handles import Handle
 from polaris_spark.backends.rocksdb.keys import (
     LAST_ID,
@@ -30,7 +31,7 @@ _Page = list[tuple[bytes, bytes]]
 
 def splits(handle: Handle, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
     """Ranges of keys; they are even where ids are, because finding quantiles would read all rows."""
-    names = handle.read(partial(_realms, table)) if realms is None else sorted(set(realms))
+    names = handle.read(partial(_realms, table)) if realms is None else distinct(realms)
     per_realm = -(-max(1, n) // max(1, len(names)))
     ranges: list[tuple[bytes, bytes]] = []
     for name in names:

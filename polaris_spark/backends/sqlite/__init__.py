@@ -27,7 +27,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
-from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.backends.sqlite.connections import Connections, Settings
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.config import StoreURI
@@ -89,6 +89,8 @@ class SQLiteBackend(Backend):
         self._connections.close()
 
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        check_realm(realm)
+
         def read(connection: sqlite3.Connection) -> dict[ObjectKey, bytes]:
             found: dict[ObjectKey, bytes] = {}
             firsts = {key.id: key for key in keys if key.part == 0}
@@ -107,7 +109,6 @@ class SQLiteBackend(Backend):
         return self._read(read)
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        check_name(realm, "realm")
         check_rows(realm, rows)
         for chunk in _chunks(rows, _CHUNK):
 
@@ -118,6 +119,7 @@ class SQLiteBackend(Backend):
             self._write(write)
 
     def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
+        check_realm(realm)
         for chunk in _chunks(list(keys), _CHUNK):
 
             def delete(connection: sqlite3.Connection, chunk: Sequence[ObjectKey] = chunk) -> Swapped:
@@ -127,11 +129,10 @@ class SQLiteBackend(Backend):
             self._write(delete)
 
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
-        check_name(name)
+        check_place(realm, name)
         return self._read(lambda connection: _reference(connection, realm, name))
 
     def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
-        check_name(realm, "realm")
         check_reference(realm, name, new)
         return self._change(_INSERT, (realm, name, *new), realm, name)
 
@@ -142,7 +143,7 @@ class SQLiteBackend(Backend):
         return self._change(_SWAP, (*new, realm, name, expected_version), realm, name)
 
     def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
-        check_name(name)
+        check_place(realm, name)
         return self._change(_DELETE, (realm, name, expected_version), realm, name)
 
     def write_and_swap(
@@ -161,6 +162,8 @@ class SQLiteBackend(Backend):
         return self._write(write)
 
     def drop_realm(self, realm: str) -> bool:
+        check_realm(realm)
+
         def drop(connection: sqlite3.Connection) -> Swapped | Conflict:
             return Swapped() if connection.execute(_DROP_OBJECTS, {"realm": realm}).rowcount else Conflict()
 
@@ -172,7 +175,7 @@ class SQLiteBackend(Backend):
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
         """Ranges of ids within realms; they are even where ids are, because finding quantiles would read all
         rows."""
-        names = self._realms(table) if realms is None else sorted(set(realms))
+        names = self._realms(table) if realms is None else distinct(realms)
         if table == "references":
             return [Split(table, tuple((name,) for name in group)) for group in _grouped(names, n)]
         per_realm = -(-max(1, n) // max(1, len(names)))

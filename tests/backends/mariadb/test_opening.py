@@ -185,6 +185,15 @@ def test_a_store_of_a_newer_release_is_refused(uri: str, backend: Backend, admin
             use(open_backend(uri))
 
 
+def test_a_store_that_setup_refused_is_refused_from_then_on(uri: str, backend: Backend, admin: Admin) -> None:
+    admin.run(f"ALTER TABLE {database_of(uri)}.objects COMMENT = 'polaris_spark store, format 2'")
+    refused = open_backend(uri)
+    with pytest.raises(NewerFormatError, match="format 2"):
+        refused.setup()
+    with pytest.raises(NewerFormatError, match="format 2"):
+        refused.insert_reference("realm", "name", row())
+
+
 def _set_up(uri: str) -> bool:
     backend = open_backend(uri)
     backend.setup()
@@ -241,6 +250,11 @@ def test_a_server_that_is_read_only_is_refused(uri: str, backend: Backend, admin
     with globally(admin, {"read_only": "1"}), pytest.raises(TryAgainError, match="read-only"):
         open_backend(uri).read_reference("realm", "name")
     assert open_backend(uri).read_reference("realm", "name") is None
+
+
+def test_no_database_is_created_on_a_server_that_is_read_only(uri: str, admin: Admin) -> None:
+    with globally(admin, {"read_only": "1"}), pytest.raises(TryAgainError, match="read-only"):
+        open_backend(uri).setup()
 
 
 def test_a_server_that_takes_no_large_rows_is_refused(uri: str, backend: Backend, admin: Admin) -> None:

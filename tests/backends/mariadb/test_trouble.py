@@ -47,6 +47,20 @@ def test_nobody_waits_for_ever_for_a_connection(uri: str, backend: Backend) -> N
     narrow.close()
 
 
+def test_what_is_interrupted_leaves_no_transaction_to_the_next(uri: str, backend: Backend) -> None:
+    narrow = open_backend(with_options(uri, "pool=1"))
+
+    def interrupted(session: session_module.Session) -> None:
+        session.run("START TRANSACTION")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        narrow._connections.change(interrupted)  # type: ignore[attr-defined]
+    narrow.write_objects("realm", [ObjectRow(1, 0, b"x")])
+    assert backend.read_objects("realm", [ObjectKey(1)]) == {ObjectKey(1): b"x"}
+    narrow.close()
+
+
 def test_a_user_who_has_no_connections_left_is_told_to_try_again(
     uri: str, backend: Backend, admin: Admin
 ) -> None:
