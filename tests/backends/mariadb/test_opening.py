@@ -33,7 +33,7 @@ from tests.servers import unavailable
         ("mariadb://host/db%00", "no name of a database"),
         ("mariadb://host:port/db", "no host:port"),
         ("mariadb://host:0/db", "no host:port"),
-        ("mariadb://one,two/db", "no host:port"),
+        ("mariadb://one,two/db", "names several hosts"),
         ("mariadb:///db", "no host:port"),
         ("mariadb://host/db?socket=/tmp/s", "a host and a socket"),
         ("mariadb://host/db?timeout=soon", "duration"),
