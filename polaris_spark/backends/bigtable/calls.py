@@ -66,6 +66,9 @@ class Calls:
             if self._channels:
                 return False
             self._channels = self._connected(check)
+            if self._closed:  # meanwhile, by another thread, which had no channels to close
+                self._close_channels()
+                self._refuse_if_unusable()
             for place in [*range(len(self._channels))] * _OPERATIONS:
                 self._free.put(place)
             return True
@@ -80,8 +83,11 @@ class Calls:
                 refuse_in_child(self._settings)
             except StateError:
                 return  # the channels are the parent's
-            for channel in self._channels:
-                channel.close()
+            self._close_channels()
+
+    def _close_channels(self) -> None:
+        for channel in self._channels:
+            channel.close()
 
     def condition(self, request: Any, doing: str) -> bool:
         """Whether the condition of a CheckAndMutateRow was met. It is sent once.
@@ -188,6 +194,8 @@ class Calls:
             if channel in self._channels:
                 place = self._channels.index(channel)
                 self._channels[place] = Channel(self._settings)
+                if self._closed:
+                    self._close_channels()
                 return self._channels[place]
         return channel
 

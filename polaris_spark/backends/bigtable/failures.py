@@ -7,6 +7,7 @@
 | `UNAVAILABLE` otherwise, `DEADLINE_EXCEEDED`, `CANCELLED` | it may have been done | unknown |
 | `INTERNAL`, `UNKNOWN`, `ABORTED` | the server's own trouble: it may have been done | unknown |
 | `RESOURCE_EXHAUSTED` | a quota: refused before it was done | `TryAgainError` |
+| any, made by the library of a reset of the stream | it may have been done | unknown |
 | `NOT_FOUND` | no such instance, table, family or app profile | `StoreURIError` |
 | `PERMISSION_DENIED`, `UNAUTHENTICATED` | the caller may not | `StateError` |
 | `FAILED_PRECONDITION`, `INVALID_ARGUMENT`, `UNIMPLEMENTED`, `OUT_OF_RANGE` | refused | `StateError` |
@@ -74,7 +75,8 @@ def was_not_sent(error: Exception) -> bool:
 
 def may_have_been_done(error: Exception) -> bool:
     """Whether a request that failed in this way may have changed something."""
-    return not (was_not_sent(error) or status_of(error) == "RESOURCE_EXHAUSTED") or hasattr(error, "left")
+    refused = status_of(error) == "RESOURCE_EXHAUSTED" and not _was_reset(error)
+    return not (was_not_sent(error) or refused) or hasattr(error, "left")
 
 
 def explained(
@@ -89,7 +91,7 @@ def explained(
         doubtful: whether an earlier part or attempt of a write may have been done, or was.
     """
     status, said = status_of(error), words_of(error)
-    if writes and doubtful and may_be_repeated(error):
+    if writes and (_was_reset(error) or (doubtful and may_be_repeated(error))):
         return OutcomeUnknownError(f"{where}: {doing} failed ({said}); it may or may not have happened")
     if _without_credentials(error):
         return StateError(f"{where}: no access token could be got ({said}): check the credentials")
@@ -120,6 +122,11 @@ def of_condition(error: Exception, where: str, doing: str) -> PolarisError:
             "transactions: name one by the option app-profile"
         )
     return found
+
+
+def _was_reset(error: Exception) -> bool:
+    """Whether the stream was reset, by a proxy for instance: the library makes up a status, a refusal among others."""
+    return "RST_STREAM" in words_of(error)
 
 
 def _without_credentials(error: Exception) -> bool:

@@ -76,9 +76,33 @@ def set_up(calls: Calls, settings: Settings) -> None:
     with _administration(settings) as administration:
         for kind in KINDS:
             administration.create(kind)
-    calls.open(None)
+    if not calls.open(_refuse_others):
+        _refuse_others(calls.each, settings)
     mark = set_cells({VALUE: b"%d" % _FORMAT})
     calls.condition(_references(settings).insert(_MARK, VALUE, mark), "marking the tables as a store")
+
+
+def _refuse_others(ask: Ask, settings: Settings) -> None:
+    """Refuse tables that hold rows, unless somebody else has just made a store of them.
+
+    Raises:
+        StoreURIError: they are another program's.
+    """
+    found: list[bytes] = []
+
+    def settle(_: Any, answers: Sequence[Any]) -> None:
+        found.extend(key for key, _ in merged(answers))
+
+    for kind in KINDS:
+        table = Table(settings.table_name(kind), settings.app_profile)
+        ask("ReadRows", [table.read_range(b"\x00", b"\xff" * 9, most=1)], settle, "looking at tables")
+    if found:
+        try:
+            check(ask, settings)
+        except NoStoreError:
+            raise StoreURIError(
+                f"{settings.where}: the tables hold rows of another program; choose another prefix"
+            ) from None
 
 
 def drop(settings: Settings, prefix: bytes) -> bool:

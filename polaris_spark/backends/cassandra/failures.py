@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | `NoHostAvailable`, sent to nobody | no node is connected: certainly **not** done | `TryAgainError` |
 | `Unavailable` | too few replicas live, found before anything was sent to one | `TryAgainError` |
+| ... of an LWT, at the level of rows | perhaps found when what was decided was to be written | unknown |
 | `Unauthorized` | the user may not | `StoreURIError` |
 | `InvalidRequest`, no such keyspace or table | no store there | `StoreURIError` |
 | ... any other | tables that are not ours | `StateError` |
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from cassandra import AuthenticationFailed, InvalidRequest, Unauthorized, Unavailable
+from cassandra import AuthenticationFailed, ConsistencyLevel, InvalidRequest, Unauthorized, Unavailable
 
 from polaris_spark.backends.cassandra.driver import NoHostAvailable
 from polaris_spark.errors import (
@@ -35,6 +36,7 @@ from polaris_spark.errors import (
 )
 
 NO_STORE: Final = "holds no store; a catalog that is opened there with create=true makes one"
+_SERIAL: Final = frozenset({ConsistencyLevel.SERIAL, ConsistencyLevel.LOCAL_SERIAL})
 _MISSING: Final = ("unconfigured table", "does not exist", "unconfigured columnfamily")
 
 
@@ -47,12 +49,15 @@ def transient(error: Exception) -> bool:
     return not isinstance(error, (Unauthorized, InvalidRequest, AuthenticationFailed))
 
 
-def explained(where: str, error: Exception, *, writes: bool, sent: bool = True) -> PolarisError:
+def explained(
+    where: str, error: Exception, *, writes: bool, sent: bool = True, conditional: bool = False
+) -> PolarisError:
     """A failure as one of our errors.
 
     Args:
         writes: whether what was asked changes anything.
         sent: whether it was sent to any node, now or at an attempt before.
+        conditional: whether it is a lightweight transaction.
     """
     if isinstance(error, PolarisError):
         return error
@@ -63,7 +68,7 @@ def explained(where: str, error: Exception, *, writes: bool, sent: bool = True) 
         if any(words in text for words in _MISSING):
             return NoStoreError(f"{where} {NO_STORE} ({text})")
         return StateError(f"{where} refused: {text}; are its tables those of a store?")
-    if isinstance(error, Unavailable):
+    if isinstance(error, Unavailable) and not (conditional and error.consistency not in _SERIAL):
         return TryAgainError(
             f"{where}: {error.alive_replicas} of the {error.required_replicas} replicas that {text} needs are up; "
             "nothing was changed"
@@ -101,6 +106,4 @@ def _causes(error: Exception) -> list[Exception]:
 
 
 def _level(value: int) -> str:
-    from cassandra import ConsistencyLevel
-
     return str(ConsistencyLevel.value_to_name.get(value, value))

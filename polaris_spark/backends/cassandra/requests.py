@@ -104,16 +104,18 @@ class Requests:
             except Exception as error:
                 sent = bool(future.attempted_hosts) or not isinstance(error, NoHostAvailable)
                 if sent or deadline.impatient:
-                    raise self._explained(error, writes=True, sent=sent) from error
+                    raise self._explained(error, writes=True, sent=sent, conditional=True) from error
             time.sleep(_PAUSE_S)
 
     def close(self) -> None:
         """Close all connections. Later calls raise `StateError`."""
         self._closed = True
+        if self._pid != os.getpid():  # nor is its lock ours, which a thread of the parent may have held
+            return
         with self._opening:
             session, self._session = self._session, None
-            if session is not None and self._pid == os.getpid():
-                session.close()
+        if session is not None:
+            session.close()
 
     def _repeated(self, requests: Sequence[Request], *, writes: bool) -> list[Answer]:
         deadline = _Deadline(self.settings.timeout)
@@ -216,10 +218,13 @@ class Requests:
 
         return ask
 
-    def _explained(self, error: Exception, *, writes: bool, sent: bool = True) -> PolarisError:
-        if self._closed:
+    def _explained(
+        self, error: Exception, *, writes: bool, sent: bool = True, conditional: bool = False
+    ) -> PolarisError:
+        if self._closed and not (writes and sent):
             return self._closed_error()
-        return failures.explained(self.settings.where, error, writes=writes, sent=sent)
+        where = self.settings.where
+        return failures.explained(where, error, writes=writes, sent=sent, conditional=conditional)
 
     def _refuse_if_unusable(self) -> None:
         if self._closed:

@@ -9,6 +9,7 @@
 | too slow for its deadline | 50, 202, 262 | unknown |
 | a router lost its shard, or does not know | 6, 7, 89, 9001, 1, 8 | unknown |
 | others were faster, too much to do, moving shards | 112, 365, 402, 433, 449, 462, 13388, ... | not done |
+| a cursor ended | 43, 175, 237 | nothing read |
 | any other error of the server | | not done |
 | the connection ended, or no answer came in time | none | unknown |
 
@@ -43,7 +44,8 @@ _DOUBTFUL: Final = frozenset(
     {1, 6, 7, 8, 50, 64, 79, 89, 91, 100, 189, 202, 262, 279, 355, 9_001, 11_600, 11_601, 11_602}
 )
 _AGAIN: Final = frozenset(
-    {24, 46, 63, 112, 133, 134, 149, 150, 187, 216, 249, 272, 365, 402, 407, 433, 449, 462, 13_388}
+    {24, 43, 46, 63, 112, 133, 134, 149, 150, 175, 187, 216, 237, 249, 272, 365, 402, 407, 433, 449, 462}
+    | {13_388, *_NOT_PRIMARY}
 )
 _FULL: Final = 14_031
 _UNAUTHORIZED: Final = 13

@@ -13,6 +13,7 @@ have many lengths. `{realm}` alone comes before all of its names.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
@@ -81,13 +82,13 @@ def cut(
 
     Bounds only cut: whatever they are, the ranges cover what `ranges` did.
     """
-    inside = [
-        sorted(
-            (one for one in sample if order(low) < order(one) and (high is None or order(one) < order(high))),
-            key=order,
-        )
-        for low, high in ranges
-    ]
+    ordered = sorted(sample, key=order)
+
+    def inside_of(low: bytes, high: bytes | None) -> Sequence[bytes]:
+        first = bisect_right(ordered, order(low), key=order)
+        return ordered[first : None if high is None else bisect_left(ordered, order(high), key=order)]
+
+    inside = [inside_of(low, high) for low, high in ranges]
     share = max(1, -(-sum(len(each) for each in inside) // max(1, n)))
     found: list[tuple[bytes, bytes | None]] = []
     for (low, high), each in zip(ranges, inside, strict=True):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import quote
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.given import Given, hosts
@@ -69,7 +70,7 @@ class Settings:
         hosts(uri, _PORT)
         return cls(
             where=str(uri),
-            address=f"{uri.scheme}://{uri.authority}/{database}",
+            address=f"{uri.scheme}://{uri.authority}/{quote(database, safe='')}",
             database=database,
             user=uri.user,
             password=given.password,

@@ -192,6 +192,22 @@ def test_tables_of_others_are_left_alone(
         open_backend(uri).read_reference("realm", "name")
 
 
+def test_tables_that_hold_rows_of_others_are_left_alone(
+    uri: str, admin: BigtableTableAdminClient, client: BigtableClient, instance: str, references: str
+) -> None:
+    theirs = Table(column_families={"f": ColumnFamily()})
+    admin.create_table(parent=instance, table_id=references.rpartition("/")[2], table=theirs)
+    cell = Mutation.SetCell(family_name="f", column_qualifier=b"theirs", value=b"x")
+    client.mutate_row(table_name=references, row_key=b"their row", mutations=[Mutation(set_cell=cell)])
+    backend = open_backend(uri)
+    for _ in range(2):
+        with pytest.raises(StoreURIError, match="rows of another program"):
+            backend.setup()
+        with pytest.raises(StoreURIError, match="holds no store"):
+            backend.read_reference("realm", "name")
+    backend.close()
+
+
 def test_tables_that_forget_by_age_are_refused(
     uri: str, admin: BigtableTableAdminClient, instance: str, references: str
 ) -> None:

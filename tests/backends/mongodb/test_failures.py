@@ -89,6 +89,8 @@ _NOT_DONE = [
     OperationFailure("out of disk space", 14_031),
     OperationFailure("stale version", 13_388),
     OperationFailure("too many requests", 462),
+    WriteError("a router found no primary", 10_107),
+    CursorNotFound("cursor id 1 not found", 43),
     _bulk(112),
 ]
 
@@ -121,7 +123,6 @@ def test_what_was_certainly_not_done_may_be_tried_again(error: PyMongoError) -> 
         ),
         (InvalidOperation("cannot use a client after close"), StateError, "closed"),
         (OperationFailure("no such command", 59), StateError, "refused"),
-        (CursorNotFound("cursor id 1 not found", 43), StateError, "refused"),
     ],
 )
 def test_what_has_to_be_mended_first_is_told_with_what_to_do(

@@ -85,6 +85,7 @@ def test_the_driver_is_told_of_hosts_database_user_and_options() -> None:
         "true",
         3,
     )
+    assert _told("mongodb://host/a%2541+b")["host"] == "mongodb://host/a%2541%2Bb"
     assert _told("mongodb+srv://cluster.example.com/db")["host"] == "mongodb+srv://cluster.example.com/db"
 
 
