@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -18,7 +19,13 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.backends.objectstore import ObjectStoreBackend, keys
 from polaris_spark.backends.objectstore import local as directories
-from polaris_spark.errors import InputError, NewerFormatError, StoreURIError, TryAgainError
+from polaris_spark.errors import (
+    InputError,
+    NewerFormatError,
+    OutcomeUnknownError,
+    StoreURIError,
+    TryAgainError,
+)
 from polaris_spark.testing.stores import HOSTILE_NAMES, row
 
 NOBODY = 65_534
@@ -128,6 +135,45 @@ def test_emptied_packs_are_removed(backend: Backend, root: Path) -> None:
     backend.write_objects("realm", [ObjectRow(id, 0, b"x") for id in range(50)])
     backend.delete_objects("realm", [ObjectKey(id) for id in range(50)])
     assert [path for path in (root / "objects").rglob("*") if path.is_file()] == []
+
+
+def test_what_cannot_be_flushed_is_in_doubt_until_it_can(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    backend.write_objects("realm", [ObjectRow(1, 0, b"before")])
+    backend.insert_reference("realm", "name", first := row())
+    monkeypatch.setattr(directories, "_flush_directory", fail)
+    for change in (
+        lambda: backend.write_objects("realm", [ObjectRow(2, 0, b"after")]),
+        lambda: backend.swap_reference("realm", "name", first.version, row()),
+    ):
+        with pytest.raises(OutcomeUnknownError, match="not flushed"):
+            change()
+    with pytest.raises(TryAgainError, match="Input/output error"):
+        backend.read_reference("realm", "name")
+    monkeypatch.undo()
+    backend.write_objects("realm", [ObjectRow(2, 0, b"after")])
+    assert backend.read_objects("realm", [ObjectKey(2)]) == {ObjectKey(2): b"after"}
+    assert backend.read_reference("realm", "name") != first
+
+
+def test_a_directory_that_may_not_survive_a_power_cut_is_no_store_as_yet(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, f"flushing {path.name}")
+
+    monkeypatch.setattr(directories, "_flush_directory", fail)
+    with closing(open_backend(f"file://{root}")) as backend:
+        with pytest.raises(TryAgainError, match=f"flushing {root.parent.name}"):
+            backend.setup()
+        assert not (root / "format").exists()
+        monkeypatch.undo()
+        backend.setup()
+        assert backend.insert_reference("realm", "name", row()) == Swapped()
 
 
 def test_what_a_killed_process_left_unfinished_is_removed_in_time(backend: Backend, root: Path) -> None:

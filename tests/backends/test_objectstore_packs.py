@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, Final
 
@@ -308,6 +308,39 @@ def test_calls_that_meet_at_a_pack_all_get_their_rows_written(
         ObjectKey(id): b"%d" % id for id in made
     }
     assert counted["put_if"] < 400
+
+
+def test_a_refusal_after_a_lost_answer_leaves_the_doubt(
+    backend: ObjectStoreBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Exception] = [TryAgainError("refused"), OutcomeUnknownError("lost")]
+
+    def put_if(key: str, body: bytes, mark: Mark | None) -> Mark | None:
+        raise answers.pop()
+
+    monkeypatch.setattr(backend._requests, "put_if", put_if)
+    with pytest.raises(OutcomeUnknownError, match="lost"):
+        backend.write_objects("realm", [ObjectRow(1, 0, b"")])
+    assert answers == []
+
+
+def test_rows_that_were_written_while_their_realm_was_dropped_mislead_nobody(
+    backend: ObjectStoreBackend, small_packs: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = near_ids(count=2)[0]
+    backend.write_objects("realm", [ObjectRow(made, 0, b"before")])
+    delete = backend._requests.delete
+    meanwhile = [[ObjectRow(made, part, b"x" * 200) for part in (1, 2)]]
+
+    def write_and_delete(some: Sequence[str]) -> None:
+        if meanwhile:
+            backend.write_objects("realm", meanwhile.pop())
+        delete(some)
+
+    monkeypatch.setattr(backend._requests, "delete", write_and_delete)
+    backend.drop_realm("realm")
+    backend.write_objects("realm", [row := ObjectRow(made, 3, b"after")])
+    assert backend.read_objects("realm", [ObjectKey(made, 3)]) == {ObjectKey(made, 3): row.value}
 
 
 some_ids = st.integers(0, MAX_ID) | st.sampled_from(near_ids())

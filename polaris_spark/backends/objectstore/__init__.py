@@ -158,12 +158,12 @@ class ObjectStoreBackend(Backend):
     def drop_realm(self, realm: str) -> bool:
         """Delete all objects of a realm, tombstones among them."""
         check_realm(realm)
-        self._rows.forget()
         tables: tuple[Table, ...] = ("objects", "references")
         for table in tables:
             prefix = keys.realm_prefix(table, keys.segment(realm))
             for page in self._requests.pages(prefix):
                 self._requests.delete([key for key, _ in page])
+        self._rows.forget()  # what was written meanwhile
         return True
 
     def _start(self) -> None:

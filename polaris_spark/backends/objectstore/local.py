@@ -67,6 +67,8 @@ class DirectoryRequests(Requests):
         self._checked = False
         self._directories: set[Path] = set()
         """Those that are known to survive a power cut."""
+        self._unflushed: set[Path] = set()
+        """Those that could not be flushed: nothing is read from them until they can."""
 
     def setup(self) -> None:
         """Make the directory, inside one that exists.
@@ -85,8 +87,8 @@ class DirectoryRequests(Requests):
                     )
                 for name in ("locks", "new"):
                     (self._root / name).mkdir(0o700, exist_ok=True)
+                _flush_directory(self._root.parent)  # before anybody takes it for a store
                 self._write(marker, _FORMAT.encode())
-                _flush_directory(self._root.parent)
             self._refuse_without_locks()
             for abandoned in (self._root / "new").iterdir():
                 with contextlib.suppress(FileNotFoundError):
@@ -96,7 +98,11 @@ class DirectoryRequests(Requests):
     def get(self, key: str) -> tuple[bytes, Mark] | None:
         self.refuse_if_unusable()
         with self._explaining(f"reading {key!r}"):
-            body = _body(self._path(key))
+            path = self._path(key)
+            body = _body(path)
+            if path.parent in self._unflushed:
+                _flush_directory(path.parent)
+                self._unflushed.discard(path.parent)
         if body is None:
             self._refuse_no_store()
             return None
@@ -127,7 +133,7 @@ class DirectoryRequests(Requests):
                     path.unlink()
                     directories.add(path.parent)
             for directory in directories:
-                _flush_directory(directory)
+                self._flush(directory, "deleted")
 
     def delete_if(self, key: str, mark: Mark) -> bool:
         self.refuse_if_unusable()
@@ -186,11 +192,21 @@ class DirectoryRequests(Requests):
             with contextlib.suppress(OSError):
                 new.unlink()
             raise
+        self._flush(path.parent, "written")
+
+    def _flush(self, directory: Path, done: str) -> None:
+        """Let what was done to files of a directory survive a power cut.
+
+        Raises:
+            OutcomeUnknownError: it is done, and may not survive.
+        """
         try:
-            _flush_directory(path.parent)
+            _flush_directory(directory)
         except OSError as error:
+            self._unflushed.add(directory)
             raise OutcomeUnknownError(
-                f"{self.where}: {path.name} was written, but not flushed ({error.strerror}); it may be lost"
+                f"{self.where}: files of {directory.name!r} were {done}, but not flushed "
+                f"({error.strerror}); a power cut may undo that"
             ) from error
 
     def _make_directories(self, directory: Path) -> None:
@@ -223,7 +239,7 @@ class DirectoryRequests(Requests):
 
     @contextlib.contextmanager
     def _explaining(self, doing: str) -> Iterator[None]:
-        """Say what a system's error means. It came before anything was changed, unless `_write` says otherwise."""
+        """Say what a system's error means. It came before anything was changed, unless `_flush` says otherwise."""
         try:
             yield
         except OSError as error:

@@ -10,12 +10,14 @@ A pack changes by conditional PUT alone, of its whole content, so its states fol
 - **Read.** One GET for all rows of a pack; of what a closed pack lacks, another for the level that it names; and of
   what no pack has, one for an object of its own.
 
-What a process saw of a pack last saves it the read before the next PUT, and never decides: that a row is there already
-is believed only from the store itself.
+What a process saw of a pack last saves it the read before the next PUT. That a row is there already is believed only
+from the store itself; that a pack is closed is remembered, because it stays so until its realm is dropped. So whoever
+drops a realm lets the processes that wrote to it end before rows of the same ids are written there again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -130,12 +132,8 @@ class PackedRows:
         return None if got is None else _Stored(packs.content(got[0], key), got[1])
 
     def _read_again(self, key: str, seen: _Seen) -> _Stored | None:
-        try:
+        with _keeping_doubt(seen):
             return self._read(key)
-        except TryAgainError:
-            if seen.doubt is not None:
-                raise seen.doubt from None  # that nothing was changed cannot be said any more
-            raise
 
     def _add(
         self, realm: str, key: str, place: Place, seen: _Seen, rows: Collection[ObjectRow]
@@ -178,8 +176,11 @@ class PackedRows:
         """Put a pack in the place of its old state; whether that is known to have succeeded."""
         seen.stored = None
         try:
-            mark = self._requests.put_if(key, packs.encode(realm, new), old.mark if old else None)
+            with _keeping_doubt(seen):
+                mark = self._requests.put_if(key, packs.encode(realm, new), old.mark if old else None)
         except OutcomeUnknownError as doubt:
+            if doubt is seen.doubt:
+                raise
             seen.doubt = doubt
             return False
         if mark is not None:
@@ -263,6 +264,17 @@ class _Seen:
         remaining = {(row.id, row.part) for row in left}
         for batch in batches:
             batch.left = [row for row in batch.rows if (row.id, row.part) in remaining], level
+
+
+@contextlib.contextmanager
+def _keeping_doubt(seen: _Seen) -> Iterator[None]:
+    """Once an answer was lost it cannot be said any more that nothing was changed."""
+    try:
+        yield
+    except TryAgainError:
+        if seen.doubt is not None:
+            raise seen.doubt from None
+        raise
 
 
 def _settled(content: Content, rows: Collection[ObjectRow]) -> bool:

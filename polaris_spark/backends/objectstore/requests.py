@@ -24,7 +24,8 @@ class Requests(ABC):
     """Requests to one place. Thread-safe."""
 
     conditional_deletes: ClassVar[bool] = False
-    """Whether `delete_if` is offered."""
+    """Whether `delete_if` is offered. Only for a place where no PUT arrives late, after its answer was lost: it would
+    create anew what was deleted in between."""
 
     def __init__(self, where: str, connections: int) -> None:
         """
