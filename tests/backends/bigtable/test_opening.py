@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -218,6 +219,16 @@ def test_tables_that_forget_by_age_are_refused(
     )
     with pytest.raises(StoreURIError, match="forgets cells by age"):
         open_backend(uri).setup()
+
+
+def test_a_store_that_is_closed_while_it_is_opened_leaves_no_channel(uri: str) -> None:
+    backend = open_backend(uri)
+    calls = backend._calls  # type: ignore[attr-defined]
+    with pytest.raises(StateError, match="is closed"):
+        calls.open(lambda *_: backend.close())
+    for channel in calls._channels:
+        with pytest.raises(ValueError, match="closed channel"):
+            channel.stream("SampleRowKeys", backend._objects.sample(), time.monotonic() + 1)  # type: ignore[attr-defined]
 
 
 def test_what_was_half_set_up_is_finished(
