@@ -50,7 +50,9 @@ def create(path: str) -> None:
                 f"{where} is a directory with other files in it; a store needs one of its own"
             )
         if not os.path.exists(f"{path}/{MARK}"):
+            _flush(os.path.dirname(os.path.abspath(path)))  # before anybody takes it for a store
             _mark(path)
+            _flush(path)
     except NotADirectoryError:
         raise StoreURIError(
             f"{where} names a file, or lies below one; a rocksdb: store is a directory"
@@ -118,6 +120,14 @@ def _check_format(path: str) -> None:
 
 def _nothing(path: str) -> str:
     return f"rocksdb://{path} holds no store; a catalog that is opened there with create=true makes one"
+
+
+def _flush(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _mark(path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from rocksdict import Options, Rdict
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, Split
+from polaris_spark.backends.rocksdb import directories
 from polaris_spark.backends.rocksdb.handles import Handle
 from polaris_spark.errors import CorruptionError, NewerFormatError, OutcomeUnknownError, StoreURIError
 from polaris_spark.testing.stores import row
@@ -159,6 +161,22 @@ def test_an_empty_directory_becomes_a_store(tmp_path: Path) -> None:
     backend.setup()
     assert backend.read_reference("realm", "name") is None
     backend.close()
+
+
+def test_a_directory_that_may_not_survive_a_power_cut_is_no_store_as_yet(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(directory: str) -> None:
+        raise OSError(errno.EIO, f"flushing {directory}")
+
+    monkeypatch.setattr(directories, "_flush", fail)
+    with closing(open_backend(uri)) as backend:
+        with pytest.raises(StoreURIError, match=f"cannot be created: flushing {tmp_path}"):
+            backend.setup()
+        assert list((tmp_path / "store").iterdir()) == []
+        monkeypatch.undo()
+        backend.setup()
+        assert backend.read_reference("realm", "name") is None
 
 
 def test_a_store_of_a_newer_release_is_refused(uri: str, tmp_path: Path) -> None:
