@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -19,6 +20,11 @@ ASKED_FOR = ("long", "databases", "programs", "suites")
 """Markers of tests that run only if `-m` names them; of several markers of a test, the first one counts."""
 
 _numbers = count(1)
+
+
+def pytest_configure() -> None:
+    """End by SIGTERM as by Ctrl-C: servers are ended, and what they kept is removed."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import TypeVar, cast
@@ -76,15 +77,14 @@ def configured(uri: str) -> dict[str, str]:
 def server_of() -> Iterator[ServerOf]:
     """Gives the shared server of a scheme; it runs until the end of the run."""
     running: dict[str, Server] = {}
+    with ExitStack() as ends:
 
-    def server(scheme: str) -> Server:
-        if scheme not in running:
-            running[scheme] = start(server_class(scheme))
-        return running[scheme]
+        def server(scheme: str) -> Server:
+            if scheme not in running:
+                running[scheme] = ends.enter_context(start(server_class(scheme)))
+            return running[scheme]
 
-    yield server
-    for each in running.values():
-        each.close()
+        yield server
 
 
 @pytest.fixture

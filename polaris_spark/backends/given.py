@@ -89,6 +89,19 @@ class Given:
         )
 
 
+def account(uri: StoreURI, given: Given) -> tuple[str | None, Secret | None]:
+    """User and password, or neither; a user may have no password.
+
+    Raises:
+        StoreURIError: there is a password and no user, so that it would be of no use.
+    """
+    if uri.user is None and given.password is not None:
+        raise StoreURIError(
+            f"{uri}: a password is given and no user; write {uri.scheme}://user@{uri.authority}/..."
+        )
+    return uri.user, given.password
+
+
 def endpoint(given: Given) -> str | None:
     """The option `endpoint`: the URL of a service, without credentials and without a slash at its end."""
     found = given.matching("endpoint", _ENDPOINT, "a URL without credentials: https://host:port")

@@ -59,7 +59,7 @@ def check_store(backend: Backend) -> StoreRecord:
     found = system_references(backend).read(_NAME, StoreRecord)
     if found is None:
         raise StateError(
-            "the database holds no polaris_spark store yet; connecting with write access makes one"
+            "the database holds no polaris_spark store yet; a catalog that is opened there with create=true makes one"
         )
     refuse_newer_format(found.value.format, "the store", found.value.needs)
     return found.value

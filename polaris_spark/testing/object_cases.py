@@ -8,7 +8,7 @@ import pytest
 
 from polaris_spark.backends.base import MAX_ROW_BYTES, Backend, ObjectKey, ObjectRow
 from polaris_spark.errors import ObjectTooLargeError
-from polaris_spark.testing.stores import MAX_ID, StoreCases
+from polaris_spark.testing.stores import MAX_ID, MAX_PART, StoreCases
 
 
 class ObjectCases(StoreCases):
@@ -35,7 +35,7 @@ class ObjectCases(StoreCases):
         assert found == {ObjectKey(r.id, r.part): r.value for r in written}
 
     def test_the_smallest_and_largest_ids_and_parts_work(self, backend: Backend) -> None:
-        keys = [ObjectKey(id, part) for id in (0, 1, 2**32, MAX_ID) for part in (0, 1, 300)]
+        keys = [ObjectKey(id, part) for id in (0, 1, 2**32, MAX_ID) for part in (0, 1, 300, MAX_PART)]
         backend.write_objects("realm", [ObjectRow(*key, b"%d" % i) for i, key in enumerate(keys)])
         assert backend.read_objects("realm", keys) == {key: b"%d" % i for i, key in enumerate(keys)}
 
@@ -52,10 +52,18 @@ class ObjectCases(StoreCases):
         found = backend.read_objects("realm", [ObjectKey(1), ObjectKey(1), ObjectKey(2)])
         assert found == {ObjectKey(1): b"a", ObjectKey(2): b"b"}
 
+    def test_keys_and_rows_that_are_named_twice_count_once(self, backend: Backend) -> None:
+        keys = {ObjectKey(1), ObjectKey(2)}
+        backend.write_objects("realm", [ObjectRow(id, 0, b"%d" % id) for id in (1, 2, 1)])
+        assert backend.read_objects("realm", keys) == {key: b"%d" % key.id for key in keys}
+        backend.delete_objects("realm", [*keys, *keys])
+        assert backend.read_objects("realm", keys) == {}
+
     def test_all_bytes_come_back(self, backend: Backend) -> None:
         value = bytes(range(256)) * 5
         backend.write_objects("realm", [ObjectRow(1, 0, value)])
-        assert backend.read_objects("realm", [ObjectKey(1)])[ObjectKey(1)] == value
+        found = backend.read_objects("realm", [ObjectKey(1)])[ObjectKey(1)]
+        assert (type(found), found) == (bytes, value)
 
     def test_deleted_rows_are_absent_and_missing_ones_no_error(self, backend: Backend) -> None:
         backend.write_objects("realm", [ObjectRow(1, 0, b"a"), ObjectRow(1, 1, b"b")])

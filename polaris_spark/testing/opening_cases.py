@@ -68,6 +68,14 @@ class OpeningCases(StoreCases):
             backend.insert_reference("realm", "name", row())
         with pytest.raises(StateError):
             backend.read_objects("realm", [ObjectKey(1)])
+        with pytest.raises(StateError):
+            backend.delete_objects("realm", [ObjectKey(1)])
+        with pytest.raises(StateError):
+            backend.swap_reference("realm", "name", b"version", row())
+        with pytest.raises(StateError):
+            backend.delete_reference("realm", "name", b"version")
+        with pytest.raises(StateError):
+            rows(backend, backend.splits("objects", None, 1))
 
     def test_closing_one_backend_leaves_others_of_the_store_open(self, uri: str, backend: Backend) -> None:
         backend.insert_reference("realm", "name", current := row())

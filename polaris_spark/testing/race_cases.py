@@ -37,9 +37,14 @@ class RaceCases(StoreCases):
             new = row(b"%d" % number)
             backend.swap_reference("realm", "name", current.version, new)
             current = new
+            assert other.read_objects("realm", [ObjectKey(number)]) == {}
             backend.write_objects("realm", [ObjectRow(number, 0, b"%d" % number)])
             assert other.read_reference("realm", "name") == new
             assert other.read_objects("realm", [ObjectKey(number)]) == {ObjectKey(number): b"%d" % number}
+        backend.delete_objects("realm", [ObjectKey(3)])
+        backend.delete_reference("realm", "name", current.version)
+        assert set(other.read_objects("realm", [ObjectKey(3), ObjectKey(4)])) == {ObjectKey(4)}
+        assert other.read_reference("realm", "name") is None
         other.close()
 
     def test_of_racing_inserts_one_wins(self, backend: Backend) -> None:
@@ -157,9 +162,12 @@ class RaceCases(StoreCases):
         first, second = row(b"first"), row(b"second")
         backend.insert_reference("realm", "name", first)
         written = [ObjectRow(1, 0, b"a"), ObjectRow(1, 1, b"b")]
-        assert isinstance(backend.write_and_swap("realm", written, "name", os.urandom(16), second), Conflict)
-        assert isinstance(backend.write_and_swap("realm", written, "other", os.urandom(16), second), Conflict)
+        for some in (written, []):
+            outcome = backend.write_and_swap("realm", some, "name", os.urandom(16), second)
+            assert outcome in (Conflict(None), Conflict(first))
+            assert backend.write_and_swap("realm", some, "other", os.urandom(16), second) == Conflict(None)
         assert backend.read_objects("realm", [ObjectKey(1), ObjectKey(1, 1)]) == {}
+        assert backend.read_reference("realm", "other") is None
         assert backend.write_and_swap("realm", written, "name", first.version, second) == Swapped()
         assert backend.read_objects("realm", [ObjectKey(1), ObjectKey(1, 1)]) == {
             ObjectKey(1): b"a",
@@ -170,6 +178,22 @@ class RaceCases(StoreCases):
         with pytest.raises(ObjectTooLargeError):
             backend.write_and_swap("realm", too_large, "name", second.version, row())
         assert backend.read_reference("realm", "name") == second
+
+    def test_a_transaction_may_hold_rows_that_are_there_and_none(self, backend: Backend) -> None:
+        if not backend.transactional:
+            self._check_no_transactions(backend)
+            return
+        first, second, third = row(b"first"), row(b"second"), row(b"third")
+        backend.insert_reference("realm", "name", first)
+        backend.write_objects("realm", [ObjectRow(1, 0, b"a")])
+        again = [ObjectRow(1, 0, b"a"), ObjectRow(2, 0, b"b")]
+        assert backend.write_and_swap("realm", again, "name", first.version, second) == Swapped()
+        assert backend.read_objects("realm", [ObjectKey(1), ObjectKey(2)]) == {
+            ObjectKey(1): b"a",
+            ObjectKey(2): b"b",
+        }
+        assert backend.write_and_swap("realm", [], "name", second.version, third) == Swapped()
+        assert backend.read_reference("realm", "name") == third
 
     def test_a_transaction_may_hold_many_rows_and_large_ones(self, backend: Backend) -> None:
         if not backend.transactional:

@@ -122,6 +122,7 @@ class ReferenceCases(StoreCases):
         backend.insert_reference("realm", "name", ReferenceRow(version, b"x"))
         assert backend.read_reference("realm", "name") == ReferenceRow(version, b"x")
         assert isinstance(backend.swap_reference("realm", "name", version + b"\x00", row()), Conflict)
+        assert isinstance(backend.delete_reference("realm", "name", version + b"\x00"), Conflict)
         assert backend.swap_reference("realm", "name", version, row()) == Swapped()
 
     def test_references_of_the_size_limit_work_and_larger_ones_are_refused(self, backend: Backend) -> None:

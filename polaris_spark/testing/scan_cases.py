@@ -8,7 +8,7 @@ import pytest
 
 from polaris_spark.backends.base import MAX_ROW_BYTES, Backend, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.errors import StateError
-from polaris_spark.testing.processes import in_processes, rows, scan_of_store
+from polaris_spark.testing.processes import in_processes, in_threads, rows, scan_of_store
 from polaris_spark.testing.stores import MAX_ID, TABLES, StoreCases, row
 
 
@@ -31,10 +31,24 @@ class ScanCases(StoreCases):
             assert sorted(found) == sorted(r for r in references if r[0] in wanted)
 
     def test_the_rows_of_a_large_realm_are_spread_over_splits(self, backend: Backend) -> None:
-        backend.write_objects("realm", [ObjectRow(id << 20, 0, b"x" * 100) for id in range(3_000)])
+        backend.write_objects("realm", [ObjectRow(id << 20, 0, b"x" * 2_500) for id in range(3_000)])
         splits = backend.splits("objects", ["realm"], 6)
-        assert sum(len(rows(backend, [split])) for split in splits) == 3_000
+        counts = [len(rows(backend, [split])) for split in splits]
+        assert sum(counts) == 3_000
+        assert max(counts) < 3_000
         assert len(splits) <= 24
+
+    def test_many_references_of_one_realm_are_all_scanned(self, backend: Backend) -> None:
+        """More than a page of a scan holds; the realm has no objects."""
+        written = [(f"name {number:04}", row(b"%d" % number)) for number in range(1_100)]
+
+        def insert(worker: int) -> None:
+            for name, new in written[worker::8]:
+                assert backend.insert_reference("realm", name, new) == Swapped()
+
+        in_threads(8, insert)
+        found = rows(backend, backend.splits("references", None, 2))
+        assert sorted(found) == [("realm", name, *new) for name, new in written]
 
     def test_an_empty_store_scans_to_nothing(self, backend: Backend) -> None:
         for table in TABLES:

@@ -12,6 +12,7 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import MAX_NAME_BYTES, Backend, ReferenceRow, Table
 
 MAX_ID: Final = 2**63 - 1
+MAX_PART: Final = 2**31 - 1
 TABLES: Final[tuple[Table, ...]] = ("objects", "references")
 HOSTILE_NAMES: Final = [
     "a b",

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from polaris_spark.backends.given import Given, Host, hosts
+from polaris_spark.backends.given import Given, Host, account, hosts
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
 
@@ -37,6 +37,15 @@ def test_a_password_is_kept_as_a_secret_and_apart(password: str | Secret) -> Non
     assert found.password is not None
     assert found.password.reveal() == "open sesame"
     assert found.texts == {"name": "hidden"}
+
+
+def test_a_password_belongs_to_a_user() -> None:
+    assert account(StoreURI.parse("some://me@host/x"), given(password="open")) == ("me", Secret("open"))
+    assert account(StoreURI.parse("some://me@host/x"), given()) == ("me", None)
+    assert account(StoreURI.parse("some://host/x"), given()) == (None, None)
+    with pytest.raises(StoreURIError, match="no user; write some://user@host") as caught:
+        account(StoreURI.parse("some://host/x"), given(password="sesame"))
+    assert "sesame" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "0 s", "-1 s", "5", "25 d", "a while"])

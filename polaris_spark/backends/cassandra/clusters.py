@@ -18,10 +18,15 @@ from cassandra.policies import (
 from cassandra.query import SimpleStatement, tuple_factory
 
 from polaris_spark.backends.cassandra import failures
-from polaris_spark.backends.cassandra.driver import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from polaris_spark.backends.cassandra.driver import (
+    EXEC_PROFILE_DEFAULT,
+    Cluster,
+    ExecutionProfile,
+    UnresolvableContactPoints,
+)
 from polaris_spark.backends.cassandra.settings import Settings
 from polaris_spark.backends.cassandra.tables import Level
-from polaris_spark.errors import StoreURIError
+from polaris_spark.errors import StoreURIError, TryAgainError
 
 _RECONNECT_S: Final = 1.0
 _HEARTBEAT_S: Final = 10.0
@@ -96,7 +101,8 @@ def open_session(settings: Settings) -> Session:
         row_factory=tuple_factory,
     )
     patience, silence = settings.connect_timeout / 1_000, min(_HEARTBEAT_S, settings.timeout / 1_000)
-    cluster = Cluster(
+    cluster = _cluster(
+        settings,
         contact_points=list(settings.hosts),
         port=settings.hosts[0][1],
         # The version that Cassandra 3 to 5 share; told, so that nobody tries others first.
@@ -124,6 +130,16 @@ def open_session(settings: Settings) -> Session:
                 f"{settings.where}: the cluster has no datacenter {settings.datacenter!r}; it has {', '.join(known)}"
             ) from None
         raise failures.connecting(settings.where, error) from error
+
+
+def _cluster(settings: Settings, **arguments: object) -> Any:
+    try:
+        return Cluster(**arguments)
+    except UnresolvableContactPoints:
+        names = ", ".join(host.name for host in settings.hosts)
+        raise TryAgainError(
+            f"{settings.where} cannot be reached: no address is known of {names}; nothing was changed"
+        ) from None
 
 
 def _credentials(settings: Settings) -> Any:

@@ -11,6 +11,7 @@ try:
     from cassandra.cluster import Cluster as Cluster
     from cassandra.cluster import ExecutionProfile as ExecutionProfile
     from cassandra.cluster import NoHostAvailable as NoHostAvailable
+    from cassandra.cluster import UnresolvableContactPoints as UnresolvableContactPoints
 except DependencyException as error:
     raise MissingLibraryError(
         "cassandra-driver is installed without an event loop that works here: install a wheel of it, or libev before "

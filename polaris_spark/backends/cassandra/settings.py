@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from polaris_spark.backends import Options
-from polaris_spark.backends.given import Given, Host, hosts
+from polaris_spark.backends.given import Given, Host, account, hosts
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
 
@@ -69,12 +69,13 @@ class Settings:
         tls = given.one_of("tls", VERIFICATIONS)
         if tls is None and "tls_ca" in given.texts:
             raise StoreURIError(f"tls_ca is given without tls; set tls to {' or '.join(VERIFICATIONS)}")
+        user, password = account(uri, given)
         return cls(
             where=str(uri),
             hosts=tuple(hosts(uri, PORT)),
             keyspace=uri.path,
-            user=uri.user,
-            password=given.password,
+            user=user,
+            password=password,
             datacenter=given.matching("datacenter", _DATACENTER, "the name of a datacenter"),
             serial=given.one_of("serial", LEVELS),
             replication=_replication(given),

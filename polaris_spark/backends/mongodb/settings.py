@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from polaris_spark.backends import Options
-from polaris_spark.backends.given import Given, hosts
+from polaris_spark.backends.given import Given, account, hosts
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
 
@@ -68,12 +68,13 @@ class Settings:
         given = Given(uri.scheme, options, (*_OURS, *_OF_MONGODB))
         database = _database(uri)
         hosts(uri, _PORT)
+        user, password = account(uri, given)
         return cls(
             where=str(uri),
             address=f"{uri.scheme}://{uri.authority}/{quote(database, safe='')}",
             database=database,
-            user=uri.user,
-            password=given.password,
+            user=user,
+            password=password,
             timeout=given.duration_ms("timeout", "30 s"),
             connect_timeout=given.duration_ms("connect_timeout", "10 s"),
             pool=given.count("pool", 32, MOST_CONNECTIONS),

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -54,7 +55,7 @@ class PostgreSQL(Server):
             admitted.write_text(f"host all +{GUARDED} 127.0.0.1/32 scram-sha-256\n{admitted.read_text()}")
             self.start()
         except BaseException:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self.close()
             raise
 
     def start(self) -> None:
@@ -113,8 +114,9 @@ class PostgreSQL(Server):
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "-t", str(_SECONDS), "stop")
 
     def close(self) -> None:
-        """Stop the server and remove its files."""
-        self.stop()
+        """Stop the server, if it runs, and remove its files."""
+        with suppress(StateError):
+            self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def stop(self) -> None:

@@ -12,7 +12,7 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectRow, Swapped
 from polaris_spark.backends.cassandra.settings import Settings
 from polaris_spark.config import Secret, StoreURI
-from polaris_spark.errors import NewerFormatError, StateError, StoreURIError
+from polaris_spark.errors import NewerFormatError, StateError, StoreURIError, TryAgainError
 from polaris_spark.testing.servers.cassandra import Cassandra
 from polaris_spark.testing.stores import row
 
@@ -207,6 +207,13 @@ def test_connections_are_encrypted_for_a_certificate_that_is_trusted(cassandra: 
             use(f"{uri}&tls={how}", setup=True)
     with pytest.raises(StoreURIError, match="cannot be read"):
         use(f"{uri}&tls=verify-ca&tls_ca=/no/such/file", setup=True)
+
+
+def test_hosts_without_an_address_are_worth_another_try() -> None:
+    backend = open_backend("cassandra://nowhere.invalid,neither.invalid/keyspace")
+    with pytest.raises(TryAgainError, match=r"no address is known of nowhere\.invalid, neither\.invalid"):
+        backend.setup()
+    backend.close()
 
 
 def test_a_driver_without_an_event_loop_is_told() -> None:
