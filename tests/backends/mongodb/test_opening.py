@@ -61,12 +61,12 @@ def test_bad_uris_and_options_are_refused(uri: str, words: str) -> None:
 @pytest.mark.parametrize(
     "uri",
     [
-        "mongodb://host/db?tls=perhaps",
-        "mongodb://host/db?tls=true&tlsCAFile=/no/such/file",
-        "mongodb://host/db?authMechanism=none",
-        "mongodb://a,b/db?directConnection=true",
-        "mongodb+srv://host:27017/db",
-        "mongodb+srv://host/db",
+        "mongodb://me@host/db?tls=perhaps",
+        "mongodb://me@host/db?tls=true&tlsCAFile=/no/such/file",
+        "mongodb://me@host/db?authMechanism=none",
+        "mongodb://me@a,b/db?directConnection=true",
+        "mongodb+srv://me@host:27017/db",
+        "mongodb+srv://me@host/db",
     ],
 )
 def test_what_the_driver_refuses_is_told_when_the_store_is_used(uri: str) -> None:
