@@ -29,7 +29,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
-from polaris_spark.backends.limits import check_name, check_reference, check_rows
+from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.config import StoreURI, refuse_unknown_options
 from polaris_spark.errors import OutcomeUnknownError, StateError, StoreURIError, TryAgainError
 
@@ -92,6 +92,8 @@ class LMDBBackend(Backend):
                     environment.lmdb.close()
 
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
+        check_realm(realm)
+
         def read(transaction: Any, tables: dict[str, Any]) -> dict[ObjectKey, bytes]:
             prefix, table = digest(realm), tables["objects"]
             found = {key: transaction.get(prefix + PLACE.pack(*key), db=table) for key in keys}
@@ -100,11 +102,12 @@ class LMDBBackend(Backend):
         return self._read(read)
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        check_name(realm, "realm")
         check_rows(realm, rows)
         self._write(lambda transaction, tables: _put(transaction, tables, realm, rows))
 
     def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
+        check_realm(realm)
+
         def delete(transaction: Any, tables: dict[str, Any]) -> None:
             for key in keys:
                 transaction.delete(digest(realm) + PLACE.pack(*key), db=tables["objects"])
@@ -112,11 +115,10 @@ class LMDBBackend(Backend):
         self._write(delete)
 
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
-        check_name(name)
+        check_place(realm, name)
         return self._read(lambda transaction, tables: _reference(transaction, tables, realm, name))
 
     def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
-        check_name(realm, "realm")
         check_reference(realm, name, new)
         return self._change(realm, name, None, new, ())
 
@@ -126,7 +128,7 @@ class LMDBBackend(Backend):
         return self.write_and_swap(realm, (), name, expected_version, new)
 
     def delete_reference(self, realm: str, name: str, expected_version: bytes) -> Swapped | Conflict:
-        check_name(name)
+        check_place(realm, name)
         return self._change(realm, name, expected_version, None, ())
 
     def write_and_swap(
@@ -139,8 +141,10 @@ class LMDBBackend(Backend):
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
         """Every n-th key begins a range, which reads all keys once; fine for stores that fit one machine."""
 
+        names = None if realms is None else tuple(distinct(realms))
+
         def keys(transaction: Any, tables: dict[str, Any]) -> list[bytes]:
-            wanted = None if realms is None else {digest(realm) for realm in realms}
+            wanted = None if names is None else {digest(name) for name in names}
             with transaction.cursor(db=tables[table]) as cursor:
                 found = cursor.iternext(keys=True, values=False)
                 return [bytes(key) for key in found if wanted is None or bytes(key[:DIGEST]) in wanted]
@@ -148,8 +152,7 @@ class LMDBBackend(Backend):
         found = self._read(keys)
         size = max(1, -(-len(found) // max(1, n)))
         groups = [found[first : first + size] for first in range(0, len(found), size)]
-        wanted = None if realms is None else tuple(sorted(set(realms)))
-        return [Split(table, (group[0], group[-1], wanted)) for group in groups]
+        return [Split(table, (group[0], group[-1], names)) for group in groups]
 
     def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
         low, high, realms = split.detail
