@@ -15,7 +15,7 @@ from tests.servers import DATABASES, StoreOn, configured
 PROGRAM = [sys.executable, "-c", "from polaris_spark.cli import main; main()"]
 
 
-@pytest.mark.databases
+@pytest.mark.programs
 @pytest.mark.parametrize("scheme", [scheme for scheme in DATABASES if scheme != "memory"])
 def test_the_demo_runs_on_the_database_and_its_commands_show_what_it_left(
     scheme: str, store_on: StoreOn, tmp_path: Path
