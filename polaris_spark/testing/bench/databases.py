@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ObjectKey, ObjectRow, ReferenceRow, Swapped
-from polaris_spark.errors import StateError
+from polaris_spark.errors import PolarisError
 from polaris_spark.testing.bench import smallest
-from polaris_spark.testing.bench.bare import MODULES, REALM, Client, open_bare
+from polaris_spark.testing.bench.bare import REALM, Client, open_bare
 from polaris_spark.testing.bench.findings import Durability, Finding, Grid, LeftOut
 from polaris_spark.testing.bench.measuring import Figure, Rate, Sample, compare, in_turns, median_us, run_for
 from polaris_spark.testing.bench.processes import run_processes
@@ -34,7 +34,6 @@ _VALUE = bytes(200)
 _EMBEDDED = {
     "sqlite": "write-ahead log, synchronous=FULL",
     "rocksdb": "write-ahead log, synced",
-    "file": "files and directories synced",
 }
 
 
@@ -71,14 +70,14 @@ def measure(
     """
     sizes, findings = Sizes(rounds, seconds, clients), list[Finding]()
     trips: dict[str, dict[str, Sample]] = {}
-    for scheme in schemes or MODULES:
+    for scheme in schemes or (*_EMBEDDED, *SERVERS):  # `mysql:` is another name
         try:
             with _database(scheme, folder) as database:
                 findings += _figures(database, sizes)
                 trips[scheme] = round_trips(database.uri, database.server)
                 how = _EMBEDDED[scheme] if database.server is None else database.server.durability
                 findings.append(Durability(f"both sides on {scheme}", how))
-        except StateError as error:
+        except PolarisError as error:
             findings.append(LeftOut(scheme, str(error)))
     columns = tuple(dict.fromkeys(column for row in trips.values() for column in row))
     return [

@@ -26,6 +26,7 @@ class MariaDB(ProcessServer):
     """A server with MariaDB's own durability: it flushes its log before it acknowledges."""
 
     name = "MariaDB"
+    durability = "innodb_flush_log_at_trx_commit=1, doublewrite on"
     hasty = "timeout=2s&connect_timeout=2s"
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
