@@ -54,7 +54,7 @@ class Kind(NamedTuple):
     """How many can write at once."""
 
 
-_CITED = "cited, not in this release; contention assumed"
+_CITED = "cited; contention assumed"
 
 KINDS = (
     Kind("SQLite, FULL", 6_200, 5_400, 6_600, transactions=True, note="measured"),
