@@ -100,10 +100,14 @@ def test_whatever_is_written_and_deleted_a_dictionary_says_what_is_there(
 
 
 class Trouble:
-    """Conditional PUTs whose answers get lost, before or after they take place, or which arrive late."""
+    """Conditional PUTs whose answers get lost, before or after they take place, or which arrive late.
+
+    Late only where a request can be: a place with conditional deletes promises that none is.
+    """
 
     def __init__(self, requests: Requests, seed: int) -> None:
         self._put_if = requests.put_if
+        self._may_be_late = not requests.conditional_deletes
         self._dice = random.Random(seed)
         self._late: list[threading.Thread] = []
 
@@ -113,7 +117,7 @@ class Trouble:
             raise TryAgainError("refused")
         if fate < 0.10:
             raise OutcomeUnknownError("lost before it took place")
-        if fate < 0.15:
+        if fate < 0.15 and self._may_be_late:
             late = threading.Thread(target=self._put_late, args=(key, body, mark))
             self._late.append(late)
             late.start()

@@ -203,10 +203,12 @@ import sys, time
 from polaris_spark.backends import open_backend
 from polaris_spark.clock import SystemClock
 from polaris_spark.system.tasks import Tasks
-held = Tasks(open_backend(sys.argv[1]), SystemClock()).acquire("import", "catalog", holder="the other process")
+backend = open_backend(sys.argv[1])
+held = Tasks(backend, SystemClock()).acquire("import", "catalog", holder="the other process")
 print("holding", flush=True)
 sys.stdin.readline()
 held.release("ended")
+backend.close()
 """
 
 
