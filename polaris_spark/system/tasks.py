@@ -14,7 +14,7 @@ import datetime
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -27,6 +27,7 @@ from polaris_spark.errors import (
     PolarisError,
     TaskLostError,
     TaskRunningError,
+    TryAgainError,
 )
 from polaris_spark.store.references import new_version
 from polaris_spark.system.leases import BEHIND_MS
@@ -38,6 +39,10 @@ TASK_MS: Final = 60_000
 _PREFIX: Final = "task"
 _RENEWALS = 3
 """A lease is renewed so many times in its duration."""
+_TELL_MS = 2_000
+"""What a run says of its progress is written at most so often."""
+_ASK_MS = 500
+"""Who waits for a run elsewhere to end looks so often."""
 
 
 class TaskRecord(msgspec.Struct, frozen=True):
@@ -54,6 +59,12 @@ class TaskRecord(msgspec.Struct, frozen=True):
     released: bool = False
     outcome: str = ""
     """What the run said of its end; empty while it runs, and if it ended without a word."""
+    doing: str = ""
+    """The step that it is at, or was at last."""
+    done: int = 0
+    """How much of that step is done."""
+    total: int = 0
+    """Of how much; 0 where that is not known."""
 
 
 class Tasks:
@@ -64,7 +75,14 @@ class Tasks:
         self._clock = clock
 
     def acquire(
-        self, kind: str, scope: str, *, holder: str = "", duration_ms: int = TASK_MS, renew: bool = True
+        self,
+        kind: str,
+        scope: str,
+        *,
+        holder: str = "",
+        duration_ms: int = TASK_MS,
+        renew: bool = True,
+        waiting: Callable[[], None] | None = None,
     ) -> HeldTask:
         """The lease of a task, renewed in the background until it is released.
 
@@ -74,8 +92,10 @@ class Tasks:
             holder: who asks, for others to read; this host and process unless given.
             duration_ms: how long the lease lasts without renewal, milliseconds.
             renew: whether a thread renews it; else its holder calls `renew` in good time.
+            waiting: called again and again while somebody else holds it, to wait for its end; it may raise to end
+                the waiting.
         Raises:
-            TaskRunningError: somebody else holds it.
+            TaskRunningError: somebody else holds it, and this is not to wait.
             InputError: the kind has a slash in it, or the duration is not positive.
         """
         if "/" in kind or not kind or not scope or duration_ms <= 0:
@@ -86,6 +106,10 @@ class Tasks:
             now = self._clock.now_ms()
             found = self._references.read(name, TaskRecord)
             if found is not None and found.version != watched and _may_run(found.value, now):
+                if waiting is not None:
+                    waiting()
+                    self._clock.sleep_ms(_ASK_MS)
+                    continue
                 if found.value.until_ms <= now + found.value.duration_ms + BEHIND_MS:
                     raise _running(kind, scope, found.value)
                 watched = found.version
@@ -100,13 +124,17 @@ class Tasks:
                 return held
 
     @contextlib.contextmanager
-    def running(self, kind: str, scope: str, *, holder: str = "") -> Iterator[HeldTask]:
+    def running(
+        self, kind: str, scope: str, *, holder: str = "", waiting: Callable[[], None] | None = None
+    ) -> Iterator[HeldTask]:
         """A task held for a block of statements; how the block ended becomes the outcome.
 
+        Args:
+            waiting: as of `acquire`.
         Raises:
             TaskRunningError: as `acquire`.
         """
-        held = self.acquire(kind, scope, holder=holder)
+        held = self.acquire(kind, scope, holder=holder, waiting=waiting)
         outcome = "interrupted"
         try:
             yield held
@@ -137,6 +165,7 @@ class HeldTask:
         self._guard = tasks._clock.lock()
         self._ended = threading.Event()
         self._lost = False
+        self._told_ms: float | None = None
 
     @property
     def record(self) -> TaskRecord:
@@ -169,6 +198,26 @@ class HeldTask:
             if not self._put(msgspec.structs.replace(self._record, until_ms=until)):
                 self._lost = True
                 self.check()
+
+    def tell(self, doing: str, done: int = 0, total: int = 0) -> None:
+        """Say how far the run has come, for others to read. May be called as often as one likes.
+
+        Args:
+            doing: the step that it is at.
+            done: how much of the step is done.
+            total: of how much; 0 where that is not known.
+        Raises:
+            TaskLostError: as `check`.
+        """
+        with self._guard:
+            self.check()
+            self._record = msgspec.structs.replace(self._record, doing=doing, done=done, total=total)
+            now = self._tasks._clock.monotonic_ms()
+            if self._told_ms is not None and now < self._told_ms + _TELL_MS:
+                return  # a later word, or the next renewal, carries it
+            self._told_ms = now
+        with contextlib.suppress(TryAgainError, OutcomeUnknownError):  # nobody but who reads along misses it
+            self.renew()
 
     def release(self, outcome: str = "done") -> None:
         """End the run, so that the next may begin at once. Nothing happens if it is not held any more."""

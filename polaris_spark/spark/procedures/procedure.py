@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from polaris_spark.errors import InputError, TryAgainError
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.procedures.types import TYPES
+from polaris_spark.system.tasks import HeldTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,13 +34,30 @@ class Column(NamedTuple):
     """One of `TYPES`."""
 
 
+Watch = Callable[[str, int, int], None]
+"""Is told how far a call has come: the step, how much of it is done, and of how much (0: not known)."""
+
+
 class Call:
     """One call of a procedure while it runs."""
 
-    def __init__(self, session: Session, spark: Callable[[], SparkSession] | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        spark: Callable[[], SparkSession] | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        """
+        Args:
+            spark: gives the Spark session that the call came from.
+            watch: is told of progress, in the thread that the call runs in.
+        """
         self.session = session
         """The opened catalog."""
+        self.held: HeldTask | None = None
+        """The coordinated task that a maintenance job runs as."""
         self._spark = spark
+        self._watch = watch
         self._cancelled = threading.Event()
 
     @property
@@ -70,6 +88,23 @@ class Call:
         if self._cancelled.is_set():
             raise TryAgainError("the call was cancelled; what was done until then stays")
 
+    def progress(self, doing: str, done: int = 0, total: int = 0) -> None:
+        """Say how far the call has come; long procedures call this often, it also is a `check`.
+
+        Args:
+            doing: the step, such as `reading manifests`.
+            done: how much of it is done.
+            total: of how much; 0 where that is not known.
+        Raises:
+            TryAgainError: as `check`.
+            TaskLostError: a maintenance job's lease was taken over.
+        """
+        self.check()
+        if self.held is not None:
+            self.held.tell(doing, done, total)
+        if self._watch is not None:
+            self._watch(doing, done, total)
+
 
 Run = Callable[[Call, Mapping[str, Any]], Iterable[tuple[Any, ...]]]
 """Carries a procedure out: from checked arguments, by name, to the rows of its result."""
@@ -92,6 +127,10 @@ class Procedure:
     """What it does, in one sentence."""
     uses_spark: bool = False
     """Whether `run` may ask for the Spark session."""
+    maintenance: bool = False
+    """Whether it is a job of `polaris-spark maintain`."""
+    finds_faults: bool = False
+    """Whether its rows are faults, so that a command line that shows some fails."""
 
     def __post_init__(self) -> None:
         typed: list[Parameter | Column] = [*self.parameters, *self.columns]

@@ -10,8 +10,8 @@ from typing import Any
 
 from polaris_spark.errors import InputError
 from polaris_spark.rest.session import Session
-from polaris_spark.spark.procedures import export_metadata, import_catalog, storage_summary
-from polaris_spark.spark.procedures.procedure import Call, Procedure
+from polaris_spark.spark.procedures import export_metadata, import_catalog, storage_summary, trim
+from polaris_spark.spark.procedures.procedure import Call, Procedure, Watch
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +23,7 @@ BUILT_IN = (
     import_catalog.IMPORT,
     import_catalog.LOAD,
     storage_summary.PROCEDURE,
+    trim.PROCEDURE,
 )
 """The procedures of this package."""
 
@@ -60,17 +61,20 @@ def find(name: str) -> Procedure:
     return found
 
 
-def call(session: Session, name: str, /, *, spark: Any = None, **arguments: Any) -> list[tuple[Any, ...]]:
+def call(
+    session: Session, name: str, /, *, spark: Any = None, watch: Watch | None = None, **arguments: Any
+) -> list[tuple[Any, ...]]:
     """Call a procedure from Python.
 
     Args:
         session: the opened catalog.
         name: the procedure's.
         spark: the `SparkSession` for procedures that are Spark jobs.
+        watch: is told how far it has come.
         arguments: by name; None is as if left out.
     Returns:
         the rows, as tuples of its columns.
     Raises:
         InputError: there is no such procedure, or an argument cannot be used.
     """
-    return find(name).rows(Call(session, None if spark is None else lambda: spark), arguments)
+    return find(name).rows(Call(session, None if spark is None else lambda: spark, watch), arguments)

@@ -1,0 +1,1 @@
+"""Maintenance of realms: what may go, decided here; executors carry out what is large."""

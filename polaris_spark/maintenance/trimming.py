@@ -1,0 +1,96 @@
+"""Trimming of history: the floors of references are raised, so that a sweep may take what lies below them.
+
+Every commit from the floor to the head is kept with all that it points to. The new floor is the newest commit that is
+older than the retention: what was so long ago can still be seen. Readers below the floor are told "trimmed".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from polaris_spark.commits.log import commit_at
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.commits.upkeep import raise_floor
+from polaris_spark.errors import HistoryTrimmedError, InputError, ReferenceGoneError
+from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.registry import ROOT, References
+
+
+class Trimmed(NamedTuple):
+    """A reference whose floor was, or would be, raised."""
+
+    reference: str
+    before: int
+    """Number of the first commit that was kept until then."""
+    after: int
+    """Number of the first commit that is kept."""
+    time: int
+    """That commit's time, milliseconds since 1970."""
+
+
+def check_retention(retention_ms: int, *, grace_ms: int, operation_lifetime_ms: int) -> None:
+    """Refuse a retention that is shorter than what relies on history.
+
+    Args:
+        retention_ms: how long history is kept at least, milliseconds.
+        grace_ms: how long rows and dropped references are kept that nothing needs.
+        operation_lifetime_ms: how long a repeated operation is recognised.
+    Raises:
+        InputError: it is shorter than one of the others.
+    """
+    for name, least in (("grace", grace_ms), ("idempotency-key-lifetime", operation_lifetime_ms)):
+        if retention_ms < least:
+            raise InputError(
+                f"history cannot be trimmed to {retention_ms} ms: it is kept at least for {name}, {least} ms"
+            )
+
+
+def trim(
+    references: References,
+    *,
+    retention_ms: int,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _of: None,
+) -> list[Trimmed]:
+    """Raise the floor of the registry and of every live reference to the newest commit older than the retention.
+
+    A dropped reference stays as it was, whole, until it is swept. Interrupted, it is simply run again.
+
+    Args:
+        retention_ms: how long history is kept at least, milliseconds.
+        dry_run: only say which floors would be raised.
+        progress: is told how many references are done, of how many.
+    Returns:
+        those whose floor is raised, the registry last.
+    """
+    limit = references.clock.now_ms() - retention_ms
+    names = [one.name for one in references.listed() if one.registration.state == "live"]
+    done: list[Trimmed] = []
+    for position, name in enumerate([*names, ROOT]):
+        progress(position, len(names) + 1)
+        try:
+            snapshot = references.root.read() if name == ROOT else references.read(name)
+            found = _new_floor(references.store, snapshot.head, limit)
+            if found is None:
+                continue
+            if not dry_run:
+                _raise(references, name, found)
+        except ReferenceGoneError:  # dropped meanwhile
+            continue
+        done.append(Trimmed(name, snapshot.head.floor_number, found.number, found.time))
+    return done
+
+
+def _new_floor(store: ObjectStore, head: Head, limit: int) -> Commit | None:
+    """The newest commit before a time, if that is above the floor."""
+    try:
+        commit = store.get(commit_at(store, head, limit), Commit)
+    except HistoryTrimmedError:
+        return None
+    return commit if commit.number > head.floor_number else None
+
+
+def _raise(references: References, name: str, floor: Commit) -> None:
+    committer = references.root if name == ROOT else references.open(name)
+    committer.amend(lambda head: head if head.sealed else raise_floor(head, floor))

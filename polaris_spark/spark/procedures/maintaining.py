@@ -1,0 +1,77 @@
+"""Maintenance jobs: procedures of which one of a kind runs at a time, which say how far they have come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from polaris_spark.rest.session import Session
+from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure, Run
+from polaris_spark.system.tasks import Tasks
+
+Scope = Literal["store", "realm", "catalog"]
+"""What one job of a kind has to itself while it runs."""
+
+STORE = "store"
+"""Scope of the tasks that concern the whole store."""
+
+_WAIT = Parameter("wait", "BOOLEAN", "whether to wait for a run of this job elsewhere, rather than refuse")
+
+
+def job(
+    *,
+    name: str,
+    comment: str,
+    parameters: tuple[Parameter, ...],
+    columns: tuple[Column, ...],
+    run: Run,
+    scope: Scope = "realm",
+    finds_faults: bool = False,
+) -> Procedure:
+    """A procedure that runs as a coordinated task of its name.
+
+    Args:
+        name: also the kind of its task, in the view `tasks`.
+        parameters: besides `wait`, which every job has.
+        run: carries the job out; it calls `Call.progress` often, which raises once the lease is lost.
+        scope: within which one of a kind runs at a time.
+        finds_faults: whether the rows are faults, so that a command line that shows some fails.
+    Raises:
+        InputError: a name or type cannot be used.
+    """
+
+    def run_alone(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+        given = {name: value for name, value in arguments.items() if name != _WAIT.name}
+        session = call.session
+        tasks = Tasks(session.connection.backend, session.connection.clock)
+
+        def waiting() -> None:
+            call.progress(f"waiting for another run of {name} to end")
+
+        with tasks.running(
+            name, task_scope(session, scope), waiting=waiting if arguments.get(_WAIT.name) else None
+        ) as held:
+            call.held = held
+            try:
+                return list(run(call, given))
+            finally:
+                call.held = None
+
+    return Procedure(
+        name=name,
+        parameters=(*parameters, _WAIT),
+        columns=columns,
+        run=run_alone,
+        comment=comment,
+        uses_spark=True,
+        maintenance=True,
+        finds_faults=finds_faults,
+    )
+
+
+def task_scope(session: Session, scope: Scope) -> str:
+    """The scope of a task as its record names it: the store, a realm's instance, or a catalog of that."""
+    if scope == "store":
+        return STORE
+    realm = session.catalog.references.store.realm
+    return realm if scope == "realm" else f"{realm}/{session.catalog.row.entity_id:x}"
