@@ -18,6 +18,7 @@ from polaris_spark.cli.export import export
 from polaris_spark.cli.heads import heads
 from polaris_spark.cli.info import info
 from polaris_spark.cli.log import log
+from polaris_spark.cli.maintain import app as maintain
 from polaris_spark.cli.output import errors, plain
 from polaris_spark.cli.recover import recover
 from polaris_spark.cli.serve import serve
@@ -66,6 +67,7 @@ def top(
 
 for command in (demo, info, log, tables, cat, serve, export, heads, recover):
     app.command()(command)
+app.add_typer(maintain)
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from polaris_spark.backends.base import Backend
@@ -22,6 +22,8 @@ from polaris_spark.system.connections import Connection, connect_store
 from polaris_spark.system.realms import RealmRecord, RealmState
 from polaris_spark.system.registry import ROOT, Registered
 from polaris_spark.system.stores import StoreRecord, check_store
+
+_SECRET = ("secret", "password", "token", "credential", "access-key", "account-key", "connection-string")
 
 
 class OpenRealm:
@@ -167,3 +169,26 @@ def store_options(uri: StoreURI, password: str | None) -> dict[str, str | Secret
     if PASSWORD_VARIABLE in os.environ and uri.password is None and uri.scheme not in FILE_SCHEMES:
         return {"password": Secret(f"env:{PASSWORD_VARIABLE}")}
     return {}
+
+
+def named_properties(given: Sequence[str]) -> dict[str, str]:
+    """Catalog properties from texts such as `s3.region=eu-west-1`; a value `env:NAME` is that variable's.
+
+    Raises:
+        InputError: a text has no name or value, a variable is not set, or a secret stands in it as it is.
+    """
+    properties = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InputError(f"--property takes NAME=VALUE, not {name!r}")
+        if value.startswith("env:"):
+            if value[4:] not in os.environ:
+                raise InputError(f"the environment variable {value[4:]!r}, named by {name}, is not set")
+            value = os.environ[value[4:]]
+        elif any(word in name.lower() for word in _SECRET):
+            raise InputError(
+                f"{name} may be a secret, which everyone could see in the list of processes; write {name}=env:NAME"
+            )
+        properties[name] = value
+    return properties

@@ -23,5 +23,13 @@ Password = Annotated[
         show_default=False,
     ),
 ]
+Property = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="Catalog property, such as s3.endpoint=...; env:NAME as value names a variable; repeatable.",
+        show_default=False,
+    ),
+]
 Realm = Annotated[str, typer.Option(help="Realm of the store.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polaris_spark.catalog.locations import segments
-from polaris_spark.cli.opening import store_options
-from polaris_spark.cli.options import Password, Realm, Store
+from polaris_spark.cli.opening import named_properties, store_options
+from polaris_spark.cli.options import Password, Property, Realm, Store
 from polaris_spark.cli.output import plain
 from polaris_spark.clock import SystemClock
 from polaris_spark.config import Properties, size_bytes
@@ -23,8 +22,6 @@ from polaris_spark.store.cache import collect_seldom
 
 if TYPE_CHECKING:
     from polaris_spark.server import Tokens
-
-_SECRET = ("secret", "password", "token", "credential", "access-key", "account-key", "connection-string")
 
 
 def serve(
@@ -75,14 +72,7 @@ def serve(
     metadata_files: Annotated[
         str, typer.Option(help="every-commit or never: whether commits write metadata.json files, too.")
     ] = "every-commit",
-    property: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="Catalog property, such as s3.endpoint=...; env:NAME as value names a variable; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
+    property: Property = None,
     password: Password = None,
 ) -> None:
     """Serve the catalogs of a realm to clients of the Iceberg REST protocol."""
@@ -96,7 +86,7 @@ def serve(
     _log_to_standard_error()
     given = {"store": store, "realm": realm, "catalog": catalog, "metadata-files": metadata_files}
     given |= {name: text for name, text in (("warehouse", warehouse), ("principal", principal)) if text}
-    parsed = Properties.parse({**_properties(property or ()), **given})
+    parsed = Properties.parse({**named_properties(property or ()), **given})
     parsed = dataclasses.replace(parsed, store_options=store_options(parsed.store, password))
     endpoint = server.Endpoint(
         host,
@@ -123,24 +113,6 @@ def _tokens(kind: type[Tokens], token: str | None, file: Path | None, principal:
     if token is not None:
         return kind.from_environment(token, principal)
     return kind.from_file(file) if file is not None else None
-
-
-def _properties(given: list[str] | tuple[()]) -> dict[str, str]:
-    properties = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise InputError(f"--property takes NAME=VALUE, not {name!r}")
-        if value.startswith("env:"):
-            if value[4:] not in os.environ:
-                raise InputError(f"the environment variable {value[4:]!r}, named by {name}, is not set")
-            value = os.environ[value[4:]]
-        elif any(word in name.lower() for word in _SECRET):
-            raise InputError(
-                f"{name} may be a secret, which everyone could see in the list of processes; write {name}=env:NAME"
-            )
-        properties[name] = value
-    return properties
 
 
 def _announce(uri: str) -> None:

@@ -50,7 +50,7 @@ def configure(
     for key, value in settings.items():
         if value is not None:
             builder.config(f"{prefix}.{key.replace('_', '-')}", _text(value))
-    _use_this_python_in_local_workers(builder)
+    use_this_python_in_local_workers(builder)
     return builder
 
 
@@ -103,7 +103,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _use_this_python_in_local_workers(builder: SparkSession.Builder) -> None:
+def use_this_python_in_local_workers(builder: SparkSession.Builder) -> None:
     """Let a local master's workers run on this interpreter, where they find this package.
 
     Spark would start whichever ``python3`` comes first on the PATH, which is another one if a virtual

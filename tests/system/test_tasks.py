@@ -249,3 +249,80 @@ def test_a_forked_child_holds_nothing(tmp_path: Path) -> None:
     held.renew()
     held.release()
     backend.close()
+
+
+def test_how_far_a_run_has_come_is_written_now_and_then(tasks: Tasks, clock: ManualClock) -> None:
+    held = take(tasks, "first")
+    held.tell("reading", 1, 10)
+    held.tell("reading", 2, 10)
+    assert progress(tasks) == ("reading", 1, 10)
+    clock.advance(2_000)
+    held.tell("deleting")
+    assert progress(tasks) == ("deleting", 0, 0)
+    held.tell("deleting", 7)
+    held.renew()
+    assert progress(tasks) == ("deleting", 7, 0)
+    held.tell("deleting", 9)
+    held.release()
+    assert progress(tasks) == ("deleting", 9, 0)
+
+
+def test_telling_renews_the_lease(tasks: Tasks, clock: ManualClock) -> None:
+    held = take(tasks, "first")
+    clock.advance(30_000)
+    held.tell("reading")
+    assert held.record.until_ms == clock.now_ms() + TASK_MS
+
+
+def test_who_lost_the_lease_is_told_when_it_tells(tasks: Tasks, clock: ManualClock) -> None:
+    first = take(tasks, "first")
+    clock.advance(TASK_MS + BEHIND_MS + 1)
+    take(tasks, "second").tell("reading", 5)
+    with pytest.raises(TaskLostError):
+        first.tell("deleting")
+    assert progress(tasks) == ("reading", 5, 0)
+
+
+def test_that_progress_cannot_be_written_is_no_failure(
+    tasks: Tasks, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = take(tasks, "first")
+
+    def refuse(*_: object) -> None:
+        raise TryAgainError("overloaded")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backend, "swap_reference", refuse)
+        held.tell("reading", 3)
+    held.renew()
+    assert progress(tasks) == ("reading", 3, 0)
+
+
+def test_whoever_waits_gets_it_once_it_is_free(tasks: Tasks) -> None:
+    first = take(tasks, "first")
+    asked = count()
+
+    def waiting() -> None:
+        if next(asked) == 3:
+            first.release()
+
+    second = tasks.acquire("import", "catalog", holder="second", renew=False, waiting=waiting)
+    second.check()
+    assert next(asked) > 3
+
+
+def test_waiting_ends_when_the_waiter_is_told_to(tasks: Tasks) -> None:
+    take(tasks, "first")
+
+    def waiting() -> None:
+        raise TryAgainError("cancelled")
+
+    with pytest.raises(TryAgainError, match="cancelled"):
+        tasks.acquire("import", "catalog", waiting=waiting)
+
+
+def progress(tasks: Tasks) -> tuple[str, int, int]:
+    """What the record says of how far the run has come."""
+    record = tasks.find("import", "catalog")
+    assert record is not None
+    return record.doing, record.done, record.total

@@ -1,0 +1,1 @@
+"""Maintenance: what may go, and what must stay."""

@@ -1,0 +1,140 @@
+"""History is given up by age, in every live reference, and never sooner than others rely on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import polaris_spark
+from polaris_spark.catalog.catalogs import MAIN, head_name
+from polaris_spark.clock import ManualClock
+from polaris_spark.commits.log import commits
+from polaris_spark.commits.rows import Commit
+from polaris_spark.errors import InputError, TaskRunningError, TryAgainError
+from polaris_spark.maintenance.trimming import trim
+from polaris_spark.rest.session import Session
+from polaris_spark.spark.procedures.procedure import Call
+from polaris_spark.spark.procedures.registry import call, find
+from polaris_spark.system.registry import ROOT
+from polaris_spark.system.tasks import Tasks
+
+DAY = 86_400_000
+_numbers = count()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def session(tmp_path: Path, clock: ManualClock) -> Iterator[Session]:
+    with polaris_spark.connect(
+        store=f"memory:trimming-{next(_numbers)}", warehouse=str(tmp_path), clock=clock
+    ) as opened:
+        yield opened
+
+
+def change(session: Session, name: str) -> None:
+    status, _, body = session.request("POST", "v1/namespaces", body=json.dumps({"namespace": [name]}))
+    assert status == 200, body
+
+
+def days(session: Session, clock: ManualClock, n: int) -> None:
+    """A change a day."""
+    for day in range(n):
+        change(session, f"day{day}")
+        clock.advance(DAY)
+
+
+def kept(session: Session) -> list[Commit]:
+    """The commits of the catalog's branch, newest first."""
+    head = session.catalog.head().head
+    return [commit for _, commit in commits(session.catalog.references.store, head)]
+
+
+def test_what_was_at_the_beginning_of_the_retention_can_still_be_seen(
+    session: Session, clock: ManualClock
+) -> None:
+    days(session, clock, 6)
+    limit = clock.now_ms() - 3 * DAY
+    branch = head_name(session.catalog.row, MAIN)
+    rows = {row[0]: row[1:] for row in call(session, "trim")}
+    before, after, time = rows[branch]
+    assert (before, after) == (0, 4)
+    assert time == datetime.fromtimestamp(kept(session)[-1].time / 1_000, timezone.utc)
+    assert kept(session)[-1].time <= limit < kept(session)[-2].time
+    assert [commit.number for commit in kept(session)] == [6, 5, 4]
+    assert ROOT in rows
+    assert call(session, "trim") == []
+
+
+def test_a_dry_run_changes_nothing(session: Session, clock: ManualClock) -> None:
+    days(session, clock, 6)
+    would = call(session, "trim", dry_run=True, retention="1 d")
+    assert len(kept(session)) == 7
+    assert call(session, "trim", retention="1 d") == would
+
+
+def test_young_history_is_left_alone(session: Session, clock: ManualClock) -> None:
+    change(session, "db")
+    assert call(session, "trim") == []
+    clock.advance(2 * DAY)
+    assert call(session, "trim", retention="3 d") == []
+
+
+@pytest.mark.parametrize(("retention", "said"), [("1 h", "grace"), ("1 min", "grace"), ("soon", "duration")])
+def test_what_relies_on_history_bounds_the_retention(session: Session, retention: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        call(session, "trim", retention=retention)
+
+
+def test_a_repeated_operation_is_recognised_as_long_as_was_promised(tmp_path: Path) -> None:
+    with (
+        polaris_spark.connect(
+            store="memory:trimming-operations",
+            warehouse=str(tmp_path),
+            grace="1 s",
+            idempotency_key_lifetime="1 h",
+        ) as session,
+        pytest.raises(InputError, match="idempotency-key-lifetime"),
+    ):
+        call(session, "trim", retention="10 min")
+
+
+def test_dropped_references_stay_whole(session: Session, clock: ManualClock) -> None:
+    references = session.catalog.references
+    operation = polaris_spark.commits.change.Operation(b"", "tester")
+    source = session.catalog.head()
+    references.create("other", operation, source=source)
+    days(session, clock, 5)
+    dropped = references.drop("other", operation)
+    trimmed = trim(references, retention_ms=DAY)
+    assert "other" not in [one.reference for one in trimmed]
+    assert references.sealed_head(dropped).floor_number == source.head.floor_number
+
+
+def test_it_is_refused_while_it_runs_elsewhere_or_waits(session: Session, clock: ManualClock) -> None:
+    realm = session.catalog.references.store.realm
+    held = Tasks(session.connection.backend, clock).acquire("trim", realm, holder="cron", renew=False)
+    with pytest.raises(TaskRunningError, match="cron"):
+        call(session, "trim")
+    calls = Call(session, watch=lambda doing, *_: held.release() if "waiting" in doing else None)
+    assert find("trim").rows(calls, {"wait": True}) == []
+    record = Tasks(session.connection.backend, clock).find("trim", realm)
+    assert record is not None
+    assert (record.outcome, record.doing) == ("done", "trimming references")
+
+
+def test_a_cancelled_wait_ends(session: Session, clock: ManualClock) -> None:
+    realm = session.catalog.references.store.realm
+    Tasks(session.connection.backend, clock).acquire("trim", realm, renew=False)
+    waiting = Call(session)
+    waiting.cancel()
+    with pytest.raises(TryAgainError, match="cancelled"):
+        find("trim").rows(waiting, {"wait": True})
