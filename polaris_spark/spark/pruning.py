@@ -6,7 +6,7 @@ Spark evaluates every filter again, so a condition may be looser than the filter
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import (
@@ -97,12 +97,13 @@ def _both(one: Condition, other: Condition) -> Condition:
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         moment = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-        return round((moment - _ZERO).total_seconds() * 1_000_000)
+        return (moment - _ZERO) // _MICROSECOND
     return value
 
 
 def _is_scalar(value: Any) -> bool:
-    return isinstance(value, str | int | bytes) and not isinstance(value, bool)
+    return isinstance(value, str | int | bytes)
 
 
 _ZERO = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)

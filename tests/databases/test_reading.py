@@ -15,9 +15,6 @@ from tests.cli.catalogs import COMMITS, make_catalog, run
 from tests.servers import configured
 from tests.views.catalogs import Catalog, rows
 
-NAMED = ("namespaces", "tables", "views", "snapshots", "schemas", "refs")
-"""Views whose rows the test knows one by one."""
-
 
 @pytest.fixture
 def shop(store: str, tmp_path: Path) -> Catalog:
@@ -40,6 +37,10 @@ def test_every_view_reads_every_row_once(shop: Catalog) -> None:
     assert sorted(row["snapshot_id"] for row in found["snapshots"]) == [11, 12]
     assert sorted(row["number"] for row in found["commits"]) == list(range(35))
     assert len(found["changes"]) == 34
+    assert len(found["schemas"]) == 2 * 31
+    assert [(row["name"], row["ref"], row["snapshot_id"]) for row in found["refs"]] == [("t00", "main", 12)]
+    assert "default" in {row["realm"] for row in found["realms"]}
+    assert True in {row["in_force"] for row in found["nodes"]}
     backend = shop.session.connection.backend
     instance = shop.session.catalog.references.store.realm
     for view, table in (("objects", "objects"), ("references", "references")):

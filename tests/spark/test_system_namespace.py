@@ -11,24 +11,12 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import Row, SparkSession
 
+from polaris_spark.spark.views import VIEWS
 from tests.spark.catalogs import add_catalog
 from tests.views.catalogs import Catalog
 
 if TYPE_CHECKING:
     from conftest import CatalogPlace
-
-VIEWS = (
-    "objects",
-    "references",
-    "index",
-    "commits",
-    "changes",
-    "namespaces",
-    "tables",
-    "views",
-    "snapshots",
-    "metrics",
-)
 
 
 def test_its_views_are_listed(spark: SparkSession) -> None:

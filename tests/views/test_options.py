@@ -17,7 +17,10 @@ from polaris_spark.spark.reading import open_for_reading
 from polaris_spark.spark.views import VIEWS
 from tests.views.catalogs import Catalog, reader, rows
 
-NAMES = "objects, references, index, commits, changes, namespaces, tables, views, snapshots, metrics"
+NAMES = (
+    "objects, references, index, commits, changes, namespaces, tables, views, snapshots, schemas, refs, metrics, "
+    "realms, nodes, tasks"
+)
 
 
 def test_the_views_are_these() -> None:

@@ -48,7 +48,12 @@ final class SystemViews {
           "tables",
           "views",
           "snapshots",
-          "metrics");
+          "schemas",
+          "refs",
+          "metrics",
+          "realms",
+          "nodes",
+          "tasks");
 
   /** What the data source needs to find the catalog; anything else stays with the driver. */
   private static final Set<String> PASSED_ON = Set.of("store", "realm", "catalog", "branch");

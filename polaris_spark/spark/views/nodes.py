@@ -1,0 +1,43 @@
+"""The view `nodes`: one row per node number that was ever leased."""
+
+from __future__ import annotations
+
+from polaris_spark.spark.views.columns import BOOLEAN, INT, STRING, TIMESTAMP, Column, micros
+from polaris_spark.spark.views.system import SystemRow, SystemView
+from polaris_spark.system.leases import NodeRecord
+
+NodeRow = SystemRow[NodeRecord]
+
+
+class Nodes(SystemView[NodeRecord]):
+    """One row per node."""
+
+    name = "nodes"
+    comment = "Leases of node numbers, under which ids are made, one row for each number's latest"
+    prefix = "node/"
+    record = NodeRecord
+    columns: tuple[Column[NodeRow], ...] = (
+        Column(
+            "node", INT, "Node number, which the ids made under the lease carry", lambda row: int(row.name)
+        ),
+        Column("holder", STRING, "Host and process that has or had it", lambda row: row.record.holder),
+        Column("start_at", TIMESTAMP, "Ids of the lease begin then", lambda row: micros(row.record.start_ms)),
+        Column(
+            "end_at",
+            TIMESTAMP,
+            "Ids of the lease are made before then, unless it is renewed",
+            lambda row: micros(row.record.end_ms),
+        ),
+        Column(
+            "released",
+            BOOLEAN,
+            "Whether it was given back; it then ended with the last id made",
+            lambda row: row.record.released,
+        ),
+        Column(
+            "in_force",
+            BOOLEAN,
+            "Whether it is neither given back nor over, by the clock of the machine that reads",
+            lambda row: not row.record.released and row.now_ms < row.record.end_ms,
+        ),
+    )

@@ -1,0 +1,104 @@
+"""The view `refs`: one row per branch and tag of every table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import NamedTuple
+
+import msgspec
+
+from polaris_spark.catalog.metadata.rows import Ref, Snapshot, Table
+from polaris_spark.catalog.rows import TABLE
+from polaris_spark.spark.views.columns import BOOLEAN, INT, LONG, STRING, TIMESTAMP, Column, micros
+from polaris_spark.spark.views.entities import (
+    IDENTITY,
+    READ_TOGETHER,
+    EntityView,
+    Named,
+    by_id,
+    with_loaded,
+)
+from polaris_spark.store.objects import ObjectStore
+
+_SNAPSHOT = "snapshot"
+_MAIN = "main"
+
+
+class _Settings(msgspec.Struct, rename="kebab"):
+    type: str
+    max_ref_age_ms: int | None = None
+    min_snapshots_to_keep: int | None = None
+    max_snapshot_age_ms: int | None = None
+
+
+class _Time(msgspec.Struct, rename="kebab"):
+    timestamp_ms: int | None = None
+
+
+_settings = msgspec.json.Decoder(_Settings).decode
+_time = msgspec.json.Decoder(_Time).decode
+
+
+class RefRow(NamedTuple):
+    """A branch or tag of a table; `time` of its snapshot in milliseconds, if it was asked for."""
+
+    entry: Named
+    ref: Ref
+    settings: _Settings
+    time: int | None
+
+
+class Refs(EntityView[RefRow]):
+    """One row per branch and tag."""
+
+    name = "refs"
+    comment = "Branches and tags of every table, one row each"
+    kind = TABLE
+    one_each = False
+    columns = (
+        *IDENTITY,
+        Column("ref", STRING, "Name of the branch or tag", lambda row: row.ref.name),
+        Column("type", STRING, "BRANCH or TAG", lambda row: row.settings.type.upper()),
+        Column("snapshot_id", LONG, "Snapshot that it names", lambda row: row.ref.snapshot_id),
+        Column(
+            "snapshot_at",
+            TIMESTAMP,
+            "When that snapshot was made, by the clock of who made it",
+            lambda row: micros(row.time),
+            _SNAPSHOT,
+        ),
+        Column(
+            "max_reference_age_in_ms",
+            LONG,
+            "Expiry drops it once its snapshot is older, milliseconds; null for the table's default",
+            lambda row: row.settings.max_ref_age_ms,
+        ),
+        Column(
+            "min_snapshots_to_keep",
+            INT,
+            "Of a branch: snapshots that expiry keeps at least; null for the table's default",
+            lambda row: row.settings.min_snapshots_to_keep,
+        ),
+        Column(
+            "max_snapshot_age_in_ms",
+            LONG,
+            "Of a branch: expiry keeps snapshots up to this age, milliseconds; null for the table's default",
+            lambda row: row.settings.max_snapshot_age_ms,
+        ),
+        Column("is_main", BOOLEAN, "Whether it is the branch main", lambda row: row.ref.name == _MAIN),
+    )
+
+    def of(self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]) -> Iterator[RefRow]:
+        tables = chain.from_iterable(run for run, _ in with_loaded(store, entries, Table))
+        refs = ((entry, ref) for entry, table in tables for ref in table.refs)
+        while some := list(islice(refs, READ_TOGETHER)):
+            wanted = [ref.snapshot for _, ref in some] if _SNAPSHOT in needs else []
+            snapshots = by_id(store, wanted, Snapshot)
+            for entry, ref in some:
+                found = snapshots.get(ref.snapshot)
+                time = _time(found.text).timestamp_ms if found else None
+                yield RefRow(entry, ref, _settings(ref.text), time)
+
+    def weigh(self, row: RefRow) -> int:
+        return 256

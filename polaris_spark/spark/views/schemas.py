@@ -1,0 +1,200 @@
+"""The view `schemas`: one row per column of every schema that a table or view keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import msgspec
+
+from polaris_spark.catalog.metadata.rows import Numbered, Schema, Table, View, ViewVersion
+from polaris_spark.catalog.rows import TABLE, VIEW
+from polaris_spark.spark.pruning import Condition
+from polaris_spark.spark.reading import ReadStore
+from polaris_spark.spark.views.changes import KINDS
+from polaris_spark.spark.views.columns import BOOLEAN, INT, STRING, Column
+from polaris_spark.spark.views.entities import (
+    IDENTITY,
+    READ_TOGETHER,
+    Named,
+    NamesTask,
+    by_id,
+    named,
+    plan_names,
+    with_loaded,
+)
+from polaris_spark.spark.views.view import Request, Weighted
+from polaris_spark.spark.views.view import View as SystemView
+from polaris_spark.store.objects import ObjectStore
+
+
+class _Schema(msgspec.Struct, rename="kebab"):
+    fields: list[dict[str, Any]] = []
+    identifier_field_ids: list[int] | None = None
+
+
+class _Version(msgspec.Struct, rename="kebab"):
+    schema_id: int | None = None
+
+
+_INNER = {"list": ("element",), "map": ("key", "value")}
+_schema = msgspec.json.Decoder(_Schema).decode
+_version = msgspec.json.Decoder(_Version).decode
+
+
+class SchemasTask(NamedTuple):
+    """Some tables and views, and which of their schemas are wanted."""
+
+    names: NamesTask
+    kinds: Condition
+    current: Condition
+
+
+class Kept(NamedTuple):
+    """A schema that a table or view keeps."""
+
+    entry: Named
+    id: int
+    is_current: bool
+    piece: int
+
+
+class Field(NamedTuple):
+    """A column at any depth: a field of a struct, the element of a list, the key or value of a map."""
+
+    path: tuple[str, ...]
+    id: int
+    type: str
+    required: bool
+    doc: str | None
+    position: int
+    """Among its siblings, from 0 on."""
+
+
+class SchemaRow(NamedTuple):
+    """A column of a schema."""
+
+    kept: Kept
+    field: Field
+    is_identifier: bool
+
+    @property
+    def entry(self) -> Named:
+        """The table's or view's entry in the index."""
+        return self.kept.entry
+
+
+class Schemas(SystemView[SchemasTask, SchemaRow]):
+    """One row per column."""
+
+    name = "schemas"
+    comment = "Columns of every table and view, nested ones too, one row for each schema that has them"
+    rows_per_partition = 100
+    columns = (
+        *IDENTITY,
+        Column("kind", STRING, "table or view", lambda row: KINDS[row.entry.kind]),
+        Column("schema_id", INT, "Id of the schema", lambda row: row.kept.id),
+        Column(
+            "is_current",
+            BOOLEAN,
+            "Whether it is the current schema; others were current before, and files may be written by them",
+            lambda row: row.kept.is_current,
+        ),
+        Column(
+            "column_name",
+            STRING,
+            "Full name, levels joined by dots as Iceberg does: element of a list, key and value of a map",
+            lambda row: ".".join(row.field.path),
+        ),
+        Column("field_name", STRING, "Last level of the name", lambda row: row.field.path[-1]),
+        Column("depth", INT, "Number of levels; 1 at the top", lambda row: len(row.field.path)),
+        Column("position", INT, "Among its siblings, from 0 on", lambda row: row.field.position),
+        Column(
+            "field_id",
+            INT,
+            "Id of the column: kept by renames, never given to another column of the table",
+            lambda row: row.field.id,
+        ),
+        Column(
+            "type",
+            STRING,
+            "Iceberg type, such as decimal(9,2); struct, list or map for what has columns of its own",
+            lambda row: row.field.type,
+        ),
+        Column("required", BOOLEAN, "Whether it may not be null", lambda row: row.field.required),
+        Column("doc", STRING, "What the column says of itself", lambda row: row.field.doc),
+        Column(
+            "is_identifier",
+            BOOLEAN,
+            "Whether it is one of those columns that identify a row",
+            lambda row: row.is_identifier,
+        ),
+    )
+
+    def plan(self, request: Request) -> list[Weighted[SchemasTask]]:
+        kinds, current = request.condition("kind"), request.condition("is_current")
+        return [
+            Weighted(SchemasTask(names, kinds, current), weight)
+            for names, weight in plan_names(request, None, self.rows_per_partition)
+        ]
+
+    def rows(self, store: ReadStore, task: SchemasTask, needs: frozenset[str]) -> Iterator[SchemaRow]:
+        objects = store.objects(task.names.pin.realm)
+        entries = named(task.names.pin.snapshot(objects), task.names, None)
+        wanted = (entry for entry in entries if entry.kind in (TABLE, VIEW))
+        allowed = (entry for entry in wanted if task.kinds.allows(KINDS[entry.kind]))
+        kept = (one for one in _kept(objects, allowed) if task.current.allows(one.is_current))
+        while some := list(islice(kept, READ_TOGETHER)):
+            found = objects.get_many({one.piece for one in some}, Schema)
+            for one in some:
+                schema = _schema(found[one.piece].text)
+                identifiers = frozenset(schema.identifier_field_ids or ())
+                for field in fields_of(schema.fields):
+                    yield SchemaRow(one, field, field.id in identifiers)
+
+    def weigh(self, row: SchemaRow) -> int:
+        return 256 + len(row.field.doc or "")
+
+
+def fields_of(fields: list[dict[str, Any]], above: tuple[str, ...] = ()) -> Iterator[Field]:
+    """The fields of a struct as its JSON lists them, each followed by what is nested in it."""
+    for position, field in enumerate(fields):
+        yield from _field(
+            (*above, field["name"]), field["id"], field["type"], field["required"], field.get("doc"), position
+        )
+
+
+def _field(
+    path: tuple[str, ...], id: int, type: Any, required: Any, doc: str | None, position: int
+) -> Iterator[Field]:
+    nested = type if isinstance(type, dict) else {}
+    kind = str(nested.get("type", type))
+    yield Field(path, id, kind, bool(required), doc, position)
+    if kind == "struct":
+        yield from fields_of(nested["fields"], path)
+    for position, name in enumerate(_INNER.get(kind, ())):
+        needed = nested.get(f"{name}-required", True)  # keys of maps are, without saying so
+        yield from _field((*path, name), nested[f"{name}-id"], nested[name], needed, None, position)
+
+
+def _kept(store: ObjectStore, entries: Iterator[Named]) -> Iterator[Kept]:
+    """The schemas of tables and views, in order; of those imported unread, none is known."""
+    while run := list(islice(entries, READ_TOGETHER)):
+        schemas: dict[int, tuple[int | None, tuple[Numbered, ...]]] = {}
+        for tables, _ in with_loaded(store, (entry for entry in run if entry.kind == TABLE), Table):
+            schemas.update({entry.content_id: (t.current_schema_id, t.schemas) for entry, t in tables})
+        for views, _ in with_loaded(store, (entry for entry in run if entry.kind == VIEW), View):
+            current = _schemas_of_views(store, [view for _, view in views])
+            schemas.update({e.content_id: (id, v.schemas) for (e, v), id in zip(views, current, strict=True)})
+        for entry in run:
+            current_id, numbered = schemas.get(entry.content_id, (None, ()))
+            for one in numbered:
+                yield Kept(entry, one.id, one.id == current_id, one.piece)
+
+
+def _schemas_of_views(store: ObjectStore, views: list[View]) -> list[int | None]:
+    """Ids of the schemas of the views' current versions."""
+    pieces = [next((n.piece for n in v.versions if n.id == v.current_version_id), 0) for v in views]
+    versions = by_id(store, pieces, ViewVersion)
+    return [_version(versions[piece].text).schema_id if piece else None for piece in pieces]

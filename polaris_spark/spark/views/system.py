@@ -1,0 +1,62 @@
+"""Views of the store's own records: references of the system realm, each holding one record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from polaris_spark.backends.base import ReferenceRow, Split
+from polaris_spark.clock import SystemClock
+from polaris_spark.spark.reading import ReadStore
+from polaris_spark.spark.views.view import Request, View, Weighted
+from polaris_spark.system.stores import SYSTEM_REALM, system_references
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class SystemTask(NamedTuple):
+    """A split of the system realm's references, and when it was planned, milliseconds since 1970."""
+
+    split: Split
+    now_ms: int
+
+
+class SystemRow(NamedTuple, Generic[S]):
+    """A record, the name of its row without the prefix, and when it was looked at, milliseconds since 1970."""
+
+    name: str
+    record: S
+    now_ms: int
+
+
+class SystemView(View[SystemTask, SystemRow[S]], Generic[S]):
+    """A view of the whole store, with a row for every record of one kind; the options `realm`, `catalog` and `branch`
+    choose nothing."""
+
+    prefix: ClassVar[str]
+    """Names of their rows begin with it."""
+    record: ClassVar[type[Any]]
+    rows_per_partition = 1_000
+
+    def plan(self, request: Request) -> list[Weighted[SystemTask]]:
+        request.refuse_as_of("it shows records of the store, which keep no history")
+        splits = request.store.backend.splits("references", [SYSTEM_REALM], 1)
+        now = SystemClock().now_ms()
+        return [Weighted(SystemTask(split, now), 1) for split in splits]
+
+    def rows(self, store: ReadStore, task: SystemTask, needs: frozenset[str]) -> Iterator[SystemRow[S]]:
+        references = system_references(store.backend)
+        for batch in store.backend.scan(task.split):
+            columns = (batch.column(name).to_pylist() for name in ("name", "version", "value"))
+            for name, version, value in zip(*columns, strict=True):
+                if name.startswith(self.prefix):
+                    found = references.decode(name, ReferenceRow(version, value), self.record)
+                    row: SystemRow[S] = SystemRow(name[len(self.prefix) :], found.value, task.now_ms)
+                    if self.shows(row):
+                        yield row
+
+    def shows(self, row: SystemRow[S]) -> bool:
+        """Whether a record has a row."""
+        return True
