@@ -15,6 +15,8 @@ PolarisError
 │   └── TaskLostError         the lease of a task ended, and another holder took it over
 ├── CorruptionError           a row is missing or unreadable; the message names its key
 │   └── WrongTypeError        the row is there, but of another type than what points to it says
+├── UnreadableFileError       a manifest or manifest list cannot be read; the message names the file
+│   └── MissingFileError      there is no such file
 ├── ClockError                this machine's clock is too far behind the store's to issue ids
 ├── TryAgainError             nothing was changed; the same request may succeed later
 │   └── TaskRunningError      a task of this kind is being run; the message says by whom, and until when
@@ -101,6 +103,25 @@ class WrongTypeError(CorruptionError):
         super().__init__(message)
         self.id = id
         self.found = found
+
+
+class UnreadableFileError(PolarisError):
+    """A file that a snapshot names cannot be read, or is something else than it must be: `location` says which."""
+
+    def __init__(self, message: str, *, location: str) -> None:
+        super().__init__(message)
+        self.location = location
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpickled, (type(self), str(self), self.location)
+
+
+class MissingFileError(UnreadableFileError):
+    """A file that a snapshot names does not exist."""
+
+
+def _unpickled(cls: type[UnreadableFileError], message: str, location: str) -> UnreadableFileError:
+    return cls(message, location=location)
 
 
 class ClockError(PolarisError):

@@ -9,11 +9,19 @@ import os
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import BinaryIO, cast
 from urllib.parse import urlsplit
 
-from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io import FileIO, InputStream, load_file_io
 
-from polaris_spark.errors import BadRequestError, ForbiddenError, PolarisError, TryAgainError
+from polaris_spark.errors import (
+    BadRequestError,
+    ForbiddenError,
+    MissingFileError,
+    PolarisError,
+    TryAgainError,
+    UnreadableFileError,
+)
 
 
 def local_path(location: str) -> Path | None:
@@ -34,17 +42,40 @@ class Files:
 
     def __init__(self, properties: dict[str, str]) -> None:
         self._properties = properties
+        self._ios: dict[tuple[int, str, str], FileIO] = {}
 
     def io(self, location: str) -> FileIO:
-        """The FileIO that serves a location.
+        """The FileIO that serves a location: one for all of a bucket, since each has connections of its own.
 
         Raises:
             BadRequestError: none does.
         """
+        uri = urlsplit(location)
+        key = (os.getpid(), uri.scheme, uri.netloc)  # connections do not survive a fork
         try:
-            return load_file_io(self._properties, location)
+            if key not in self._ios:
+                self._ios[key] = load_file_io(self._properties, location)
+            return self._ios[key]
         except (ValueError, ImportError) as error:
             raise BadRequestError(f"nothing here can read or write {location!r}: {error}") from error
+
+    def stream(self, location: str) -> BinaryIO:
+        """A file, opened to be read from its beginning as it comes; it can `read`, `tell` and be closed.
+
+        Raises:
+            MissingFileError: there is no such file.
+            UnreadableFileError: it cannot be opened.
+        """
+        try:
+            path = local_path(location)
+            if path is None:
+                return cast("BinaryIO", _Stream(self.io(location).new_input(location).open(seekable=False)))
+            _require_regular(path)
+            return path.open("rb")
+        except FileNotFoundError as error:
+            raise MissingFileError(f"there is no file {location!r}", location=location) from error
+        except (OSError, ValueError, BadRequestError) as error:
+            raise UnreadableFileError(f"cannot read {location!r}: {error}", location=location) from error
 
     def read(self, location: str, *, limit: int | None = None) -> bytes:
         """The content of a file.
@@ -145,6 +176,28 @@ class Files:
         return failed
 
 
+class _Stream:
+    """A stream that knows how far it was read: those of object stores do not say."""
+
+    def __init__(self, stream: InputStream) -> None:
+        self._stream = stream
+        self._read = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self._read += len(data)
+        return data
+
+    def tell(self) -> int:
+        return self._read
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+
 def remove_empty_folders(location: str, deleted: Iterable[str]) -> None:
     """Remove the folders of deleted files, up to a local location, that hold nothing any more."""
     root = local_path(location)
@@ -182,11 +235,15 @@ def _unwritable(location: str, error: Exception) -> PolarisError:
 
 def _read_local(path: Path, most: int = -1) -> bytes:
     """Up to `most` bytes of a regular file, all if negative; devices and pipes could go on for ever."""
-    if path.exists() and not path.is_file():
-        raise ValueError("it is not a regular file")
+    _require_regular(path)
     with path.open("rb") as file:
         # `read` with a number takes that much memory first.
         return file.read() if os.fstat(file.fileno()).st_size < most else file.read(most)
+
+
+def _require_regular(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise ValueError("it is not a regular file")
 
 
 def _write_local(path: Path, content: bytes) -> None:

@@ -184,7 +184,7 @@ def prepend(
     fastavro.writer(out, like.schema, [], codec=codec, metadata=metadata, sync_marker=sync)
     for block in blocks:
         packed = block.packed(codec)
-        out.write(_long(block.count) + _long(len(packed)) + packed + sync)
+        out.write(avro_long(block.count) + avro_long(len(packed)) + packed + sync)
     weight = _WEIGHT * len(blocks[0].data) if blocks else 0
     return ManifestList(like.schema, metadata, codec, blocks, weight), out.getvalue()
 
@@ -221,7 +221,7 @@ def _encode(like: ManifestList, manifests: Sequence[Manifest]) -> Block:
     return Block(len(manifests), out.getvalue())
 
 
-def _long(number: int) -> bytes:
+def avro_long(number: int) -> bytes:
     """A number that is not negative as Avro writes it: zigzag, seven bits a byte, lowest first."""
     number <<= 1
     out = bytearray()

@@ -1,0 +1,235 @@
+"""The files that a snapshot names: its manifest list, the manifests in it, and their entries, streamed.
+
+Whoever needs to know which files there are reads them by this: the view `files`, expiry, the search for orphans. A
+manifest of any size takes the memory of one block, about 64 kB uncompressed as Iceberg's Java library writes them
+(specification: https://iceberg.apache.org/spec/#manifests).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from polaris_spark.catalog.avro_files import AvroFile, open_avro
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.metadata import manifest_lists
+from polaris_spark.errors import UnreadableFileError
+
+EXISTING, ADDED, DELETED = 0, 1, 2
+"""Values of `ManifestEntry.status`."""
+
+DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
+"""Values of the field `CONTENT` of files. Deletion vectors are position deletes in Puffin files."""
+
+DATA_MANIFEST, DELETE_MANIFEST = 0, 1
+"""Values of `ListedManifest.content`."""
+
+CONTENT = 134
+FILE_PATH = 100
+FILE_FORMAT = 101
+PARTITION = 102
+RECORD_COUNT = 103
+FILE_SIZE = 104
+COLUMN_SIZES = 108
+VALUE_COUNTS = 109
+NULL_VALUE_COUNTS = 110
+NAN_VALUE_COUNTS = 137
+LOWER_BOUNDS = 125
+UPPER_BOUNDS = 128
+KEY_METADATA = 131
+SPLIT_OFFSETS = 132
+EQUALITY_IDS = 135
+SORT_ORDER_ID = 140
+FIRST_ROW_ID = 142
+REFERENCED_DATA_FILE = 143
+CONTENT_OFFSET = 144
+CONTENT_SIZE = 145
+
+_STATUS, _SNAPSHOT_ID, _DATA_FILE, _SEQUENCE_NUMBER, _FILE_SEQUENCE_NUMBER = 0, 1, 2, 3, 4
+_LENGTH, _EXISTING_COUNT, _ADDED_COUNT = 501, 505, 504
+
+
+class ListedManifest(NamedTuple):
+    """A manifest as a manifest list names it. Counts are None where the list does not say."""
+
+    path: str
+    length: int = 0
+    """Bytes; 0 where it is not known."""
+    spec_id: int = 0
+    content: int = DATA_MANIFEST
+    sequence_number: int = 0
+    added_snapshot_id: int | None = None
+    added_files: int | None = None
+    existing_files: int | None = None
+    first_row_id: int | None = None
+
+    @property
+    def live_files(self) -> int | None:
+        """How many of its entries name files that are there."""
+        if self.added_files is None or self.existing_files is None:
+            return None
+        return self.added_files + self.existing_files
+
+
+class ManifestEntry(NamedTuple):
+    """An entry of a manifest with what it inherits from the list; `file` has the fields asked for, by field id."""
+
+    status: int
+    snapshot_id: int | None
+    """The snapshot that added the file, or deleted it."""
+    sequence_number: int | None
+    file_sequence_number: int | None
+    file: dict[int, Any]
+
+
+def listed_manifests(files: Files, location: str) -> Iterator[ListedManifest]:
+    """What a manifest list names, in its order.
+
+    Raises:
+        MissingFileError: there is no such file.
+        UnreadableFileError: it cannot be read, or is no manifest list.
+    """
+    with open_avro(files, location) as avro:
+        _require(avro, manifest_lists.PATH, location, "manifest list")
+        for record in avro.records(dict.fromkeys(_LIST_FIELDS)):
+            yield ListedManifest(
+                record[manifest_lists.PATH],
+                record.get(_LENGTH) or 0,
+                record.get(manifest_lists.SPEC_ID) or 0,
+                record.get(manifest_lists.CONTENT) or DATA_MANIFEST,
+                record.get(manifest_lists.SEQUENCE_NUMBER) or 0,
+                record.get(manifest_lists.ADDED_SNAPSHOT_ID),
+                record.get(_ADDED_COUNT),
+                record.get(_EXISTING_COUNT),
+                record.get(manifest_lists.FIRST_ROW_ID),
+            )
+
+
+def snapshot_manifests(files: Files, snapshot: Mapping[str, Any]) -> Iterator[ListedManifest]:
+    """The manifests of a snapshot, given as in a table's metadata.
+
+    Some of the oldest tables name manifests in the snapshot itself, without a list.
+
+    Raises:
+        MissingFileError, UnreadableFileError: as `listed_manifests`.
+    """
+    listed = snapshot.get("manifest-list")
+    if listed:
+        yield from listed_manifests(files, listed)
+    else:
+        id = snapshot.get("snapshot-id")
+        for path in snapshot.get("manifests") or ():
+            yield ListedManifest(path, added_snapshot_id=id)
+
+
+class OpenManifest:
+    """A manifest that is being read."""
+
+    def __init__(self, manifest: ListedManifest, avro: AvroFile) -> None:
+        self._manifest = manifest
+        self._avro = avro
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What the file says of itself: `schema`, `partition-spec` and `partition-spec-id` among it."""
+        return self._avro.metadata
+
+    @property
+    def partition_fields(self) -> list[Mapping[str, Any]]:
+        """The fields of its partition tuples, as an Avro schema describes them."""
+        data_file = self._avro.fields[_DATA_FILE]["type"]
+        [partition] = [f for f in data_file["fields"] if f.get("field-id") == PARTITION]
+        fields: list[Mapping[str, Any]] = partition["type"]["fields"]
+        return fields
+
+    def entries(self, fields: Collection[int], *, deleted: bool = False) -> Iterator[ManifestEntry]:
+        """Its entries. Can be had once.
+
+        Args:
+            fields: ids of the fields of files that are wanted, such as `FILE_PATH`; others are not decoded.
+            deleted: whether entries of files that the snapshot removed are wanted, too.
+        Raises:
+            UnreadableFileError: the file is damaged.
+        """
+        inherited, row_ids = self._manifest, _RowIds(self._manifest.first_row_id)
+        numbers_rows = FIRST_ROW_ID in fields
+        inner = {*fields, RECORD_COUNT} if numbers_rows else fields
+        for record in self._avro.records({**_ENTRY_FIELDS, _DATA_FILE: inner}):
+            status, file = record[_STATUS], record[_DATA_FILE]
+            if status == DELETED and not deleted:
+                continue
+            if numbers_rows:
+                file[FIRST_ROW_ID] = row_ids.of(status, file)
+            # Sequence numbers are those of the manifest in what it adds, and 0 in tables of version 1.
+            own = inherited.sequence_number
+            default = own if status == ADDED or own == 0 else None
+            snapshot = record.get(_SNAPSHOT_ID)
+            sequence, file_sequence = record.get(_SEQUENCE_NUMBER), record.get(_FILE_SEQUENCE_NUMBER)
+            yield ManifestEntry(
+                status,
+                inherited.added_snapshot_id if snapshot is None else snapshot,
+                default if sequence is None else sequence,
+                default if file_sequence is None else file_sequence,
+                file,
+            )
+
+
+@contextmanager
+def open_manifest(files: Files, manifest: ListedManifest) -> Iterator[OpenManifest]:
+    """A manifest, opened.
+
+    Raises:
+        MissingFileError: there is no such file.
+        UnreadableFileError: it cannot be read, or is no manifest.
+    """
+    with open_avro(files, manifest.path) as avro:
+        _require(avro, _DATA_FILE, manifest.path, "manifest")
+        yield OpenManifest(manifest, avro)
+
+
+def manifest_entries(
+    files: Files, manifest: ListedManifest, fields: Collection[int] = (FILE_PATH,), *, deleted: bool = False
+) -> Iterator[ManifestEntry]:
+    """The entries of a manifest; arguments and errors are those of `open_manifest` and `OpenManifest.entries`."""
+    with open_manifest(files, manifest) as opened:
+        yield from opened.entries(fields, deleted=deleted)
+
+
+class _RowIds:
+    """First row ids: files without one are numbered from the manifest's own, one after another.
+
+    Specification: https://iceberg.apache.org/spec/#first-row-id-inheritance.
+    """
+
+    def __init__(self, first: int | None) -> None:
+        self._next = first
+
+    def of(self, status: int, file: Mapping[int, Any]) -> int | None:
+        """The first row id of a file that has status `status`."""
+        own: int | None = file.get(FIRST_ROW_ID)
+        if self._next is None:
+            return None
+        if own is not None or status == DELETED:
+            return own
+        first, self._next = self._next, self._next + file[RECORD_COUNT]
+        return first
+
+
+_LIST_FIELDS = (
+    manifest_lists.PATH,
+    _LENGTH,
+    manifest_lists.SPEC_ID,
+    manifest_lists.CONTENT,
+    manifest_lists.SEQUENCE_NUMBER,
+    manifest_lists.ADDED_SNAPSHOT_ID,
+    _ADDED_COUNT,
+    _EXISTING_COUNT,
+    manifest_lists.FIRST_ROW_ID,
+)
+_ENTRY_FIELDS = dict.fromkeys((_STATUS, _SNAPSHOT_ID, _SEQUENCE_NUMBER, _FILE_SEQUENCE_NUMBER))
+
+
+def _require(avro: AvroFile, field: int, location: str, what: str) -> None:
+    if field not in avro.fields:
+        raise UnreadableFileError(f"{location!r} is no {what}", location=location)
