@@ -1,4 +1,4 @@
-"""`as-of`: a point in the history of a reference, named by a commit or by a time."""
+"""`as-of`, `from` and `to`: points in the history of a reference, named by a commit or by a time."""
 
 from __future__ import annotations
 
@@ -26,26 +26,31 @@ class AsOf(NamedTuple):
     text: str
     commits: tuple[int, ...] = ()
     time: int | None = None
+    option: str = "as-of"
+    """The option that names it, for messages."""
 
     @classmethod
-    def parse(cls, text: str) -> AsOf:
+    def parse(cls, text: str, option: str = "as-of") -> AsOf:
         """A point from its text: a commit id in hexadecimal or decimal, milliseconds since 1970, or a time in ISO
         8601 (in UTC unless it says otherwise).
 
+        Args:
+            text: as written.
+            option: that it was given as.
         Raises:
             InputError: it is none of these.
         """
         plain = text.strip().lower()
         if plain.isascii() and plain.isdigit() and int(plain) <= _LAST_MS:
-            return cls(text, time=int(plain))
+            return cls(text, time=int(plain), option=option)
         readings = [plain] if plain.isdigit() else []
         ids = [int(decimal) for decimal in readings if decimal.isascii()]
         if re.fullmatch(r"(0x)?[0-9a-f]{1,16}", plain):
             ids.append(int(plain.removeprefix("0x"), 16))
         ids = [id for id in ids if 0 < id <= MAX_ID]
         if ids:
-            return cls(text, commits=tuple(ids))
-        return cls(text, time=_milliseconds(text))
+            return cls(text, commits=tuple(ids), option=option)
+        return cls(text, time=_milliseconds(text, option), option=option)
 
 
 def pinned(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
@@ -65,18 +70,35 @@ def pinned(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
         if commit is not None and head.floor_number <= commit.number <= head.number:
             if ancestor(store, head, commit.number) == id:
                 return _at(head, id, commit)
-        elif commit is not None and commit.number < head.floor_number:
+        elif commit is not None and commit.number < head.floor_number and commit.time < head.floor_time:
             raise _trimmed(as_of, head)
     if all(id_time_ms(id) < head.floor_time for id in as_of.commits):
         raise _trimmed(as_of, head)
     raise InputError(
-        f"as-of {as_of.text!r} names no commit in this history, which ends with commit {head.commit} "
+        f"{as_of.option} {as_of.text!r} names no commit in this history, which ends with commit {head.commit} "
         f"(number {head.number})"
     )
 
 
+def moment(store: ObjectStore, as_of: AsOf) -> int:
+    """The time of a point, milliseconds since 1970.
+
+    Raises:
+        InputError: it names no commit.
+    """
+    if as_of.time is not None:
+        return as_of.time
+    for id in as_of.commits:
+        commit = find_commit(store, id)
+        if commit is not None:
+            return commit.time
+    raise InputError(f"{as_of.option} {as_of.text!r} names no commit")
+
+
 def find_commit(store: ObjectStore, id: int) -> Commit | None:
     """The commit of that id; None if there is none."""
+    if not 0 < id <= MAX_ID:
+        return None
     try:
         value = store.read((id,))[id].value
     except CorruptionError:
@@ -90,12 +112,12 @@ def _at(head: Head, id: int, commit: Commit) -> Head:
 
 def _trimmed(as_of: AsOf, head: Head) -> HistoryTrimmedError:
     return HistoryTrimmedError(
-        f"as-of {as_of.text!r} lies below the history floor, commit number {head.floor_number}: "
+        f"{as_of.option} {as_of.text!r} lies below the history floor, commit number {head.floor_number}: "
         "that part of the history was trimmed"
     )
 
 
-def _milliseconds(text: str) -> int:
+def _milliseconds(text: str, option: str) -> int:
     # Python 3.10 reads neither Z nor fractions of other than three or six digits.
     plain = re.sub(r"[zZ]$", "+00:00", text.strip())
     plain = _FRACTION.sub(lambda found: "." + found[1][:6].ljust(6, "0"), plain)
@@ -103,7 +125,7 @@ def _milliseconds(text: str) -> int:
         moment = datetime.fromisoformat(plain)
     except ValueError:
         raise InputError(
-            f"as-of is {text!r}; it is a commit id (decimal or hexadecimal), a time in ISO 8601 such as "
+            f"{option} is {text!r}; it is a commit id (decimal or hexadecimal), a time in ISO 8601 such as "
             "2026-01-31T12:00:00Z, or milliseconds since 1970"
         ) from None
     if moment.tzinfo is None:

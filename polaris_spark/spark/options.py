@@ -20,6 +20,8 @@ DESCRIPTIONS = {
     "catalog": "the catalog; without it, all of the realm",
     "branch": "the branch of the catalog (default: main)",
     "as-of": "a commit id, or a time (ISO 8601, or milliseconds since 1970); without it, now",
+    "from": "of changes and commits: only what came after this point, given as for as-of; itself is left out",
+    "to": "of changes and commits: only what came until this point, given as for as-of; itself is included",
     "content": "true to have the column 'content' of the view 'objects' filled (default: false)",
     "splits": "about how many partitions a large view is read in (default: twice the driver's processors)",
     "prune": "true to let pushed filters leave partitions out; for a table that is read by one scan only",
@@ -54,6 +56,9 @@ class ViewOptions:
     catalog: str | None = None
     branch: str = "main"
     as_of: AsOf | None = None
+    """Given as `as-of` or `to`: a history as it was at a point is the history until then."""
+    since: AsOf | None = None
+    """Given as `from`."""
     content: bool = False
     splits: int = 0
     """About how many partitions a large view is to have, at least 1."""
@@ -74,6 +79,8 @@ class ViewOptions:
         refuse_unknown(named)
         if not named.get("view"):
             raise InputError(f"the option 'view' is missing; there are: {', '.join(views)}")
+        if "to" in named and "as-of" in named:
+            raise InputError("the options 'to' and 'as-of' both say where a history ends; give one of them")
         view = named["view"].strip().lower()
         if view not in views:
             near = difflib.get_close_matches(view, views, n=1)
@@ -89,7 +96,8 @@ class ViewOptions:
             realm=properties.realm,
             catalog=properties.catalog,
             branch=properties.branch,
-            as_of=AsOf.parse(named["as-of"]) if "as-of" in named else None,
+            as_of=_point(named, "to") or _point(named, "as-of"),
+            since=_point(named, "from"),
             content=_flag("content", named.get("content", "false")),
             splits=_count("splits", named.get("splits", str(2 * (os.cpu_count() or 1)))),
             prune=_flag("prune", named.get("prune", "false")),
@@ -134,6 +142,10 @@ def refuse_unknown(named: Mapping[str, str]) -> None:
             near = difflib.get_close_matches(name, DESCRIPTIONS, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise InputError(f"there is no option {name!r}; {hint}there are: {', '.join(DESCRIPTIONS)}")
+
+
+def _point(named: Mapping[str, str], option: str) -> AsOf | None:
+    return AsOf.parse(named[option], option) if option in named else None
 
 
 def _flag(name: str, text: str) -> bool:

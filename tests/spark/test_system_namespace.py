@@ -100,6 +100,35 @@ def test_its_views_show_the_catalog_as_of_a_time(
     assert names(spark, query, namespace) == ["early"]
 
 
+def test_a_query_gives_options_of_its_own(spark: SparkSession, namespace: str, two_commits: Row) -> None:
+    wanted = namespace.removeprefix("polaris.")
+    query = f"SELECT name FROM polaris.system.changes {{}} WHERE namespace = '{wanted}' ORDER BY number"
+    after = f"WITH ('from' = '{two_commits.commit_id}')"
+    until = f"WITH ('to' = '{two_commits.committed_at.isoformat()}')"
+    found = {
+        text: [row.name for row in spark.sql(query.format(text)).collect()] for text in (after, until, "")
+    }
+    assert found == {after: ["late"], until: ["early"], "": ["early", "late"]}
+    by_reader = spark.read.option("from", two_commits.commit_id).table("polaris.system.changes")
+    assert [row.name for row in by_reader.filter(f"namespace = '{wanted}'").collect()] == ["late"]
+
+
+def test_the_content_of_objects_is_had_in_sql(spark: SparkSession, two_commits: Row) -> None:
+    number = "SELECT get_json_object(content, '$.number') AS n FROM polaris.system.objects"
+    query = f"{number} {{}} WHERE id = {two_commits.commit_id}"
+    assert spark.sql(query.format("")).collect() == [Row(n=None)]
+    [found] = spark.sql(query.format("WITH ('content' = 'true')")).collect()
+    assert int(found.n) > 0
+
+
+@pytest.mark.parametrize("option", ["store", "store.password", "view", "prune"])
+def test_a_query_cannot_give_what_the_catalog_fixes(spark: SparkSession, option: str) -> None:
+    with pytest.raises(Exception, match=f"'{option}' of system.tables is fixed"):
+        spark.sql(f"SELECT * FROM polaris.system.tables WITH ('{option}' = 'x')").collect()
+    with pytest.raises(Exception, match="there is no option 'colour'"):
+        spark.sql("SELECT * FROM polaris.system.tables WITH ('colour' = 'red')").collect()
+
+
 @pytest.mark.parametrize("pushdown", ["true", "false"])
 def test_two_scans_of_one_view_filter_for_themselves(
     spark: SparkSession, namespace: str, two_commits: Row, pushdown: str

@@ -5,16 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from polaris_spark.backends.base import ReferenceRow, Swapped
 from polaris_spark.catalog.catalogs import head_name
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits.publishing import encode_head, read_head
 from polaris_spark.errors import HistoryTrimmedError, InputError
+from polaris_spark.maintenance.trimming import trim
 from polaris_spark.spark.as_of import AsOf
-from polaris_spark.store.references import new_version
 from tests.views.catalogs import Catalog, rows
 
 
@@ -151,12 +148,8 @@ def test_views_of_rows_have_no_as_of(catalog: Catalog, view: str) -> None:
 
 
 def _raise_floor(catalog: Catalog, number: int) -> None:
+    [floor] = [row for row in catalog.read("commits") if row["number"] == number]
     references = catalog.session.catalog.references
-    registered = references.lookup(head_name(catalog.session.catalog.row))
-    assert registered is not None
-    backend, realm, name = references.store.backend, references.store.realm, registered.row_name
-    row = backend.read_reference(realm, name)
-    assert row is not None
-    head = msgspec.structs.replace(read_head(row, name), floor_number=number)
-    new = ReferenceRow(new_version(), encode_head(head))
-    assert isinstance(backend.swap_reference(realm, name, row.version, new), Swapped)
+    age = references.clock.now_ms() - round(floor["committed_at"].timestamp() * 1_000)
+    trimmed = {one.reference: one.after for one in trim(references, retention_ms=age)}
+    assert trimmed[head_name(catalog.session.catalog.row)] == number

@@ -10,7 +10,7 @@ from polaris_spark.catalog.catalogs import head_name
 from polaris_spark.commits.log import ancestor, commit_at
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import HistoryTrimmedError, InputError
-from polaris_spark.spark.as_of import AsOf, find_commit, pinned
+from polaris_spark.spark.as_of import AsOf, find_commit, moment, pinned
 from polaris_spark.spark.reading import ReadStore, RealmReader
 from polaris_spark.spark.views.view import Request, View, Weighted, partition_count
 from polaris_spark.store.objects import ObjectStore
@@ -43,25 +43,30 @@ class Logged(NamedTuple):
 
 
 class History(NamedTuple):
-    """A reference at a pinned head; `catalog` is None for the realm's own."""
+    """A reference at a pinned head, from commit number `first` on; `catalog` is None for the realm's own."""
 
     catalog: str | None
     reference: str
     head: Head
+    first: int = 0
 
 
 def histories(realm: RealmReader, request: Request) -> list[History]:
-    """The references asked for: a catalog's branch, or without a catalog all live ones of the realm.
+    """The references asked for: a catalog's branch, or without a catalog all live ones of the realm; between the
+    points asked for.
 
     Raises:
         NotFoundError: the catalog named, or its branch, does not exist.
-        HistoryTrimmedError, InputError: there is no such point as asked for.
+        HistoryTrimmedError, InputError: there is no such point as asked for, or they are the wrong way round.
     """
-    options = request.options
+    options, store = request.options, realm.store
     if options.catalog is not None:
         catalog = realm.catalog(options.catalog)
-        head = pinned(realm.store, realm.branch(catalog, options.branch), options.as_of)
-        return [History(catalog.name, head_name(catalog, options.branch), head)]
+        head = realm.branch(catalog, options.branch)
+        first = 0 if options.since is None else _first_after(store, head, options.since)
+        until = pinned(store, head, options.as_of)
+        only = History(catalog.name, head_name(catalog, options.branch), until, first)
+        return forward([only], options.since, options.as_of)
     names = {f"cat/{catalog.entity_id:x}/": catalog.name for catalog in realm.catalogs()}
     found = [History(None, ROOT, realm.root())]
     for registered in realm.registered():
@@ -72,7 +77,56 @@ def histories(realm: RealmReader, request: Request) -> list[History]:
         found.append(History(name, registered.name, head))
     wanted, catalog_wanted = request.condition("reference"), request.condition("catalog")
     found = [h for h in found if wanted.allows(h.reference) and catalog_wanted.allows(h.catalog)]
-    return at_point(realm.store, found, options.as_of)
+    found = at_point(store, after_point(store, found, options.since), options.as_of)
+    return forward(found, options.since, options.as_of)
+
+
+def after_point(store: ObjectStore, found: list[History], since: AsOf | None) -> list[History]:
+    """The histories without what they had at a point, which may be a commit of any of the realm's references."""
+    if since is None:
+        return found
+    result = []
+    for history in found:
+        try:
+            first = _first_after(store, history.head, since)
+        except InputError:  # a commit of another reference
+            first = _first_after(store, history.head, since._replace(time=moment(store, since)))
+        result.append(history._replace(first=first))
+    return result
+
+
+def _first_after(store: ObjectStore, head: Head, since: AsOf) -> int:
+    """Number of the first commit after a point, one more than the head's if there is none.
+
+    Raises:
+        HistoryTrimmedError: commits after that point may have been trimmed away.
+        InputError: no commit of this history is meant.
+    """
+    if since.commits and head.floor_number:
+        oldest = store.get(ancestor(store, head, head.floor_number), Commit)
+        if oldest.parents[0] in since.commits:  # gone itself perhaps, but nothing after it is
+            return head.floor_number
+    try:
+        return pinned(store, head, since).number + 1
+    except HistoryTrimmedError:
+        if head.floor_number:
+            raise
+        return 0  # it began later
+
+
+def forward(found: list[History], since: AsOf | None, until: AsOf | None) -> list[History]:
+    """The histories, refused if their beginning comes after their end.
+
+    Raises:
+        InputError: it does.
+    """
+    if since is not None and until is not None:
+        times_are_backward = since.time is not None and until.time is not None and since.time > until.time
+        if times_are_backward or any(one.first > one.head.number + 1 for one in found):
+            raise InputError(
+                f"from {since.text!r} comes after {until.option} {until.text!r}: nothing lies between them"
+            )
+    return found
 
 
 def at_point(store: ObjectStore, found: list[History], as_of: AsOf | None) -> list[History]:
@@ -80,12 +134,7 @@ def at_point(store: ObjectStore, found: list[History], as_of: AsOf | None) -> li
     not exist yet are left out."""
     if as_of is None:
         return found
-    time = as_of.time
-    if time is None:
-        commit = next((c for id in as_of.commits if (c := find_commit(store, id))), None)
-        if commit is None:
-            raise InputError(f"as-of {as_of.text!r} names no commit")
-        time = commit.time
+    time = moment(store, as_of)
     result = []
     for history in found:
         head: Head | None
@@ -116,7 +165,7 @@ def plan_history(request: Request, rows_per_partition: int) -> list[Weighted[His
     realm = request.store.realm(request.options.realm)
     planned = []
     for history in histories(realm, request):
-        low, high = _bounds(realm.store, history.head, request)
+        low, high = _bounds(realm.store, history, request)
         commits = high - low + 1
         if commits <= 0:
             continue
@@ -124,14 +173,17 @@ def plan_history(request: Request, rows_per_partition: int) -> list[Weighted[His
         step = -(-commits // n)
         for first in range(low, high + 1, step):
             last = min(high, first + step - 1)
-            task = HistoryTask(realm.store.realm, *history, first, last)
+            task = HistoryTask(
+                realm.store.realm, history.catalog, history.reference, history.head, first, last
+            )
             planned.append(Weighted(task, last - first + 1))
     return planned
 
 
-def _bounds(store: ObjectStore, head: Head, request: Request) -> tuple[int, int]:
+def _bounds(store: ObjectStore, history: History, request: Request) -> tuple[int, int]:
     """First and last number of the commits that conditions leave."""
-    low, high = head.floor_number, head.number
+    head = history.head
+    low, high = max(head.floor_number, history.first), head.number
     number, time = request.condition("number"), request.condition("committed_at")
     numbers = number.values
     at_least = [n for n in (number.low, min(numbers) if numbers else None) if n is not None]
@@ -173,6 +225,7 @@ def commits_of(store: ObjectStore, task: HistoryTask) -> Iterator[list[Logged]]:
 class HistoryView(View[HistoryTask, R], Generic[R]):
     """A view with rows for commits."""
 
+    has_range = True
     rows_per_partition = 200
 
     def plan(self, request: Request) -> list[Weighted[HistoryTask]]:

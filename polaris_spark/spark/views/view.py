@@ -40,7 +40,20 @@ class Request:
             InputError: it is given.
         """
         if self.options.as_of is not None:
-            raise InputError(f"the view {self.options.view!r} has no as-of: {why}")
+            raise InputError(f"the view {self.options.view!r} has no {self.options.as_of.option}: {why}")
+
+    def refuse_range(self) -> None:
+        """Refuse the options `from` and `to`.
+
+        Raises:
+            InputError: one is given.
+        """
+        for point in (self.options.since, self.options.as_of):
+            if point is not None and point.option != "as-of":
+                raise InputError(
+                    f"the view {self.options.view!r} has no {point.option}: it shows a state, not what happened; "
+                    "the views changes and commits have it"
+                )
 
 
 class Weighted(NamedTuple, Generic[T]):
@@ -58,6 +71,8 @@ class View(ABC, Generic[T, R]):
     columns: tuple[Column[R], ...]
     rows_per_partition: ClassVar[int] = 500
     """A partition of fewer rows is not worth starting a task for."""
+    has_range: ClassVar[bool] = False
+    """Whether it shows what lies between two points, which the options `from` and `to` choose."""
 
     @abstractmethod
     def plan(self, request: Request) -> list[Weighted[T]]:
@@ -72,7 +87,13 @@ class View(ABC, Generic[T, R]):
         return 512
 
     def partitions(self, request: Request) -> list[tuple[T, ...]]:
-        """The plan as about as many partitions as are worth while."""
+        """The plan as about as many partitions as are worth while.
+
+        Raises:
+            InputError: an option that the view does not have.
+        """
+        if not self.has_range:
+            request.refuse_range()
         planned = self.plan(request)
         weights = [one.weight for one in planned]
         n = partition_count(request.options.splits, sum(weights), self.rows_per_partition)

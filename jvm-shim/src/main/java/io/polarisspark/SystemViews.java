@@ -58,6 +58,9 @@ final class SystemViews {
   /** What the data source needs to find the catalog; anything else stays with the driver. */
   private static final Set<String> PASSED_ON = Set.of("store", "realm", "catalog", "branch");
 
+  /** What a table of the catalog says itself. */
+  private static final Set<String> OWN = Set.of("view", "prune");
+
   private final Map<String, String> options = new HashMap<>();
 
   SystemViews(Map<String, String> properties) {
@@ -169,11 +172,28 @@ final class SystemViews {
       return Set.of(TableCapability.BATCH_READ);
     }
 
-    /** A source keeps the filters and partitions of the scan that was planned first, so every scan gets its own. */
+    /**
+     * A source keeps the options, filters and partitions of the scan that was planned first, so every scan gets its
+     * own.
+     */
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap readOptions) {
-      TableProvider first = unused.getAndSet(null);
-      return new ViewScan(first == null ? source() : first, options, schema);
+      TableProvider first = readOptions.isEmpty() ? unused.getAndSet(null) : null;
+      return new ViewScan(first == null ? source() : first, with(readOptions), schema);
+    }
+
+    /** The options of a query besides those of the catalog, whose store it cannot change. */
+    private Map<String, String> with(CaseInsensitiveStringMap readOptions) {
+      Map<String, String> all = new HashMap<>(options);
+      readOptions.forEach(
+          (key, value) -> {
+            if (key.equals("store") || key.startsWith("store.") || OWN.contains(key)) {
+              throw new IllegalArgumentException(
+                  "The option '" + key + "' of " + name + " is fixed and cannot be given to a query");
+            }
+            all.put(key, value);
+          });
+      return all;
     }
   }
 

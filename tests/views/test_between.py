@@ -1,0 +1,216 @@
+"""`from` and `to`: what happened between two points."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import GreaterThanOrEqual
+
+from polaris_spark.backends.base import ObjectKey
+from polaris_spark.clock import ManualClock
+from polaris_spark.errors import HistoryTrimmedError, InputError
+from polaris_spark.maintenance.trimming import trim
+from polaris_spark.spark.views import VIEWS
+from polaris_spark.store.cache import process_cache
+from tests.views.catalogs import Catalog, Row, reader, rows
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """The clock of `catalog`."""
+    return ManualClock()
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, clock: ManualClock) -> Catalog:
+    """A catalog with the commits number 0 to 11, one a second: its own, a namespace's, and ten tables'."""
+    made = Catalog(tmp_path / "c.db", clock=clock)
+    clock.advance(1_000)
+    made.namespace("db")
+    for i in range(10):
+        clock.advance(1_000)
+        made.table("db", f"t{i}")
+    return made
+
+
+def _commits(catalog: Catalog) -> dict[int, Row]:
+    return {row["number"]: row for row in catalog.read("commits")}
+
+
+def _numbers(catalog: Catalog, view: str = "changes", **options: str) -> list[int]:
+    return sorted(row["number"] for row in catalog.read(view, **options))
+
+
+def test_the_beginning_is_left_out_and_the_end_is_included(catalog: Catalog) -> None:
+    ids = {number: row["commit_id"] for number, row in _commits(catalog).items()}
+    for view in ("changes", "commits"):
+        between = {"from": str(ids[3]), "to": f"{ids[6]:x}"}
+        assert _numbers(catalog, view, **between) == [4, 5, 6]
+        assert _numbers(catalog, view, **{"from": str(ids[9])}) == [10, 11]
+        assert _numbers(catalog, view, **{"from": str(ids[11])}) == []
+        assert _numbers(catalog, view, **{"from": str(ids[5]), "to": str(ids[5])}) == []
+    assert _numbers(catalog, "commits", to=str(ids[2])) == [0, 1, 2]
+    assert _numbers(catalog, "commits", **{"from": str(ids[9]), "as-of": str(ids[10])}) == [10]
+
+
+def test_times_are_points_too(catalog: Catalog) -> None:
+    at = {number: row["committed_at"] for number, row in _commits(catalog).items()}
+    between = {"from": at[3].isoformat(), "to": str(round(at[6].timestamp() * 1_000))}
+    assert _numbers(catalog, **between) == [4, 5, 6]
+    almost = str(round(at[6].timestamp() * 1_000) - 1)
+    assert _numbers(catalog, **{"from": at[3].isoformat(), "to": almost}) == [4, 5]
+    assert _numbers(catalog, **{"from": almost}) == [6, 7, 8, 9, 10, 11]
+    assert _numbers(catalog, "commits", **{"from": "2001-01-01"}) == list(range(12))
+    assert _numbers(catalog, **{"from": "2101-01-01"}) == []
+
+
+def test_together_the_pieces_between_points_are_the_whole(catalog: Catalog) -> None:
+    ids = [str(row["commit_id"]) for _, row in sorted(_commits(catalog).items())]
+    points = [None, ids[2], ids[2], ids[7], None]
+    found: list[int] = []
+    for since, until in pairwise(points):
+        given = {"from": since, "to": until}
+        found += _numbers(catalog, "commits", **{k: v for k, v in given.items() if v is not None})
+    assert found == list(range(12))
+
+
+def test_filters_cut_further(catalog: Catalog) -> None:
+    ids = {number: row["commit_id"] for number, row in _commits(catalog).items()}
+    at_least = GreaterThanOrEqual(("number",), 5)
+    found = catalog.read("changes", at_least, prune="true", **{"from": str(ids[3]), "to": str(ids[6])})
+    assert sorted(row["number"] for row in found) == [5, 6]
+    below = GreaterThanOrEqual(("number",), 1)
+    found = catalog.read("changes", below, prune="true", **{"from": str(ids[3]), "to": str(ids[6])})
+    assert sorted(row["number"] for row in found) == [4, 5, 6]
+
+
+def test_points_that_are_none_of_the_history_are_refused(catalog: Catalog, tmp_path: Path) -> None:
+    other = Catalog(tmp_path / "c.db", catalog="other")
+    other.namespace("x")
+    [table] = [row for row in catalog.read("tables") if row["name"] == "t0"]
+    for id in (other.head(), table["content_id"], other.head() + 4_711):
+        for option in ("from", "to"):
+            with pytest.raises(InputError, match=f"{option} '{id}' names no commit in this history"):
+                catalog.read("changes", **{option: str(id)})
+    with pytest.raises(InputError, match="from is 'soon'; it is a commit id"):
+        catalog.read("changes", **{"from": "soon"})
+    with pytest.raises(HistoryTrimmedError, match="begins after"):
+        catalog.read("changes", to="2001-01-01")
+    other.session.close()
+
+
+def test_a_beginning_after_the_end_is_refused(catalog: Catalog) -> None:
+    rows_by_number = _commits(catalog)
+    late, early = rows_by_number[9], rows_by_number[4]
+    as_text = [(str(row["commit_id"]), row["committed_at"].isoformat()) for row in (late, early)]
+    for since in as_text[0]:
+        for until in as_text[1]:
+            with pytest.raises(InputError, match=f"from '.*' comes after to '.*{until[-5:]}'"):
+                catalog.read("changes", **{"from": since, "to": until})
+    with pytest.raises(InputError, match="comes after"):
+        catalog.read("changes", **{"from": "2101-01-02", "to": "2101-01-01"})
+
+
+def test_an_end_is_given_once(catalog: Catalog) -> None:
+    with pytest.raises(InputError, match="'to' and 'as-of' both say where a history ends"):
+        catalog.read("changes", **{"to": "2101-01-01", "as-of": "2101-01-01"})
+
+
+def test_what_was_trimmed_is_refused_and_what_follows_is_not(catalog: Catalog, clock: ManualClock) -> None:
+    commits = _commits(catalog)
+    references = catalog.session.catalog.references
+    trim(references, retention_ms=clock.now_ms() - round(commits[6]["committed_at"].timestamp() * 1_000))
+    assert min(_commits(catalog)) == 6
+    for number in (0, 4):
+        for point in (str(commits[number]["commit_id"]), commits[number]["committed_at"].isoformat()):
+            with pytest.raises(HistoryTrimmedError, match=r"history floor|begins after"):
+                catalog.read("changes", **{"from": point})
+    # All that came after the last one that was trimmed away is there, even once that itself is swept.
+    backend, realm = references.store.backend, references.store.realm
+    backend.delete_objects(realm, [ObjectKey(commits[n]["commit_id"]) for n in range(6)])
+    process_cache().clear()
+    assert _numbers(catalog, **{"from": str(commits[5]["commit_id"])}) == [6, 7, 8, 9, 10, 11]
+    until = str(commits[8]["commit_id"])
+    assert _numbers(catalog, **{"from": str(commits[5]["commit_id"]), "to": until}) == [6, 7, 8]
+    gone = f"0x{commits[4]['commit_id']:x}"
+    with pytest.raises(HistoryTrimmedError, match=f"from '{gone}' lies below the history floor"):
+        catalog.read("changes", **{"from": gone})
+
+
+def test_without_a_catalog_other_references_are_cut_at_the_time_of_the_commit(
+    catalog: Catalog, clock: ManualClock, tmp_path: Path
+) -> None:
+    other = Catalog(tmp_path / "c.db", catalog="other", clock=clock)
+    clock.advance(1_000)
+    other.namespace("x")
+    clock.advance(1_000)
+    catalog.namespace("between")
+    between = str(catalog.head())
+    clock.advance(1_000)
+    other.namespace("y")
+    clock.advance(1_000)
+    catalog.namespace("after")
+
+    def names(**options: str) -> set[tuple[str, str]]:
+        found = rows("changes", store=catalog.store, **options)
+        return {(row["catalog"], row["name"]) for row in found if row["kind"] == "namespace"}
+
+    assert names(**{"from": between}) == {("other", "y"), ("polaris", "after")}
+    assert names(to=between) == {("other", "x"), ("polaris", "between"), ("polaris", "db")}
+    assert names(**{"from": str(other.head())}) == {("polaris", "after")}
+    with pytest.raises(InputError, match="from '12345678901234567' names no commit"):
+        names(**{"from": "12345678901234567"})
+    other.session.close()
+
+
+def test_a_commit_of_another_catalog_is_no_matter_of_numbers_below_the_floor(
+    catalog: Catalog, clock: ManualClock, tmp_path: Path
+) -> None:
+    references = catalog.session.catalog.references
+    trim(references, retention_ms=1_000)
+    clock.advance(10_000)
+    other = Catalog(tmp_path / "c.db", catalog="other", clock=clock)
+    other.namespace("x")  # its number 1 is far below the floor of the first catalog
+    point = str(other.head())
+    clock.advance(1_000)
+    other.namespace("y")
+    for view in ("namespaces", "index"):
+        found = {row["name"] for row in rows(view, store=catalog.store, as_of=point)}
+        assert {"x", "db"} <= found
+        assert "y" not in found
+    assert [row["name"] for row in rows("changes", store=catalog.store, **{"from": point})] == ["y"]
+    other.session.close()
+
+
+@pytest.mark.parametrize("view", [name for name, view in VIEWS.items() if not view.has_range])
+def test_views_of_a_state_have_neither(catalog: Catalog, view: str) -> None:
+    for option in ("from", "to"):
+        with pytest.raises(InputError, match=f"view '{view}' has no {option}: it shows a state"):
+            catalog.read(view, **{option: "2101-01-01"})
+
+
+def test_planning_between_points_reads_no_more_than_that(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "c.db")
+    catalog.namespace("db")
+    catalog.table("db", "t")
+    for i in range(500):
+        catalog.set_property("db", "t", "i", str(i))
+    ids = {row["number"]: str(row["commit_id"]) for row in catalog.read("commits")}
+    options = {"store": catalog.store, "catalog": "polaris", "splits": "4", "from": ids[210], "to": ids[215]}
+    [partition] = reader("changes", **options).partitions()
+    [task] = partition.tasks  # type: ignore[attr-defined]  # of this data source
+    assert (task.low, task.high) == (211, 215)
+    everything = {"store": catalog.store, "catalog": "polaris", "splits": "4"}
+    assert len(reader("changes", **everything).partitions()) == 3
+    catalog.session.close()
+
+
+def test_a_time_without_a_zone_is_utc(catalog: Catalog) -> None:
+    moment = _commits(catalog)[6]["committed_at"]
+    assert moment.tzinfo is not None
+    plain = moment.astimezone(timezone.utc).replace(tzinfo=None).isoformat()
+    assert datetime.fromisoformat(plain).tzinfo is None
+    assert _numbers(catalog, **{"from": plain}) == [7, 8, 9, 10, 11]
