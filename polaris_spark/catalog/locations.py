@@ -17,7 +17,7 @@ from polaris_spark.index import Entry
 from polaris_spark.index.keys import KeyRange, children, entry_key, subtree
 
 _KIND = b"l"
-_SAME_SCHEME = {
+SAME_SCHEME = {
     "": "file",
     "s3a": "s3",
     "s3n": "s3",
@@ -26,6 +26,7 @@ _SAME_SCHEME = {
     "wasb": "abfs",
     "wasbs": "abfs",
 }
+"""Schemes to the one that means the same storage."""
 
 
 _NO_AUTHORITY = ("", "file", "hdfs", "viewfs")
@@ -62,7 +63,7 @@ def segments(location: str) -> tuple[str, ...]:
     if "." in parts or ".." in parts:
         raise BadRequestError(f"location {location!r} has '.' or '..' in its path")
     authority = uri.netloc.lower()
-    scheme = _SAME_SCHEME.get(scheme, scheme)
+    scheme = SAME_SCHEME.get(scheme, scheme)
     if scheme == "file" and authority:
         if authority != "localhost":
             raise BadRequestError(f"location {location!r} names a file of another host")

@@ -92,6 +92,10 @@ class Connection:
             revisions=realm.revisions,
         )
 
+    def store_of(self, instance: str) -> ObjectStore:
+        """The objects of a realm, by its instance id, for reading."""
+        return ObjectStore(self.backend, instance, process_cache(), store_key=self._cache_key)
+
     def close(self) -> None:
         """Give the lease of ids back and close the backend once nobody uses it any more."""
         with _guard:

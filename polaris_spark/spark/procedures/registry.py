@@ -10,7 +10,13 @@ from typing import Any
 
 from polaris_spark.errors import InputError
 from polaris_spark.rest.session import Session
-from polaris_spark.spark.procedures import export_metadata, import_catalog, storage_summary, trim
+from polaris_spark.spark.procedures import (
+    export_metadata,
+    import_catalog,
+    remove_orphans,
+    storage_summary,
+    trim,
+)
 from polaris_spark.spark.procedures.procedure import Call, Procedure, Watch
 
 logger = logging.getLogger(__name__)
@@ -22,6 +28,7 @@ BUILT_IN = (
     export_metadata.PROCEDURE,
     import_catalog.IMPORT,
     import_catalog.LOAD,
+    remove_orphans.PROCEDURE,
     storage_summary.PROCEDURE,
     trim.PROCEDURE,
 )

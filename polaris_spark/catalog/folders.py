@@ -1,0 +1,178 @@
+"""Folders of a file system or object store: what lies in them, and deleting it.
+
+Local folders are read directly, everything else through the Arrow or fsspec file system that pyiceberg's FileIO uses;
+by its paths, because its own methods take `?` and `#` in a file's name for the end of it. Symbolic links are neither
+followed nor deleted: what they point to lies elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from polaris_spark.catalog.files import Files, local_path
+from polaris_spark.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo, FileSystem
+
+
+class Listed(NamedTuple):
+    """A file that is there."""
+
+    location: str
+    size: int
+    """Bytes."""
+    modified_ms: int
+    """Milliseconds since 1970."""
+
+
+class Contents(NamedTuple):
+    """What lies directly in a folder."""
+
+    folders: list[str]
+    files: list[Listed]
+
+
+class Folders:
+    """Lists folders, and deletes files in them. Thread-safe."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def contents(self, folder: str) -> Contents:
+        """What lies directly in a folder; nothing, if it is not there.
+
+        Raises:
+            BadRequestError: it cannot be read.
+        """
+        try:
+            path = local_path(folder)
+            return _local(path, folder.rstrip("/")) if path is not None else self._remote(folder)
+        except FileNotFoundError:
+            return Contents([], [])
+        except (OSError, ValueError) as error:
+            raise BadRequestError(f"cannot list {folder!r}: {error}") from error
+
+    def below(self, folder: str) -> Iterator[Listed]:
+        """Every file in a folder and those below it, in no particular order.
+
+        Raises:
+            BadRequestError: one of them cannot be read.
+        """
+        pending = [folder]
+        while pending:
+            found = self.contents(pending.pop())
+            pending += found.folders
+            yield from found.files
+
+    def file(self, location: str) -> Listed | None:
+        """A file as it is now, or None where there is none.
+
+        Raises:
+            OSError, ValueError: nobody can say.
+            BadRequestError: nothing here reads such locations.
+        """
+        path = local_path(location)
+        if path is not None:
+            if path.is_symlink() or not path.is_file():
+                return None
+            found = path.stat()
+            return Listed(location, found.st_size, found.st_mtime_ns // 1_000_000)
+        system, name = self._system(location)
+        info = system.get_file_info(name)
+        return _listed(location, info) if _is_file(info) else None
+
+    def delete(self, location: str) -> None:
+        """Delete a file that is there; a local one's Hadoop checksum goes with it.
+
+        Raises:
+            FileNotFoundError: it was gone.
+            OSError, ValueError: it cannot be deleted.
+            BadRequestError: nothing here deletes such locations.
+        """
+        path = local_path(location)
+        if path is not None:
+            path.unlink()
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+            return
+        system, name = self._system(location)
+        system.delete_file(name)
+
+    def _remote(self, folder: str) -> Contents:
+        from pyarrow.fs import FileSelector, FileType
+
+        root = folder.rstrip("/")
+        system, name = self._system(root)
+        found = Contents([], [])
+        for info in system.get_file_info(FileSelector(name, allow_not_found=True)):
+            at = f"{root}/{info.base_name}"
+            if info.type == FileType.Directory:
+                found.folders.append(at)
+            elif _is_file(info):
+                found.files.append(_listed(at, info))
+        return found
+
+    def _system(self, location: str) -> tuple[FileSystem, str]:
+        """The file system of a location, and its path there.
+
+        Raises:
+            BadRequestError: none is known.
+        """
+        io: Any = self._files.io(location)
+        scheme, _, rest = location.partition("://")
+        authority, _, path = rest.partition("/")
+        if hasattr(io, "fs_by_scheme"):  # of pyarrow
+            inside = f"/{path}" if scheme in ("hdfs", "viewfs") else f"{authority}/{path}"
+            return io.fs_by_scheme(scheme, authority), inside
+        if hasattr(io, "get_fs"):  # of fsspec
+            from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+            system = io.get_fs(scheme, authority.rpartition("@")[2] or None)
+            return PyFileSystem(FSSpecHandler(system)), system._strip_protocol(location)
+        raise BadRequestError(f"{type(io).__name__}, which serves {location!r}, cannot list folders")
+
+
+def resolved(location: str) -> str:
+    """A location without symbolic links in its folder, where it is a local one: then one file has one name."""
+    path = local_path(location)
+    if path is None or "\0" in location:
+        return location
+    folder, _, name = str(path).rpartition("/")
+    return f"file://{_real(folder)}/{name}"
+
+
+@lru_cache(maxsize=65_536)
+def _real(folder: str) -> str:
+    return os.path.realpath(folder or "/").rstrip("/")
+
+
+def _is_file(info: FileInfo) -> bool:
+    from pyarrow.fs import FileType
+
+    return bool(info.type == FileType.File)
+
+
+def _listed(location: str, info: FileInfo) -> Listed:
+    return Listed(location, info.size or 0, (info.mtime_ns or 0) // 1_000_000)
+
+
+def _local(path: Path, root: str) -> Contents:
+    found = Contents([], [])
+    with os.scandir(path) as entries:
+        for entry in entries:
+            try:
+                entry.name.encode()
+            except UnicodeEncodeError:  # no metadata could name it, nor could a result
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                found.folders.append(f"{root}/{entry.name}")
+            elif entry.is_file(follow_symlinks=False):
+                stat = entry.stat(follow_symlinks=False)
+                found.files.append(
+                    Listed(f"{root}/{entry.name}", stat.st_size, stat.st_mtime_ns // 1_000_000)
+                )
+    return found

@@ -1,0 +1,149 @@
+"""Every file that a store's tables and views name, gathered in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.folders import resolved
+from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
+from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.state import StoredObjects
+from polaris_spark.index import IndexRoot
+from polaris_spark.index.diff import diff
+from polaris_spark.index.keys import decode_key
+from polaris_spark.maintenance.needed_files import (
+    Content,
+    Manifests,
+    Needs,
+    contents_of,
+    contents_of_drops,
+    drops_of,
+    needs_of,
+    read_contents,
+)
+from polaris_spark.maintenance.orphans import Comparison, FileName, Place
+from polaris_spark.maintenance.store_heads import StoreHead
+from polaris_spark.store.objects import ObjectStore
+
+
+class Names(NamedTuple):
+    """How locations are compared: with the symbolic links of local folders resolved."""
+
+    comparison: Comparison
+
+    def of(self, location: str) -> FileName:
+        """A location in the form in which files are compared."""
+        name = self.comparison.of(location)
+        if name.scheme in ("", "file"):
+            return name._replace(path=self.comparison.of(resolved(location)).path)
+        return name
+
+
+class Known(NamedTuple):
+    """What tables and views name."""
+
+    files: set[FileName]
+    places: list[Place]
+    broken: dict[str, str]
+    """What could not be read: owners, and why."""
+
+
+class Gathering:
+    """Gathers the files that contents name."""
+
+    def __init__(self, files: Files, names: Names) -> None:
+        self._files = files
+        self._names = names
+        self._manifests = Manifests(files)
+        self._lists: dict[str, list[Content]] = {}
+        self._manifest_owners: dict[str, list[Content]] = {}
+        self.known = Known(set(), [], {})
+
+    def add(self, contents: Iterable[Content], store: ObjectStore) -> None:
+        """Add what the metadata of tables and views says."""
+        for content in contents:
+            needs = needs_of(content, store, self._files)
+            self._name(needs.files)
+            self.known.places.extend(places_of(content.owner, needs, self._names))
+            if needs.problem and (content.strict or not needs.missing):
+                self.known.broken[content.owner] = needs.problem
+            for location in needs.lists:
+                self._lists.setdefault(location, []).append(content)
+            for location in needs.manifests:
+                self._manifest_owners.setdefault(location, []).append(content)
+
+    def finish(self) -> Known:
+        """Read manifest lists and manifests, each once."""
+        self._name(self._lists)
+        for location, owners in self._lists.items():
+            named = self._manifests.of_list(location)
+            self._broken(named.problem, owners, missing=named.missing)
+            for manifest in named.locations:
+                self._manifest_owners.setdefault(manifest, []).extend(owners)
+        self._name(self._manifest_owners)
+        for location, owners in self._manifest_owners.items():
+            named = self._manifests.of_manifest(location)
+            self._broken(named.problem, owners, missing=named.missing)
+            self._name(named.locations)
+        return self.known
+
+    def _name(self, locations: Iterable[str]) -> None:
+        self.known.files.update(map(self._names.of, locations))
+
+    def _broken(self, problem: str, owners: Sequence[Content], *, missing: bool) -> None:
+        if problem:
+            for content in owners:
+                if content.strict or not missing:
+                    self.known.broken[content.owner] = f"{content.owner}: {problem}"
+
+
+def places_of(owner: str, needs: Needs, names: Names) -> Iterator[Place]:
+    """The locations that a table or view owns."""
+    for location in needs.places:
+        yield Place(names.of(location).path, owner, not needs.collected, needs.partitions)
+
+
+def needed_by(head: StoreHead, store: ObjectStore, oldest_purge_ms: int) -> Iterator[Content]:
+    """What a head holds and what its history lets be brought back: see `is_kept`."""
+    yield from contents_of(head.snapshot(store), head.catalog)
+    yield from kept_drops(head, store, oldest_purge_ms)
+
+
+def kept_drops(
+    head: StoreHead, store: ObjectStore, oldest_purge_ms: int, low: int | None = None, high: int | None = None
+) -> Iterator[Content]:
+    """What commits of a history dropped, and whose files are kept all the same.
+
+    A table that was dropped without PURGE can be registered again: its files are kept until its drop is trimmed away
+    from history. One that was dropped with PURGE is gone for good; its files are kept for grace.
+
+    Args:
+        oldest_purge_ms: the time, in milliseconds since 1970, from which on drops with PURGE count.
+    """
+    found = drops_of(store, head.head, head.catalog, low, high)
+    yield from contents_of_drops(
+        store, (drop for drop in found if not drop.purge or drop.time > oldest_purge_ms)
+    )
+
+
+def changed(before: StoreHead | None, now: StoreHead, store: ObjectStore) -> Iterator[Content]:
+    """The tables and views that a head holds and an earlier one did not, or not as they are now."""
+    if before is None:
+        yield from contents_of(now.snapshot(store), now.catalog)
+        return
+    if before.head.commit == now.head.commit:
+        return
+    found = [
+        (f"{now.catalog}.{'.'.join((*decoded.path, decoded.name))}", after.pointer)
+        for key, _, after in diff(_names(before, store), _names(now, store), StoredObjects(store).read_shards)
+        if after is not None and (decoded := decode_key(key)).kind in (TABLE, VIEW)
+    ]
+    yield from read_contents(store, iter(found))
+
+
+def _names(head: StoreHead, store: ObjectStore) -> IndexRoot:
+    commit = store.get(head.head.commit, Commit)
+    found = dict(zip(commit.index_names, commit.index_roots, strict=True))
+    return found.get(NAMES, IndexRoot())

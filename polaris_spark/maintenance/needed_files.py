@@ -1,0 +1,282 @@
+"""The files that tables and views name: what their metadata says, then manifest lists, then manifests.
+
+Each step is a function of what was read before, so that they run in one process or spread over many.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.locations import PATHS
+from polaris_spark.catalog.manifest_entries import (
+    FILE_PATH,
+    ListedManifest,
+    listed_manifests,
+    manifest_entries,
+)
+from polaris_spark.catalog.metadata import render
+from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.reading import read_text
+from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
+from polaris_spark.commits.log import ancestor, entries
+from polaris_spark.commits.rows import Head
+from polaris_spark.commits.state import Snapshot, StoredObjects
+from polaris_spark.errors import BadRequestError, MissingFileError, PolarisError, UnreadableFileError
+from polaris_spark.index.keys import decode_key
+from polaris_spark.store.objects import ObjectStore
+
+R = TypeVar("R")
+
+_READ_TOGETHER = 128
+"""How many contents are read in one batch."""
+
+_TAKES_AWAY = ("drop-table", "drop-view", "register-table", "register-view")
+
+_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+"""Errors that repetition does not help."""
+
+
+class Content(NamedTuple):
+    """A table or view as a head or a log entry holds it."""
+
+    owner: str
+    """For messages: its catalog and name."""
+    value: Table | View | Unloaded | None
+    """None where it is of a kind that is not known here."""
+    strict: bool = True
+    """Whether its files must be there: those of what was dropped may have been deleted."""
+
+
+class Needs(NamedTuple):
+    """What a table or view names itself."""
+
+    places: tuple[str, ...] = ()
+    """Locations that it owns."""
+    files: tuple[str, ...] = ()
+    """Metadata and statistics."""
+    lists: tuple[str, ...] = ()
+    """Manifest lists."""
+    manifests: tuple[str, ...] = ()
+    """Those that snapshots of version 1 name directly."""
+    collected: bool = True
+    """Whether its property `gc.enabled` lets files be deleted."""
+    partitions: tuple[str, ...] = ()
+    """`<name>=` of partition fields that hidden files' names would begin with."""
+    problem: str = ""
+    """Why it cannot be read, if it cannot."""
+    missing: bool = False
+    """Whether the problem is that its metadata file is not there."""
+
+
+class _Snapshot(msgspec.Struct, rename="kebab"):
+    manifest_list: str = ""
+    manifests: list[str] = []
+
+
+class _Statistics(msgspec.Struct, rename="kebab"):
+    statistics_path: str = ""
+
+
+class _Previous(msgspec.Struct, rename="kebab"):
+    metadata_file: str = ""
+
+
+class _Field(msgspec.Struct):
+    name: str = ""
+
+
+class _Spec(msgspec.Struct):
+    fields: list[_Field] = []
+
+
+class _Metadata(msgspec.Struct, rename="kebab"):
+    location: str = ""
+    properties: dict[str, str] | None = None
+    snapshots: list[_Snapshot] | None = None
+    statistics: list[_Statistics] | None = None
+    partition_statistics: list[_Statistics] | None = None
+    metadata_log: list[_Previous] | None = None
+    partition_specs: list[_Spec] | None = None
+    partition_spec: list[_Field] | None = None
+
+
+_decode = msgspec.json.Decoder(_Metadata).decode
+
+
+class Drop(NamedTuple):
+    """A table or view that was taken away, as the log says it."""
+
+    owner: str
+    content: int
+    time: int
+    """Milliseconds since 1970."""
+    purge: bool
+    """Whether its files were to go with it."""
+    commit: int
+    """Number of the commit."""
+    entity: int
+    key: bytes
+
+
+def drops_of(
+    store: ObjectStore, head: Head, catalog: str, low: int | None = None, high: int | None = None
+) -> Iterator[Drop]:
+    """The tables and views that commits of a history took away, or replaced by others that were registered.
+
+    Args:
+        low: number of the first commit to look at, by default the history floor.
+        high: number of the last one, by default the head.
+    """
+    low = head.floor_number if low is None else low
+    if high is not None and high < head.number:
+        head = msgspec.structs.replace(head, commit=ancestor(store, head, high), number=high)
+    for _, commit, _, entry in entries(store, msgspec.structs.replace(head, floor_number=low)):
+        if entry.before and entry.action in _TAKES_AWAY:
+            key = decode_key(entry.key)
+            owner = f"{catalog}.{'.'.join((*key.path, key.name))}"
+            purge = entry.summary.get("purge") == "true"
+            yield Drop(owner, entry.before, entry.time, purge, commit.number, entry.entity, entry.key)
+
+
+def contents_of_drops(store: ObjectStore, drops: Iterable[Drop]) -> Iterator[Content]:
+    """The tables and views that drops took away."""
+    for content in read_contents(store, ((drop.owner, drop.content) for drop in drops)):
+        yield content._replace(strict=False)
+
+
+def contents_of(
+    snapshot: Snapshot, catalog: str, start: bytes = b"", end: bytes | None = None
+) -> Iterator[Content]:
+    """The tables and views of a commit, whose keys in the index of names lie in a range.
+
+    Raises:
+        CorruptionError: one is missing from the store.
+    """
+    yield from read_contents(
+        snapshot.store,
+        (
+            (f"{catalog}.{'.'.join((*decoded.path, decoded.name))}", entry.pointer)
+            for key, entry in snapshot.index(NAMES).range(start, end)
+            if (decoded := decode_key(key)).kind in (TABLE, VIEW)
+        ),
+    )
+
+
+def read_contents(store: ObjectStore, named: Iterator[tuple[str, int]]) -> Iterator[Content]:
+    while run := list(islice(named, _READ_TOGETHER)):
+        found = store.read([id for _, id in run])
+        for owner, id in run:
+            value = found[id].value
+            yield Content(owner, value if isinstance(value, (Table, View, Unloaded)) else None)
+
+
+def needs_of(content: Content, store: ObjectStore, files: Files) -> Needs:
+    """What a table or view names; one that was imported unread is read from its metadata file.
+
+    Raises:
+        CorruptionError: rows are missing or cannot be decoded.
+    """
+    value = content.value
+    if value is None:
+        return Needs(problem=f"{content.owner} is of a kind that is not installed here")
+    if isinstance(value, View):
+        return Needs(_places(value.location, value.properties), (value.metadata_location,))
+    try:
+        if isinstance(value, Unloaded):
+            text = read_text(files, value.metadata_location)
+        else:
+            text = render(value, StoredObjects(store), snapshots="all")
+        return _needs(_decode(text), value)
+    except (BadRequestError, msgspec.MsgspecError) as error:
+        missing = isinstance(error.__cause__, FileNotFoundError)
+        return Needs(
+            (value.location,),
+            (value.metadata_location,),
+            problem=f"{content.owner}: {error}",
+            missing=missing,
+        )
+
+
+def _needs(metadata: _Metadata, value: Table | Unloaded) -> Needs:
+    properties = metadata.properties or {}
+    location = metadata.location or value.location
+    statistics = [*(metadata.statistics or ()), *(metadata.partition_statistics or ())]
+    snapshots = metadata.snapshots or ()
+    fields = [field for spec in metadata.partition_specs or () for field in spec.fields]
+    names = {field.name for field in (*fields, *(metadata.partition_spec or ()))}
+    return Needs(
+        _places(location, properties),
+        (
+            value.metadata_location,
+            *(previous.metadata_file for previous in metadata.metadata_log or ()),
+            *(one.statistics_path for one in statistics),
+            # Of tables that Hadoop's catalog made.
+            f"{location}/metadata/version-hint.text",
+        ),
+        tuple(one.manifest_list for one in snapshots if one.manifest_list),
+        tuple(manifest for one in snapshots if not one.manifest_list for manifest in one.manifests),
+        properties.get("gc.enabled", "true").lower() != "false",
+        tuple(sorted(f"{name}=" for name in names if name[:1] in ("_", "."))),
+    )
+
+
+def _places(location: str, properties: dict[str, str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([location, *(properties[name] for name in PATHS if name in properties)]))
+
+
+class Named(NamedTuple):
+    """What a manifest list or manifest names."""
+
+    locations: tuple[str, ...] = ()
+    problem: str = ""
+    """Why it cannot be read, if it cannot."""
+    missing: bool = False
+    """Whether the problem is that it is not there."""
+
+
+class Manifests:
+    """Reads manifest lists and manifests. Thread-safe."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def of_list(self, location: str) -> Named:
+        """The manifests that a manifest list names."""
+        return _named(lambda: [manifest.path for manifest in listed_manifests(self._files, location)])
+
+    def of_manifest(self, location: str) -> Named:
+        """The data and delete files that a manifest holds, without those that it says were deleted."""
+        manifest = ListedManifest(location)
+        return _named(lambda: [entry.file[FILE_PATH] for entry in manifest_entries(self._files, manifest)])
+
+
+def _named(read: Callable[[], list[str]]) -> Named:
+    try:
+        return Named(tuple(repeated(read)))
+    except MissingFileError as error:
+        return Named(problem=str(error), missing=True)
+    except (OSError, ValueError, PolarisError) as error:
+        return Named(problem=str(error))
+
+
+def repeated(action: Callable[[], R], *, attempts: int = 4, first_wait_s: float = 0.2) -> R:
+    """What an action of a file system gives; one that fails for want of it is repeated, with growing pauses.
+
+    Raises:
+        OSError, UnreadableFileError: it failed each time, or the file is not there, not allowed, or damaged.
+    """
+    for attempt in range(attempts - 1):
+        try:
+            return action()
+        except (OSError, UnreadableFileError) as error:
+            reason = error.__cause__ if isinstance(error, UnreadableFileError) else error
+            if not isinstance(reason, OSError) or isinstance(reason, _LASTING):
+                raise
+            time.sleep(first_wait_s * 2**attempt)
+    return action()

@@ -1,0 +1,299 @@
+"""Finding and deleting orphan files: the order of steps, and their work in one process.
+
+Why no file goes that a live or recoverable head needs:
+
+1. Folders are listed first, and heads read afterwards: a file that was committed before it could be listed is known.
+2. A file counts only if it was changed last before a threshold, at least a day ago unless that is forced. Whoever
+   writes files and commits them later, metadata files that are written ahead of a commit's swap among them, is
+   protected by that alone.
+3. Known is what any head of any realm and catalog of the store names: every branch, every dropped branch for grace,
+   with every snapshot, branch and tag of each table, its statistics and its log of metadata files; besides what
+   history lets be brought back (`known_files.kept_drops`). A table that cannot be read wholly might need any file:
+   while there is one, files go only where other tables lie.
+4. Right before files are deleted, a wave at a time, heads are read again, and what tables name that were changed or
+   registered meanwhile is taken out. An old file that a table adopts in the very seconds in which it is deleted is
+   lost; nothing but its age protects it.
+5. A file that has been changed since it was listed stays.
+
+Interrupted, it is simply run again: what was deleted is not listed any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.folders import Folders, Listed
+from polaris_spark.errors import BadRequestError, InputError
+from polaris_spark.maintenance.known_files import Gathering, Known, Names, changed, needed_by
+from polaris_spark.maintenance.needed_files import repeated
+from polaris_spark.maintenance.orphans import FileName, Mismatch, Place, folders_of, judge
+from polaris_spark.maintenance.store_heads import StoreHead
+from polaris_spark.store.objects import ObjectStore
+
+WAVE = 1_000
+"""How many files are deleted between two looks at the heads."""
+
+WOULD_DELETE, DELETED, FAILED, KEPT = "would delete", "deleted", "failed", "kept"
+
+
+class Search(NamedTuple):
+    """What to look for."""
+
+    roots: tuple[str, ...]
+    """Folders to list, none inside another."""
+    before_ms: int
+    """Files changed last before this time count, milliseconds since 1970."""
+    names: Names
+    mismatch: Mismatch
+    own: tuple[str, ...]
+    """What the normal paths of the store's own files begin with."""
+    oldest_purge_ms: int
+    """See `known_files.kept_drops`."""
+    max_files: int
+
+    def concerns(self, listed: Listed) -> bool:
+        """Whether a file may be an orphan, as far as its name and age tell."""
+        if listed.modified_ms >= self.before_ms:
+            return False
+        return not self.own or not self.names.of(listed.location).path.startswith(self.own)
+
+
+class Orphan(NamedTuple):
+    """A file that nothing needs."""
+
+    location: str
+    size: int
+    modified_ms: int
+    owner: str | None
+    """The table or view whose location it lies in."""
+
+
+class Broken(NamedTuple):
+    """A table or view that cannot be read."""
+
+    owner: str
+    places: tuple[str, ...]
+    problem: str
+
+
+class Found(NamedTuple):
+    """What a search found."""
+
+    orphans: list[Orphan]
+    broken: list[Broken]
+
+
+class Outcome(NamedTuple):
+    """What came of a file, or of a table that cannot be read."""
+
+    location: str
+    size: int | None
+    modified_ms: int | None
+    owner: str | None
+    outcome: str
+    error: str | None = None
+
+
+Objects = Callable[[str], ObjectStore]
+"""The objects of a realm, by its instance id."""
+
+
+class Engine(Protocol):
+    """Where the work is done."""
+
+    def list_files(self, search: Search) -> None:
+        """List the folders of a search, and keep what was found."""
+
+    def find(self, search: Search, heads: Sequence[StoreHead]) -> Found:
+        """The orphans among what was listed."""
+
+    def delete(self, orphans: Sequence[Orphan], before_ms: int) -> list[Outcome]:
+        """Delete files that have not been changed since a time."""
+
+
+Progress = Callable[[str, int, int], None]
+
+
+def remove(
+    engine: Engine,
+    search: Search,
+    *,
+    heads: Callable[[], list[StoreHead]],
+    objects: Objects,
+    files: Files,
+    dry_run: bool,
+    progress: Progress,
+) -> Iterator[Outcome]:
+    """Find orphans, and delete them unless it is a dry run.
+
+    Args:
+        heads: reads the heads of the store.
+        progress: is told the step, how much of it is done, and of how much; what it raises ends the run.
+    Raises:
+        InputError: files cannot be told from those of another scheme or authority.
+        BadRequestError: a folder cannot be listed.
+    """
+    progress("listing files", 0, 0)
+    engine.list_files(search)
+    progress("reading what tables need", 0, 0)
+    seen = heads()
+    found = engine.find(search, seen)
+    for broken in found.broken:
+        for place in broken.places or ("",):
+            why = f"{broken.problem}; nothing is deleted here, nor outside the locations of tables that can be read"
+            yield Outcome(place, None, None, broken.owner, KEPT, why)
+    if dry_run:
+        yield from (Outcome(*orphan, outcome=WOULD_DELETE) for orphan in found.orphans)
+        return
+    since = {(head.realm, head.reference): head for head in seen}
+    for start in range(0, len(found.orphans), WAVE):
+        progress("deleting files", start, len(found.orphans))
+        wave = found.orphans[start : start + WAVE]
+        needed = needed_since(since, heads(), objects, files, search.names)
+        yield from _deleted(engine, wave, needed, search)
+
+
+def _deleted(engine: Engine, wave: list[Orphan], needed: Known, search: Search) -> Iterator[Outcome]:
+    if needed.broken:
+        why = f"it may be needed by now: {next(iter(needed.broken.values()))}"
+        yield from (Outcome(*orphan, outcome=KEPT, error=why) for orphan in wave)
+        return
+    going = []
+    for orphan in wave:
+        if is_known(search.names.of(orphan.location), needed.files):
+            yield Outcome(*orphan, outcome=KEPT, error="a table has come to need it")
+        else:
+            going.append(orphan)
+    yield from engine.delete(going, search.before_ms)
+
+
+def is_known(name: FileName, known: set[FileName]) -> bool:
+    """Whether a file is among those known, whatever scheme and authority these name."""
+    return any(
+        FileName(scheme, authority, name.path) in known
+        for scheme in ("", name.scheme)
+        for authority in ("", name.authority)
+    )
+
+
+def needed_since(
+    before: dict[tuple[str, str], StoreHead],
+    now: Iterable[StoreHead],
+    objects: Objects,
+    files: Files,
+    names: Names,
+) -> Known:
+    """The files of tables and views that were changed or registered since heads were read."""
+    commits = {(head.realm, head.head.commit) for head in before.values()}
+    gathering = Gathering(files, names)
+    for head in now:
+        if (head.realm, head.head.commit) not in commits:
+            store = objects(head.realm)
+            gathering.add(changed(before.get((head.realm, head.reference)), head, store), store)
+    return gathering.finish()
+
+
+class LocalEngine:
+    """Does it all in this process: for stores in memory, and small catalogs."""
+
+    def __init__(self, files: Files, objects: Objects) -> None:
+        self._files = files
+        self._folders = Folders(files)
+        self._objects = objects
+        self._listed: list[tuple[str, Listed]] = []
+
+    def list_files(self, search: Search) -> None:
+        """List the folders of a search, and keep what was found."""
+        self._listed = [
+            (root, listed)
+            for root in search.roots
+            for listed in self._folders.below(root)
+            if search.concerns(listed)
+        ]
+
+    def find(self, search: Search, heads: Sequence[StoreHead]) -> Found:
+        """The orphans among what was listed."""
+        gathering = Gathering(self._files, search.names)
+        for head in heads:
+            store = self._objects(head.realm)
+            gathering.add(needed_by(head, store, search.oldest_purge_ms), store)
+        known = gathering.finish()
+        prefixes: dict[str, set[tuple[str, str]]] = {}
+        for name in known.files:
+            prefixes.setdefault(name.path, set()).add((name.scheme, name.authority))
+        named = [(search.names.of(listed.location), root, listed) for root, listed in self._listed]
+        unknown = [one for one in named if self._is_unknown(one[0], prefixes, search.mismatch)]
+        refuse_mismatches(conflicts(unknown, prefixes), search.mismatch)
+        return self._judged(search, unknown, known)
+
+    def _is_unknown(
+        self, name: FileName, prefixes: dict[str, set[tuple[str, str]]], mismatch: Mismatch
+    ) -> bool:
+        same = [FileName(*prefix, name.path) for prefix in prefixes.get(name.path, ())]
+        if any(name.has_prefix_of(known) for known in same):
+            return False
+        return not same or mismatch is not Mismatch.IGNORE
+
+    def _judged(self, search: Search, unknown: list[tuple[FileName, str, Listed]], known: Known) -> Found:
+        places: dict[str, list[Place]] = {}
+        for place in known.places:
+            places.setdefault(place.path, []).append(place)
+        found: list[Orphan] = []
+        for name, root, listed in unknown:
+            around = [place for folder in folders_of(name.path) for place in places.get(folder, ())]
+            judged = judge(name.path, search.names.of(root).path, around, known.broken)
+            if judged.is_orphan and len(found) < search.max_files:
+                found.append(Orphan(*listed, owner=judged.owner))
+        broken = [
+            Broken(owner, tuple(sorted({p.path for p in known.places if p.owner == owner})), problem)
+            for owner, problem in known.broken.items()
+        ]
+        return Found(found, broken)
+
+    def delete(self, orphans: Sequence[Orphan], before_ms: int) -> list[Outcome]:
+        """Delete files that have not been changed since a time."""
+        return [delete_one(self._folders, orphan, before_ms) for orphan in orphans]
+
+
+def conflicts(
+    unknown: Iterable[tuple[FileName, str, Listed]], prefixes: dict[str, set[tuple[str, str]]]
+) -> set[tuple[str, str]]:
+    """Pairs of what is known and what was listed, where only scheme or authority differ."""
+    return {
+        (f"{scheme}://{authority}", f"{name.scheme}://{name.authority}")
+        for name, _, _ in unknown
+        for scheme, authority in prefixes.get(name.path, ())
+    }
+
+
+def refuse_mismatches(found: Iterable[tuple[str, str]], mismatch: Mismatch) -> None:
+    """Refuse to guess whether files are the same.
+
+    Raises:
+        InputError: there are conflicts, and the mode says that they are errors.
+    """
+    pairs = sorted(found)[:10]
+    if pairs and mismatch is Mismatch.ERROR:
+        told = ", ".join(f"{known} is known and {listed} was listed" for known, listed in pairs)
+        raise InputError(
+            f"nobody can say whether some files are orphans, nothing was deleted: {told}, with the same paths. Say by "
+            "equal_schemes and equal_authorities which mean the same storage, or by prefix_mismatch_mode that such "
+            "files are kept ('ignore') or orphans ('delete')"
+        )
+
+
+def delete_one(folders: Folders, orphan: Orphan, before_ms: int) -> Outcome:
+    """Delete a file unless it has been changed since a time; one that is gone counts as deleted."""
+    try:
+        there = repeated(lambda: folders.file(orphan.location))
+        if there is not None and there.modified_ms >= before_ms:
+            return Outcome(*orphan, outcome=KEPT, error="it has been changed meanwhile")
+        if there is not None:
+            repeated(lambda: folders.delete(orphan.location))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, BadRequestError) as error:
+        return Outcome(*orphan, outcome=FAILED, error=str(error))
+    return Outcome(*orphan, outcome=DELETED)

@@ -1,0 +1,89 @@
+"""Every head of a store that can be reached or recovered: of each realm, catalog and branch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from polaris_spark.backends.base import Backend
+from polaris_spark.catalog.catalogs import CATALOGS
+from polaris_spark.catalog.rows import CATALOG, NAMES, CatalogRow
+from polaris_spark.clock import Clock
+from polaris_spark.commits.publishing import read_head
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.index.keys import children
+from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.realms import RealmRecord, Realms, RealmState
+from polaris_spark.system.registry import REFERENCES, ROOT, Registered, listed_in
+
+_GONE = (RealmState.PURGING, RealmState.PURGED, RealmState.GONE)
+"""States from which no realm comes back."""
+
+Objects = Callable[[RealmRecord], ObjectStore]
+"""The objects of a realm."""
+
+
+class StoreHead(NamedTuple):
+    """The head of a catalog's branch."""
+
+    realm: str
+    """Instance id of the realm."""
+    catalog: str
+    """For messages: realm and catalog, and the branch unless it is `main`."""
+    reference: str
+    head: Head
+
+    def snapshot(self, store: ObjectStore) -> Snapshot:
+        """Its commit, opened for reading."""
+        return Snapshot(store, b"", self.head, store.get(self.head.commit, Commit))
+
+
+def store_heads(backend: Backend, objects: Objects, clock: Clock, *, grace_ms: int) -> list[StoreHead]:
+    """The newest heads of all branches of all catalogs of a store, read now.
+
+    Args:
+        grace_ms: for how long a dropped branch can be brought back, milliseconds; until then it counts as live.
+    Raises:
+        CorruptionError: one cannot be read.
+    """
+    oldest = clock.now_ms() - grace_ms
+    records = [record for record in Realms(backend, clock).all() if record.state not in _GONE]
+    return [head for record in records for head in _of_realm(record, objects(record), oldest)]
+
+
+def _of_realm(record: RealmRecord, store: ObjectStore, oldest: int) -> Iterator[StoreHead]:
+    row = store.backend.read_reference(record.instance, ROOT)
+    if row is None:  # it is being made
+        return
+    registry = _open(store, read_head(row, ROOT))
+    registered = listed_in(registry.index(REFERENCES))
+    catalogs: dict[str, str] = {}
+    for one in registered:
+        if one.name == CATALOGS:
+            catalogs = _names(store, _head(store, one))
+    for one in registered:
+        prefix, found, branch = one.name.partition("/heads/")
+        if not found or not prefix.startswith("cat/"):
+            continue
+        if one.registration.state == "live" or one.registration.time > oldest:
+            name = f"{record.name}.{catalogs.get(prefix[4:], prefix)}"
+            name = name if branch == "main" else f"{name}@{branch}"
+            yield StoreHead(record.instance, name, one.name, _head(store, one))
+
+
+def _head(store: ObjectStore, registered: Registered) -> Head:
+    """Its newest head; of one whose row is not written yet, the first."""
+    row = store.backend.read_reference(store.realm, registered.row_name)
+    return registered.first_head() if row is None else read_head(row, registered.row_name)
+
+
+def _names(store: ObjectStore, head: Head) -> dict[str, str]:
+    """Names of catalogs by what names of their references begin with."""
+    names = _open(store, head).index(NAMES)
+    ids = [entry.pointer for _, entry in names.range(*children((), CATALOG))]
+    return {f"{row.entity_id:x}": row.name for row in store.get_many(ids, CatalogRow).values()}
+
+
+def _open(store: ObjectStore, head: Head) -> Snapshot:
+    return Snapshot(store, b"", head, store.get(head.commit, Commit))

@@ -1,0 +1,166 @@
+"""`remove_orphans`: deletes files that no table or view of the store needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from polaris_spark.catalog.contents import content_of, places
+from polaris_spark.catalog.entities import TableName, table_key
+from polaris_spark.catalog.files import absolute
+from polaris_spark.catalog.locations import segments
+from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.rows import LOCATIONS, NAMES, TABLE, VIEW
+from polaris_spark.config import duration_ms
+from polaris_spark.errors import BadRequestError, InputError
+from polaris_spark.index.keys import decode_key
+from polaris_spark.maintenance.known_files import Names
+from polaris_spark.maintenance.orphan_search import Engine, LocalEngine, Outcome, Search, remove
+from polaris_spark.maintenance.orphans import (
+    DEFAULT_AGE_MS,
+    Mismatch,
+    comparison,
+    least_time,
+    outermost,
+    own_beginnings,
+)
+from polaris_spark.maintenance.store_heads import StoreHead, store_heads
+from polaris_spark.rest.session import Session
+from polaris_spark.spark.procedures.maintaining import job
+from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+from polaris_spark.spark.views.identifiers import levels_of
+from polaris_spark.store.objects import ObjectStore
+
+DEFAULT_FILES = 100_000
+"""How many files one run deletes at most, unless it says so: its result names each."""
+
+
+def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    session = call.session
+    search = _search(session, arguments)
+    outcomes = remove(
+        _engine(call),
+        search,
+        heads=lambda: heads_of(session),
+        objects=lambda realm: objects_of(session, realm),
+        files=session.catalog.files,
+        dry_run=arguments.get("dry_run", True),
+        progress=call.progress,
+    )
+    return [row_of(outcome) for outcome in outcomes]
+
+
+def _search(session: Session, arguments: Mapping[str, Any]) -> Search:
+    given = arguments.get("older_than")
+    age = DEFAULT_AGE_MS if given is None else duration_ms("older_than", given)
+    now = session.connection.clock.now_ms()
+    max_files = arguments.get("max_files", DEFAULT_FILES)
+    if max_files < 1:
+        raise InputError(f"max_files is {max_files}; it is at least 1")
+    names = Names(comparison(arguments.get("equal_schemes"), arguments.get("equal_authorities")))
+    return Search(
+        roots=tuple(outermost(_roots(session, arguments), names)),
+        before_ms=least_time(now, age, force=arguments.get("force", False)),
+        names=names,
+        mismatch=Mismatch.parse(arguments.get("prefix_mismatch_mode", "error")),
+        own=own_beginnings(session.connection.uri, names),
+        oldest_purge_ms=now - session.properties.grace,
+        max_files=max_files,
+    )
+
+
+def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
+    """The folders to look in."""
+    table, location = arguments.get("table"), arguments.get("location")
+    if table is not None and location is not None:
+        raise InputError("a table or a location can be cleaned, not both at once")
+    if location is not None:
+        try:
+            segments(absolute(location))
+        except BadRequestError as error:
+            raise InputError(str(error)) from error
+        return [absolute(location)]
+    if table is not None:
+        levels = levels_of(table)
+        if levels is None:
+            raise InputError(f"{table!r} is no identifier of a table: write namespace.name")
+        return _places_of(session, levels)
+    owned = [_uri(decode_key(key).path) for key, _ in session.catalog.head().index(LOCATIONS).range()]
+    return [session.catalog.context.warehouse, *owned]
+
+
+def _places_of(session: Session, levels: tuple[str, ...]) -> list[str]:
+    name = TableName(levels[:-1], levels[-1])
+    index = session.catalog.head().index(NAMES)
+    reader = session.catalog.reader
+    table, view = (index.get(table_key(name, kind)) for kind in (TABLE, VIEW))
+    if table is not None:
+        return [_uri(place) for place in places(content_of(reader, table.pointer, Table))]
+    if view is not None:
+        return [_uri(place) for place in places(content_of(reader, view.pointer, View))]
+    raise InputError(f"there is no table or view {name}")
+
+
+def _uri(parts: tuple[str, ...]) -> str:
+    return "/".join(parts)
+
+
+def heads_of(session: Session) -> list[StoreHead]:
+    """The heads of all realms of the store, read now."""
+    connection = session.connection
+    return store_heads(
+        connection.backend, connection.store, connection.clock, grace_ms=session.properties.grace
+    )
+
+
+def objects_of(session: Session, realm: str) -> ObjectStore:
+    """The objects of a realm of the store, by its instance id."""
+    return session.connection.store_of(realm)
+
+
+def _engine(call: Call) -> Engine:
+    session = call.session
+    return LocalEngine(session.catalog.files, lambda realm: objects_of(session, realm))
+
+
+def row_of(outcome: Outcome) -> tuple[Any, ...]:
+    """An outcome as a row of the result."""
+    modified = outcome.modified_ms
+    time = None if modified is None else datetime.fromtimestamp(modified / 1_000, timezone.utc)
+    return (outcome.location, outcome.size, time, outcome.owner, outcome.outcome, outcome.error)
+
+
+COLUMNS = (
+    Column("path", "STRING"),
+    Column("size", "BIGINT"),
+    Column("modified", "TIMESTAMP"),
+    Column("owner", "STRING"),
+    Column("outcome", "STRING"),
+    Column("error", "STRING"),
+)
+
+PROCEDURE = job(
+    name="remove_orphans",
+    comment="Deletes files that no table or view of the store needs; by default it only says which.",
+    parameters=(
+        Parameter("table", "STRING", "only the locations of this table or view"),
+        Parameter(
+            "location", "STRING", "only this folder; else the warehouse, and what tables own outside it"
+        ),
+        Parameter("older_than", "STRING", "how long ago a file was changed at least; 3d if left out"),
+        Parameter("dry_run", "BOOLEAN", "only say what would be deleted; true if left out"),
+        Parameter("force", "BOOLEAN", "whether older_than may be less than 24 hours"),
+        Parameter("max_files", "BIGINT", f"how many files at most; {DEFAULT_FILES} if left out"),
+        Parameter("equal_schemes", "MAP<STRING,STRING>", "schemes, comma-separated, to the one they mean"),
+        Parameter("equal_authorities", "MAP<STRING,STRING>", "authorities to the one they mean"),
+        Parameter(
+            "prefix_mismatch_mode",
+            "STRING",
+            "what files are whose path is known under another scheme or authority: error, ignore or delete",
+        ),
+    ),
+    columns=COLUMNS,
+    run=_run,
+    scope="store",
+)

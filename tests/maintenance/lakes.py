@@ -1,0 +1,84 @@
+"""A catalog with tables and files to clean, in this process."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.table import Table
+
+from polaris_spark.catalog.files import local_path
+from polaris_spark.pyiceberg import PolarisCatalog
+from polaris_spark.rest.session import connect
+from polaris_spark.spark.procedures.registry import call
+
+DAY = 86_400
+
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+
+
+class Lake:
+    """A catalog `lake` with a namespace `db`, its warehouse in a directory."""
+
+    def __init__(self, store: str, warehouse: Path, **properties: Any) -> None:
+        self.warehouse = warehouse
+        given = {"store": store, "warehouse": str(warehouse), "catalog": "lake", **properties}
+        self.catalog = PolarisCatalog("lake", **given)
+        self.session = connect(**given)
+        self.catalog.create_namespace_if_not_exists("db")
+
+    def table(self, name: str = "t", *, appends: int = 2, **properties: str) -> Table:
+        """A new table with some snapshots."""
+        table = self.catalog.create_table(f"db.{name}", ROWS.schema, properties=properties)
+        for _ in range(appends):
+            table.append(ROWS)
+        return table
+
+    def old(self, days: float = 10) -> None:
+        """Let every file have been changed last some days ago."""
+        for file in self.files():
+            age(file, days)
+
+    def stray(self, name: str | Path, days: float = 10) -> Path:
+        """A file that nothing names, by its path below the warehouse."""
+        file = self.warehouse / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"stray")
+        age(file, days)
+        return file
+
+    def files(self) -> set[Path]:
+        """Every file in the warehouse."""
+        return {file for file in self.warehouse.rglob("*") if file.is_file()}
+
+    def remove(self, **arguments: Any) -> list[tuple[Any, ...]]:
+        """Rows of `remove_orphans`."""
+        return call(self.session, "remove_orphans", **arguments)
+
+    def close(self) -> None:
+        """Close the catalog."""
+        self.session.close()
+        self.catalog.close()
+
+
+def age(file: Path, days: float) -> None:
+    """Let a file have been changed last some days ago."""
+    then = time.time() - days * DAY
+    os.utime(file, (then, then))
+
+
+def folder(table: Table) -> Path:
+    """The directory of a table."""
+    path = local_path(table.location())
+    assert path is not None
+    return path
+
+
+def paths(rows: Iterable[tuple[Any, ...]], outcome: str | None = None) -> set[Path]:
+    """The files of a result, or those that one thing came of."""
+    found = {local_path(row[0]) for row in rows if outcome in (None, row[4])}
+    return {path for path in found if path is not None}

@@ -1,0 +1,141 @@
+"""Which files are orphans: names, places, ages."""
+
+from __future__ import annotations
+
+import pytest
+
+from polaris_spark.config import StoreURI
+from polaris_spark.errors import InputError
+from polaris_spark.maintenance.orphans import (
+    DAY_MS,
+    Comparison,
+    FileName,
+    Mismatch,
+    Place,
+    comparison,
+    folders_of,
+    is_below,
+    is_hidden,
+    judge,
+    least_time,
+    outermost,
+    own_beginnings,
+)
+
+NAMES = Comparison()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("s3://bucket/a/b", "s3a://bucket/a/b"),
+        ("s3n://bucket/a/b", "S3A://Bucket//a///b"),
+        ("file:/a/b", "file:///a/b"),
+        ("file://localhost/a/b", "FILE:/a/b/"),
+        ("s3://b/a%20b", "s3://b/a b"),
+        ("s3://b/p=x%2Fy/f", "s3://b/p=x%252Fy/f"),
+        ("s3://b/a/./b", "s3://b/a/b"),
+        ("s3://b/a/../b", "s3://b/b"),
+        ("s3://b/%2e%2e/b", "s3://b/b"),
+        ("s3://b/e\u0301", "s3://b/\u00e9"),
+        ("gcs://b/a", "gs://b/a"),
+        ("abfss://c@acct.blob.core.windows.net/a", "abfs://c@acct.dfs.core.windows.net/a"),
+    ],
+)
+def test_spellings_that_may_mean_one_file_are_the_same(one: str, other: str) -> None:
+    assert NAMES.of(one) == NAMES.of(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("s3://b/a#1", "s3://b/a#2"),
+        ("s3://b/a?x", "s3://b/a"),
+        ("s3://b/A", "s3://b/a"),
+        ("s3://b1/a", "s3://b2/a"),
+        ("s3://b/a", "hdfs://b/a"),
+        ("s3://b/a+b", "s3://b/a b"),
+    ],
+)
+def test_other_files_keep_other_names(one: str, other: str) -> None:
+    assert NAMES.of(one) != NAMES.of(other)
+
+
+def test_a_path_without_scheme_may_be_that_of_any_storage() -> None:
+    listed = NAMES.of("hdfs://nn:8020/a/b")
+    assert listed.has_prefix_of(NAMES.of("/a/b"))
+    assert listed.has_prefix_of(NAMES.of("hdfs:///a/b"))
+    assert not listed.has_prefix_of(NAMES.of("hdfs://other/a/b"))
+    assert NAMES.of("//host/a") == FileName("", "", "/host/a")
+
+
+def test_users_say_which_schemes_and_authorities_are_the_same() -> None:
+    names = comparison({"oss, cos": "s3"}, {"nn1:8020,nn2:8020": "cluster"})
+    assert names.of("oss://b/a") == names.of("cos://b/a") == names.of("s3a://b/a")
+    assert names.of("hdfs://NN1:8020/a") == names.of("hdfs://nn2:8020/a") == names.of("hdfs://cluster/a")
+
+
+def test_modes_are_named_in_any_case() -> None:
+    assert Mismatch.parse(" Delete ") is Mismatch.DELETE
+    with pytest.raises(InputError, match="error, ignore, delete"):
+        Mismatch.parse("none")
+
+
+def test_young_files_are_no_orphans_unless_that_is_forced() -> None:
+    assert least_time(10 * DAY_MS, 3 * DAY_MS, force=False) == 7 * DAY_MS
+    with pytest.raises(InputError, match="24 hours"):
+        least_time(10 * DAY_MS, DAY_MS - 1, force=False)
+    assert least_time(10 * DAY_MS, 0, force=True) == 10 * DAY_MS
+
+
+def test_hidden_files_are_those_of_hadoop_but_for_partitions() -> None:
+    assert is_hidden(["_temporary", "0", "f"])
+    assert is_hidden(["data", ".f.crc"])
+    assert not is_hidden(["data", "p=_x", "f"])
+    assert not is_hidden(["data", "_p=1", "f"], ["_p="])
+    assert is_hidden(["data", "_p=1", "_f"], ["_p="])
+
+
+def test_folders_of_a_path_begin_with_the_nearest() -> None:
+    assert folders_of("/a/b/c") == ["/a/b", "/a", "/"]
+    assert folders_of("/") == []
+
+
+def test_hidden_counts_from_the_innermost_location() -> None:
+    table = Place("/w/_ns/t", "c.t")
+    assert judge("/w/_ns/t/data/f", "/w", [table]).is_orphan
+    assert not judge("/w/_ns/t/_data/f", "/w", [table]).is_orphan
+    assert not judge("/w/_ns/x/data/f", "/w", []).is_orphan
+    assert judge("/w/_ns/t/_p=1/f", "/w", [table._replace(partitions=("_p=",))]).is_orphan
+
+
+def test_the_innermost_location_names_the_owner() -> None:
+    places = [Place("/w", "c.outer"), Place("/w/t", "c.t")]
+    assert judge("/w/t/f", "/w", places).owner == "c.t"
+    assert judge("/w/t/f", "/w", []).owner is None
+
+
+def test_nothing_goes_where_files_are_not_collected() -> None:
+    kept = Place("/w/t", "c.t", kept=True)
+    assert not judge("/w/t/f", "/w", [kept]).is_orphan
+    assert not judge("/w/t/inner/f", "/w", [kept, Place("/w/t/inner", "c.inner")]).is_orphan
+
+
+def test_what_cannot_be_read_keeps_its_location_and_what_has_no_owner() -> None:
+    broken, sound = Place("/w/b", "c.b"), Place("/w/t", "c.t")
+    assert not judge("/w/b/f", "/w", [broken], {"c.b"}).is_orphan
+    assert not judge("/w/stray/f", "/w", [], {"c.b"}).is_orphan
+    assert judge("/w/t/f", "/w", [sound], {"c.b"}).is_orphan
+
+
+def test_folders_inside_others_are_listed_once() -> None:
+    roots = ["s3://b/w", "s3a://b/w/", "s3://b/w/t", "s3://b/wide", "s3://other/w/t"]
+    assert outermost(roots, NAMES) == ["s3://b/w", "s3://b/wide", "s3://other/w/t"]
+    assert is_below(NAMES.of("s3://b/w/t"), NAMES.of("s3://b/"))
+    assert not is_below(NAMES.of("s3://b/wide"), NAMES.of("s3://b/w"))
+
+
+def test_a_stores_own_files_are_told_by_their_beginnings() -> None:
+    assert own_beginnings(StoreURI.parse("sqlite:///w/c.db"), NAMES) == ("/w/c.db",)
+    assert "/p/objects/" in own_beginnings(StoreURI.parse("s3://b/p"), NAMES)
+    assert own_beginnings(StoreURI.parse("memory:"), NAMES) == ()
