@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from polaris_spark.errors import InputError
+from polaris_spark.spark.feed_reader import FeedReader
 from polaris_spark.spark.options import StoreLocation, ViewOptions
 from polaris_spark.spark.pruning import Condition, conditions
 from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
@@ -46,7 +48,12 @@ class PolarisObjects(DataSource):
         return struct(VIEWS[self._options.view].columns)
 
     def reader(self, schema: StructType) -> ViewReader:
+        if given := self._options.stream.given:
+            raise InputError(f"{', '.join(given)}: only for streams (spark.readStream)")
         return ViewReader(self._options, schema)
+
+    def streamReader(self, schema: StructType) -> FeedReader:  # noqa: N802 - Spark's name
+        return FeedReader(self._options, schema)
 
 
 class ViewPartition(InputPartition):

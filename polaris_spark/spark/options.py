@@ -25,6 +25,9 @@ DESCRIPTIONS = {
     "content": "true to have the column 'content' of the view 'objects' filled (default: false)",
     "splits": "about how many partitions a large view is read in (default: twice the driver's processors)",
     "prune": "true to let pushed filters leave partitions out; for a table that is read by one scan only",
+    "reference": "of a stream: a reference of the realm (root, catalogs, ...), instead of a catalog's branch",
+    "start": "of a stream: earliest (the default), latest, or a commit id or time, after which it begins",
+    "max-changes-per-batch": "of a stream: at most so many changes in a batch (default: all that there are)",
 }
 """Every option, with what it says."""
 
@@ -46,6 +49,40 @@ class StoreLocation(NamedTuple):
         return self._replace(options=tuple(options))
 
 
+EARLIEST, LATEST = "earliest", "latest"
+
+
+class StreamOptions(NamedTuple):
+    """What only a stream takes."""
+
+    reference: str | None = None
+    start: str | AsOf = EARLIEST
+    """`EARLIEST`, `LATEST`, or the point after which the stream begins."""
+    max_changes: int | None = None
+    given: tuple[str, ...] = ()
+    """Names of those that are given."""
+
+    @classmethod
+    def parse(cls, named: Mapping[str, str]) -> StreamOptions:
+        """Options of streams from the text of all options, by name in lower case.
+
+        Raises:
+            InputError: a value is malformed.
+        """
+        start = named.get("start", EARLIEST).strip().lower()
+        most = named.get("max-changes-per-batch")
+        return cls(
+            reference=named.get("reference"),
+            start=start if start in (EARLIEST, LATEST) else AsOf.parse(named["start"], "start"),
+            max_changes=None if most is None else _count("max-changes-per-batch", most),
+            given=tuple(name for name in _STREAM_OPTIONS if name in named),
+        )
+
+
+_STREAM_OPTIONS = ("reference", "start", "max-changes-per-batch")
+_NO_STREAM = StreamOptions()
+
+
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
     """What to read, parsed."""
@@ -63,6 +100,7 @@ class ViewOptions:
     splits: int = 0
     """About how many partitions a large view is to have, at least 1."""
     prune: bool = False
+    stream: StreamOptions = _NO_STREAM
 
     @classmethod
     def parse(cls, given: Mapping[str, str], views: Mapping[str, object]) -> ViewOptions:
@@ -101,6 +139,7 @@ class ViewOptions:
             content=_flag("content", named.get("content", "false")),
             splits=_count("splits", named.get("splits", str(2 * (os.cpu_count() or 1)))),
             prune=_flag("prune", named.get("prune", "false")),
+            stream=StreamOptions.parse(named),
         )
 
 

@@ -83,7 +83,15 @@ class RealmReader:
         return [registered for registered in found if registered.registration.state == "live"]
 
     def head(self, name: str) -> Head:
-        """The newest head of a live reference. A row that its creator has not written yet is made up here.
+        """The newest head of a live reference.
+
+        Raises:
+            ReferenceGoneError: the registry lists no live reference of that name.
+        """
+        return self.live(name)[1]
+
+    def live(self, name: str) -> tuple[Registered, Head]:
+        """A live reference and its newest head. A row that its creator has not written yet is made up here.
 
         Raises:
             ReferenceGoneError: the registry lists no live reference of that name.
@@ -97,7 +105,7 @@ class RealmReader:
                 break
             head = self.head_of(registered)
             if not head.sealed:  # else it was dropped after the registry was read: look again
-                return head
+                return registered, head
         raise ReferenceGoneError(f"reference {name!r} of realm {self.record.name!r} does not exist")
 
     def head_of(self, registered: Registered) -> Head:

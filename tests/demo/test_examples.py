@@ -45,6 +45,11 @@ def test_the_program_and_the_inspection_of_what_it_left(tmp_path: Path) -> None:
     inspected = run(tmp_path, sys.executable, str(ROOT / "examples" / "inspect_catalog.py"))
     assert "inspector" in inspected
     assert "rename" not in inspected
+    audited = run(tmp_path, sys.executable, str(ROOT / "examples" / "audit_stream.py"))
+    # What others did before, and nothing of its own.
+    assert "orders" in audited
+    assert "inspector" in audited
+    assert "auditor" not in audited
 
 
 def test_spark_sql_by_configuration_alone(tmp_path: Path) -> None:

@@ -169,9 +169,10 @@ def test_its_views_cannot_be_written(spark: SparkSession, change: str) -> None:
         spark.sql(change.replace("{}", "polaris.system.tables"))
 
 
-def test_its_views_cannot_be_streamed(spark: SparkSession) -> None:
+def test_its_views_but_the_feed_cannot_be_streamed(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException, match="does not support"):
-        spark.readStream.table("polaris.system.changes")
+        spark.readStream.table("polaris.system.commits")
+    assert spark.readStream.table("polaris.system.changes").isStreaming
 
 
 def test_only_the_columns_that_a_query_needs_are_read(spark: SparkSession, tmp_path: Path) -> None:

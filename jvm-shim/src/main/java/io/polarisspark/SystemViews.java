@@ -61,6 +61,9 @@ final class SystemViews {
   /** What a table of the catalog says itself. */
   private static final Set<String> OWN = Set.of("view", "prune");
 
+  /** The view that is a stream, too. */
+  private static final String FEED = "changes";
+
   private final Map<String, String> options = new HashMap<>();
 
   SystemViews(Map<String, String> properties) {
@@ -169,7 +172,9 @@ final class SystemViews {
 
     @Override
     public Set<TableCapability> capabilities() {
-      return Set.of(TableCapability.BATCH_READ);
+      return FEED.equals(options.get("view"))
+          ? Set.of(TableCapability.BATCH_READ, TableCapability.MICRO_BATCH_READ)
+          : Set.of(TableCapability.BATCH_READ);
     }
 
     /**

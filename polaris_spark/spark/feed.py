@@ -1,0 +1,218 @@
+"""The feed: the log of one reference in order, from position to position, as a stream reads it.
+
+A position is a commit and how many of its entries have been read. Every step is verified against the head as it is
+now: a position whose commit is not in the head's history any more, or what follows it was trimmed, is an error, never
+a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
+
+import msgspec
+
+from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.commits.log import ancestor
+from polaris_spark.commits.rows import Commit, Entries, Head
+from polaris_spark.errors import (
+    HistoryTrimmedError,
+    InputError,
+    NotFoundError,
+    ReferenceGoneError,
+    StateError,
+)
+from polaris_spark.spark.as_of import AsOf, pinned
+from polaris_spark.spark.options import EARLIEST, LATEST, ViewOptions
+from polaris_spark.spark.reading import RealmReader
+from polaris_spark.spark.views.history import READ_TOGETHER, HistoryTask
+from polaris_spark.spark.views.view import partition_count
+from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.registry import ROOT
+
+COMMITS_PER_PARTITION = 200
+"""A partition of fewer commits is not worth starting a task for."""
+
+
+class Position(NamedTuple):
+    """How far a log has been read."""
+
+    commit: int
+    number: int
+    entries: int | None = None
+    """How many of the commit's entries have been read; None for all of them."""
+
+    @property
+    def next(self) -> int:
+        """Number of the first commit of which something has not been read."""
+        return self.number + (self.entries is None)
+
+    def __str__(self) -> str:
+        read = "" if self.entries is None else f", {self.entries} entries of it"
+        return f"commit {self.commit} (number {self.number}{read})"
+
+
+class Followed(NamedTuple):
+    """One generation of a reference, and its head as it is now."""
+
+    realm: str
+    """Instance id of the realm."""
+    catalog: str | None
+    name: str
+    row_name: str
+    """The name with the generation, which a reference that is created again does not share."""
+    head: Head
+
+
+class FeedTask(NamedTuple):
+    """A run of commits, and which entries of the first and the last one are wanted."""
+
+    history: HistoryTask
+    skip: int
+    """How many entries of the first commit have been read before."""
+    until: int | None
+    """Up to how many entries of the last commit are wanted; None for all."""
+
+    def wants(self, number: int, position: int) -> bool:
+        """Whether the entry at that position of the commit of that number is wanted."""
+        if number == self.history.low and position < self.skip:
+            return False
+        return self.until is None or number < self.history.high or position < self.until
+
+
+def follow(realm: RealmReader, options: ViewOptions) -> Followed:
+    """The reference that the options name.
+
+    Raises:
+        InputError: they name none, or two.
+        NotFoundError: there is no such catalog.
+        ReferenceGoneError: the reference was dropped, or never existed.
+    """
+    name, catalog = options.stream.reference, None
+    if (name is None) == (options.catalog is None):
+        raise InputError(
+            "a stream follows one reference: give either 'catalog' (and 'branch') or 'reference'"
+        )
+    if name == ROOT:
+        return Followed(realm.store.realm, None, ROOT, ROOT, realm.root())
+    try:
+        if name is None:
+            found = realm.catalog(str(options.catalog))
+            name, catalog = head_name(found, options.branch), found.name
+        registered, head = realm.live(name)
+    except (ReferenceGoneError, NotFoundError) as error:
+        what = (
+            repr(name)
+            if options.catalog is None
+            else f"of catalog {options.catalog!r}, branch {options.branch!r}"
+        )
+        raise ReferenceGoneError(
+            f"the reference {what} cannot be followed: it was dropped or never existed ({error})"
+        ) from None
+    return Followed(realm.store.realm, catalog, name, registered.row_name, head)
+
+
+def starting(store: ObjectStore, head: Head, start: str | AsOf) -> Position:
+    """Where a stream begins.
+
+    Raises:
+        HistoryTrimmedError, InputError: there is no such point.
+    """
+    earliest = Position(ancestor(store, head, head.floor_number), head.floor_number, 0)
+    if isinstance(start, AsOf):
+        try:
+            point = pinned(store, head, start)
+        except HistoryTrimmedError:
+            if start.time is None or head.floor_number:
+                raise
+            return earliest  # before anything happened
+        return Position(point.commit, point.number)
+    assert start in (EARLIEST, LATEST)
+    return earliest if start == EARLIEST else Position(head.commit, head.number)
+
+
+def verify(store: ObjectStore, followed: Followed, at: Position) -> None:
+    """Check that a position lies in the head's history, and that all that follows it is there.
+
+    Raises:
+        HistoryTrimmedError: something that follows it was trimmed.
+        StateError: it is not in the history of the head.
+    """
+    head = followed.head
+    if at.next < head.floor_number:
+        raise HistoryTrimmedError(
+            f"the stream has read {followed.name!r} up to {at}, but its history was trimmed meanwhile and begins "
+            f"with commit number {head.floor_number}: changes were lost to this stream; begin a new one, with "
+            "another checkpoint, and keep history for longer (history-retention)"
+        )
+    if at.number > head.number:
+        there = None
+    elif at.number >= head.floor_number:
+        there = ancestor(store, head, at.number)
+    else:  # the last commit that was trimmed is known to the first one that is left
+        there = store.get(ancestor(store, head, head.floor_number), Commit).parents[0]
+    if there != at.commit:
+        raise StateError(
+            f"the stream has read {followed.name!r} up to {at}, which is not in the history of its head, commit "
+            f"{head.commit} (number {head.number}): it was recovered to an older state; begin a new stream, with "
+            "another checkpoint"
+        )
+
+
+def advanced(store: ObjectStore, head: Head, at: Position, most: int | None) -> Position:
+    """The position at most `most` changes further, or at the head; reads the entries in between if there is a limit."""
+    end = Position(head.commit, head.number)
+    if most is None or at == end:
+        return end
+    for id, commit in chain.from_iterable(runs(store, head, at.next, head.number)):
+        count = len(store.get(commit.entries, Entries).entries) if commit.entries else 0
+        read = (at.entries or 0) if commit.number == at.number else 0
+        if count - read > most:
+            return Position(id, commit.number, read + most) if most else at
+        most -= count - read
+        at = Position(id, commit.number)
+    return end
+
+
+def tasks(
+    store: ObjectStore, followed: Followed, start: Position, end: Position, splits: int
+) -> list[FeedTask]:
+    """What lies between two positions as tasks in order; both are verified.
+
+    Raises:
+        HistoryTrimmedError, StateError: as `verify`, or the end lies before the start.
+    """
+    verify(store, followed, end)
+    if start == end:
+        return []
+    verify(store, followed, start)
+    if (start.number, _read(start)) > (end.number, _read(end)):
+        raise StateError(
+            f"the stream would go back from {start} to {end}: another checkpoint, or other options?"
+        )
+    time = store.get(end.commit, Commit).time
+    head = msgspec.structs.replace(followed.head, commit=end.commit, number=end.number, time=time)
+    low, high = start.next, end.number
+    step = -(-(high - low + 1) // partition_count(splits, high - low + 1, COMMITS_PER_PARTITION))
+    found = []
+    for first in range(low, high + 1, step):
+        last = min(high, first + step - 1)
+        history = HistoryTask(followed.realm, followed.catalog, followed.name, head, first, last)
+        skip = start.entries or 0 if first == start.number else 0
+        found.append(FeedTask(history, skip, end.entries if last == high else None))
+    return found
+
+
+def _read(at: Position) -> float:
+    return float("inf") if at.entries is None else at.entries
+
+
+def runs(store: ObjectStore, head: Head, low: int, high: int) -> Iterator[list[tuple[int, Commit]]]:
+    """(id, commit) from number `low` to number `high`, the oldest first, in runs that are read together."""
+    for first in range(low, high + 1, READ_TOGETHER):
+        last = ancestor(store, head, min(high, first + READ_TOGETHER - 1))
+        newest = store.get(last, Commit)
+        ids = [last, *newest.parents[: newest.number - first]]
+        found = store.get_many(ids, Commit)
+        yield [(id, found[id]) for id in reversed(ids)]

@@ -1,0 +1,184 @@
+"""The feed as a streaming source of Spark: `spark.readStream.format("polaris-objects").option("view", "changes")`.
+
+Spark 4.1 tells a Python source neither where a batch begins when it asks for its end, nor a limit; so the reader keeps
+the position itself, and a restarted query tells it by asking for the partitions of an empty range. The end of the
+first batch says where that batch began: planned again after a crash, it begins there, whatever `start` means by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from polaris_spark.errors import CorruptionError, HistoryTrimmedError, InputError, StateError
+from polaris_spark.spark.feed import (
+    FeedTask,
+    Followed,
+    Position,
+    advanced,
+    follow,
+    runs,
+    starting,
+    tasks,
+    verify,
+)
+from polaris_spark.spark.options import StoreLocation, ViewOptions
+from polaris_spark.spark.reading import (
+    ReadStore,
+    RealmReader,
+    machine,
+    open_for_reading,
+    refuse_other_machine,
+)
+from polaris_spark.spark.views.changes import ChangeRow, Changes
+from polaris_spark.spark.views.columns import batches, chosen
+from polaris_spark.spark.views.history import Logged
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Offset(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a checkpoint holds: a position in the log of one generation of a reference."""
+
+    realm: str
+    """Instance id of the realm."""
+    reference: str
+    commit: int
+    number: int
+    entries: int | None = None
+    start: Offset | None = None
+    """Where the first batch of a stream begins; in the offset at its end only."""
+
+    @property
+    def position(self) -> Position:
+        return Position(self.commit, self.number, self.entries)
+
+
+class FeedPartition(InputPartition):
+    """What an executor reads. Its `repr` shows no secret."""
+
+    def __init__(self, location: StoreLocation, task: FeedTask, planned_on: str) -> None:
+        self.location = location
+        self.task = task
+        self.planned_on = planned_on
+
+    def __repr__(self) -> str:
+        history = self.task.history
+        return f"FeedPartition({self.location.uri}, {history.reference} {history.low} to {history.high})"
+
+
+class FeedReader(DataSourceStreamReader):
+    """One reference's log in order. A process of its own on the driver's machine keeps it while the query runs."""
+
+    def __init__(self, options: ViewOptions, schema: StructType) -> None:
+        """
+        Raises:
+            InputError: the view is no stream, an option is for tables only, or the schema names a column that the
+                view does not have.
+        """
+        if options.view != Changes.name:
+            raise InputError(f"the view {options.view!r} cannot be streamed; {Changes.name!r} can")
+        if options.as_of is not None or options.since is not None:
+            raise InputError("a stream takes neither as-of nor from and to: 'start' says where it begins")
+        self._options = options
+        self._columns = [column.name for column in chosen(Changes.columns, schema, options.view)]
+        self._start: Offset | None = None
+        self._latest: Offset | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        if self._start is None:
+            self._start = self._starting(self._follow())
+        return _plain(self._start)
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        followed = self._follow()
+        objects = self._realm().store
+        if self._latest is not None:
+            at = self._checked(followed, self._latest)
+            verify(objects, followed, at)
+        else:
+            self._start = self._start or self._starting(followed)
+            at = self._checked(followed, self._start)
+        end = advanced(objects, followed.head, at, self._options.stream.max_changes)
+        if self._latest is None or end != at:
+            # Spark reads up to any offset that is told and not the last one, so the next one follows it.
+            start = self._start if self._latest is None else None
+            self._latest = msgspec.structs.replace(_offset(followed, end), start=start)
+        return _plain(self._latest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        first, last = _parsed(start), _parsed(end)
+        self._start, self._latest = last.start or self._start, last
+        followed = self._follow()
+        between = self._checked(followed, first), self._checked(followed, last)
+        found = tasks(self._realm().store, followed, *between, self._options.splits)
+        location, here = self._options.location.resolved(), machine()
+        return [FeedPartition(location, task, here) for task in found]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, FeedPartition)
+        refuse_other_machine(partition.location, partition.planned_on)
+        view, by_name = Changes(), {column.name: column for column in Changes.columns}
+        rows = self._rows(open_for_reading(partition.location), partition.task, view)
+        yield from batches([by_name[name] for name in self._columns], rows, view.weigh)
+
+    def _rows(self, store: ReadStore, task: FeedTask, view: Changes) -> Iterator[ChangeRow]:
+        history = task.history
+        objects = store.objects(history.realm)
+        try:
+            for run in runs(objects, history.head, history.low, history.high):
+                # The view gives the newest first.
+                logged = [Logged(history, id, commit) for id, commit in reversed(run)]
+                for row in reversed(list(view.of(objects, logged, frozenset()))):
+                    if task.wants(row.logged.commit.number, row.position):
+                        yield row
+        except CorruptionError as error:
+            floor = follow(store.realm(self._options.realm), self._options).head.floor_number
+            if history.low >= floor:
+                raise
+            raise HistoryTrimmedError(
+                f"the history of {history.reference!r} was trimmed to commit number {floor} while the stream "
+                f"was reading from commit number {history.low} on ({error})"
+            ) from error
+
+    def _realm(self) -> RealmReader:
+        return open_for_reading(self._options.location.resolved()).realm(self._options.realm)
+
+    def _follow(self) -> Followed:
+        return follow(self._realm(), self._options)
+
+    def _starting(self, followed: Followed) -> Offset:
+        at = starting(self._realm().store, followed.head, self._options.stream.start)
+        return _offset(followed, at)
+
+    def _checked(self, followed: Followed, offset: Offset) -> Position:
+        """The position of an offset, which must be one of the reference that is followed."""
+        if (offset.realm, offset.reference) == (followed.realm, followed.row_name):
+            return offset.position
+        found = f"{offset.reference!r} of realm instance {offset.realm!r}"
+        raise StateError(
+            f"the checkpoint is of another reference than the stream follows, {found} instead of "
+            f"{followed.row_name!r} of {followed.realm!r}: it was dropped and created again, or the options name "
+            "another one; begin a new stream, with another checkpoint"
+        )
+
+
+def _offset(followed: Followed, at: Position) -> Offset:
+    return Offset(followed.realm, followed.row_name, *at)
+
+
+def _plain(offset: Offset) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(offset)
+    return plain
+
+
+def _parsed(plain: dict[str, Any]) -> Offset:
+    try:
+        return msgspec.convert(plain, Offset)
+    except msgspec.ValidationError as error:
+        raise StateError(f"the checkpoint holds an offset that is none of this stream: {error}") from error
