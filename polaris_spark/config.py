@@ -51,7 +51,9 @@ class Secret:
         name = self._text[4:]
         value = os.environ.get(name)
         if value is None:
-            raise InputError(f"the environment variable {name!r}, named as the store's password, is not set")
+            raise InputError(
+                f"the environment variable {name!r}, which a secret is to be read from, is not set"
+            )
         return value
 
     def __repr__(self) -> str:

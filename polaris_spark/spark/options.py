@@ -23,6 +23,9 @@ DESCRIPTIONS = {
     "from": "of changes and commits: only what came after this point, given as for as-of; itself is left out",
     "to": "of changes and commits: only what came until this point, given as for as-of; itself is included",
     "content": "true to have the column 'content' of the view 'objects' filled (default: false)",
+    "snapshots": "of the view 'files': those of the 'current' snapshots (default), of all that 'refs' name, or 'all'",
+    "unreadable": "of the view 'files': 'fail' (default) where a manifest cannot be read, or 'report' it in 'error'",
+    "files.<property>": "of the view 'files': a property of pyiceberg's FileIO, or env:NAME, such as files.s3.endpoint",
     "splits": "about how many partitions a large view is read in (default: twice the driver's processors)",
     "prune": "true to let pushed filters leave partitions out; for a table that is read by one scan only",
     "reference": "of a stream: a reference of the realm (root, catalogs, ...), instead of a catalog's branch",
@@ -97,6 +100,10 @@ class ViewOptions:
     since: AsOf | None = None
     """Given as `from`."""
     content: bool = False
+    snapshots: str = "current"
+    unreadable: str = "fail"
+    files: tuple[tuple[str, Secret], ...] = ()
+    """Properties of the files' FileIO, which may be credentials, by name."""
     splits: int = 0
     """About how many partitions a large view is to have, at least 1."""
     prune: bool = False
@@ -137,6 +144,11 @@ class ViewOptions:
             as_of=_point(named, "to") or _point(named, "as-of"),
             since=_point(named, "from"),
             content=_flag("content", named.get("content", "false")),
+            snapshots=_choice("snapshots", named.get("snapshots", "current"), ("current", "refs", "all")),
+            unreadable=_choice("unreadable", named.get("unreadable", "fail"), ("fail", "report")),
+            files=tuple(
+                sorted((k[len(_FILES) :], Secret(v)) for k, v in named.items() if k.startswith(_FILES))
+            ),
             splits=_count("splits", named.get("splits", str(2 * (os.cpu_count() or 1)))),
             prune=_flag("prune", named.get("prune", "false")),
             stream=StreamOptions.parse(named),
@@ -144,6 +156,7 @@ class ViewOptions:
 
 
 _PROPERTIES = ("store", "realm", "catalog", "branch")
+_FILES = "files."
 
 
 def location_of(properties: Properties) -> StoreLocation:
@@ -177,7 +190,7 @@ def refuse_unknown(named: Mapping[str, str]) -> None:
         InputError: one does not; the message names all that do.
     """
     for name in named:
-        if name not in DESCRIPTIONS and not name.startswith("store."):
+        if name not in DESCRIPTIONS and not name.startswith(("store.", _FILES)):
             near = difflib.get_close_matches(name, DESCRIPTIONS, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise InputError(f"there is no option {name!r}; {hint}there are: {', '.join(DESCRIPTIONS)}")
@@ -192,6 +205,12 @@ def _flag(name: str, text: str) -> bool:
     if text.strip().lower() not in flags:
         raise InputError(f"the option {name!r} is {text!r}; it is true or false")
     return flags[text.strip().lower()]
+
+
+def _choice(name: str, text: str, choices: tuple[str, ...]) -> str:
+    if text.strip().lower() not in choices:
+        raise InputError(f"the option {name!r} is {text!r}; it is one of: {', '.join(choices)}")
+    return text.strip().lower()
 
 
 def _count(name: str, text: str) -> int:

@@ -18,8 +18,8 @@ from polaris_spark.spark.views import VIEWS
 from tests.views.catalogs import Catalog, reader, rows
 
 NAMES = (
-    "objects, references, index, commits, changes, namespaces, tables, views, snapshots, schemas, refs, metrics, "
-    "realms, nodes, tasks"
+    "objects, references, index, commits, changes, namespaces, tables, views, snapshots, schemas, refs, files, "
+    "metrics, realms, nodes, tasks"
 )
 
 

@@ -54,9 +54,11 @@ def test_every_view_is_the_same_as_a_table_of_the_catalog(
     spark.sql(f"CREATE VIEW {orders}_view AS SELECT n FROM {orders}")
     spark.sql("CALL polaris.system.trim(dry_run => true)")  # so that a task was run
     for view in VIEWS:
-        expected = load(place.store, view, catalog="polaris")
+        # Other tests have lost files of tables in this catalog.
+        expected = load(place.store, view, catalog="polaris", unreadable="report")
+        ours = spark.read.option("unreadable", "report").table(f"polaris.system.{view}")
         assert_df_equality(
-            _without_maps(spark.table(f"polaris.system.{view}")),
+            _without_maps(ours),
             _without_maps(expected),
             ignore_row_order=True,
             ignore_metadata=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polaris_spark.spark.views.changes import Changes
 from polaris_spark.spark.views.commits import Commits
+from polaris_spark.spark.views.files import FilesView
 from polaris_spark.spark.views.index import IndexView
 from polaris_spark.spark.views.metrics import Metrics
 from polaris_spark.spark.views.namespaces import Namespaces
@@ -31,6 +32,7 @@ _ALL: tuple[AnyView, ...] = (
     Snapshots(),
     Schemas(),
     Refs(),
+    FilesView(),
     Metrics(),
     RealmsView(),
     Nodes(),

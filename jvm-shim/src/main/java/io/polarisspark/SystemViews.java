@@ -37,6 +37,8 @@ final class SystemViews {
   static final Map<String, String> NAMESPACE_PROPERTIES =
       Map.of("comment", "What this catalog is made of, as read-only tables");
 
+  private static final String FILES = "files";
+
   private static final List<String> VIEWS =
       List.of(
           "objects",
@@ -50,6 +52,7 @@ final class SystemViews {
           "snapshots",
           "schemas",
           "refs",
+          FILES,
           "metrics",
           "realms",
           "nodes",
@@ -66,12 +69,17 @@ final class SystemViews {
 
   private final Map<String, String> options = new HashMap<>();
 
+  /** Of pyiceberg's FileIO: the view of files alone needs them on executors. */
+  private final Map<String, String> fileOptions = new HashMap<>();
+
   SystemViews(Map<String, String> properties) {
     EnvironmentUtil.resolveAll(properties)
         .forEach(
             (key, value) -> {
               if (PASSED_ON.contains(key) || key.startsWith("store.")) {
                 options.put(key, value);
+              } else {
+                fileOptions.put(FILES + "." + key, value);
               }
             });
   }
@@ -99,7 +107,7 @@ final class SystemViews {
   }
 
   Table load(Identifier identifier) throws NoSuchTableException {
-    return load(identifier, options);
+    return load(identifier, new HashMap<>(options));
   }
 
   Table loadAsOf(Identifier identifier, String commit) throws NoSuchTableException {
@@ -112,13 +120,15 @@ final class SystemViews {
     return loadAsOf(identifier, Instant.EPOCH.plus(microseconds, ChronoUnit.MICROS).toString());
   }
 
-  private static Table load(Identifier identifier, Map<String, String> options)
-      throws NoSuchTableException {
+  private Table load(Identifier identifier, Map<String, String> all) throws NoSuchTableException {
     if (!isView(identifier.name())) {
       throw new NoSuchTableException(identifier);
     }
-    Map<String, String> all = new HashMap<>(options);
-    all.put("view", identifier.name().toLowerCase(Locale.ROOT));
+    String view = identifier.name().toLowerCase(Locale.ROOT);
+    if (view.equals(FILES)) {
+      all.putAll(fileOptions);
+    }
+    all.put("view", view);
     // Filters may leave partitions out, because no two scans share a source.
     all.put("prune", "true");
     return new View(NAMESPACE + "." + identifier.name(), all);

@@ -1,0 +1,115 @@
+"""Partition values as people read them, by the transform that made each.
+
+Texts are those of the folders that Iceberg's writers make for partitions, not escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from polaris_spark.catalog.manifest_entries import OpenManifest
+
+_EPOCH = datetime(1970, 1, 1)
+_RESULTS = {"year": "year", "month": "month", "day": "date", "hour": "hour", "bucket": "int"}
+"""Types of what transforms give, where that is not the type of what they are given."""
+
+
+class _Field(NamedTuple):
+    id: int
+    name: str
+    type: str
+
+
+class PartitionTexts:
+    """Makes texts of the partition tuples of one manifest, by the spec and schema that it carries."""
+
+    def __init__(self, manifest: OpenManifest) -> None:
+        metadata = manifest.metadata
+        spec: list[dict[str, Any]] = json.loads(metadata.get("partition-spec") or "[]")
+        schema: dict[str, Any] = json.loads(metadata.get("schema") or "{}")
+        types = _types(schema)
+        by_id = {field.get("field-id"): field for field in spec}
+        self._fields = []
+        for position, stored in enumerate(manifest.partition_fields):
+            # The oldest specs do not number their fields; the order is the same.
+            own = by_id.get(stored["field-id"]) or (spec[position] if position < len(spec) else {})
+            transform = str(own.get("transform", "identity")).partition("[")[0]
+            sources = own.get("source-ids") or [own.get("source-id")]
+            type = _RESULTS.get(transform) or types.get(sources[0], "")
+            self._fields.append(_Field(stored["field-id"], own.get("name") or stored["name"], type))
+
+    def of(self, partition: Mapping[int, Any]) -> list[tuple[str, str | None]]:
+        """Names of a tuple's fields with the texts of their values; None for nulls."""
+        return [(field.name, text(field.type, partition.get(field.id))) for field in self._fields]
+
+
+@lru_cache(maxsize=65_536)
+def text(type: str, value: Any) -> str | None:
+    """The text of a value as a manifest holds it.
+
+    Args:
+        type: of Iceberg's, such as `timestamptz` or `decimal(9, 2)`; or `year`, `month` or `hour` for counts of them
+            since 1970. Of any other the value's own text is taken.
+    """
+    if value is None:
+        return None
+    try:
+        return _text(type, value)
+    except (OverflowError, ValueError):  # beyond the years that Python knows
+        return str(value)
+
+
+def _text(type: str, value: Any) -> str:
+    if isinstance(value, bytes):
+        if type.startswith("decimal"):
+            scale = int(type.rstrip(") ").rpartition(",")[2])
+            return format(Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale), "f")
+        return str(uuid.UUID(bytes=value)) if type == "uuid" else base64.b64encode(value).decode()
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, int):
+        return str(value)
+    if type == "year":
+        return f"{1970 + value:04d}"
+    if type == "month":
+        return f"{1970 + value // 12:04d}-{1 + value % 12:02d}"
+    if type == "date":
+        return (date(1970, 1, 1) + timedelta(days=value)).isoformat()
+    if type == "hour":
+        return (_EPOCH + timedelta(hours=value)).strftime("%Y-%m-%d-%H")
+    if type == "time":
+        return _moment(value, 6)[len("1970-01-01T") :]
+    if type.startswith("timestamp"):
+        zone = "+00:00" if type.startswith("timestamptz") else ""
+        return _moment(value, 9 if type.endswith("_ns") else 6) + zone
+    return str(value)
+
+
+def _moment(count: int, digits: int) -> str:
+    """A time in ISO 8601, from its count of units of so many decimal digits of a second."""
+    seconds, fraction = divmod(count, 10**digits)
+    decimals = f"{fraction:0{digits}d}".rstrip("0")
+    whole = (_EPOCH + timedelta(seconds=seconds)).isoformat()
+    return f"{whole}.{decimals}" if decimals else whole
+
+
+def _types(schema: Mapping[str, Any]) -> dict[int, str]:
+    """Primitive types of a schema's fields by id, nested ones too."""
+    found: dict[int, str] = {}
+    waiting: list[Any] = [schema]
+    while waiting:
+        one = waiting.pop()
+        for field in one.get("fields", ()):
+            if isinstance(field["type"], str):
+                found[field["id"]] = field["type"]
+            else:
+                waiting.append(field["type"])
+        waiting += [inner for name in ("element", "value", "key") if isinstance(inner := one.get(name), dict)]
+    return found

@@ -1,0 +1,160 @@
+"""Columns of the view `files`, named as in Iceberg's own metadata tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+)
+
+from polaris_spark.catalog import manifest_entries as m
+from polaris_spark.catalog.manifest_entries import ListedManifest, ManifestEntry
+from polaris_spark.spark.views.columns import BINARY, INT, LONG, LONGS, STRING, STRINGS, Column
+from polaris_spark.spark.views.entities import IDENTITY, Named
+
+CONTENTS = {
+    m.DATA: "data",
+    m.POSITION_DELETES: "position-deletes",
+    m.EQUALITY_DELETES: "equality-deletes",
+}
+"""What files hold, in the words of the REST protocol."""
+
+ENTRY = "entry"
+"""Needed by columns that say no more than entries of manifests do, whatever fields of the file are read."""
+
+_INT_LONG = MapType(IntegerType(), LongType(), valueContainsNull=False)
+_INT_BINARY = MapType(IntegerType(), BinaryType(), valueContainsNull=False)
+_INTS = ArrayType(IntegerType(), containsNull=False)
+_PARTITION = MapType(StringType(), StringType(), valueContainsNull=True)
+
+
+class FileRow(NamedTuple):
+    """A file, or with `error` what is known of files that a damaged one hides."""
+
+    entry: Named
+    snapshot_id: int | None
+    refs: list[str] | None
+    manifest: ListedManifest | None = None
+    item: ManifestEntry | None = None
+    """None where no column needs it, too."""
+    partition: list[tuple[str, str | None]] | None = None
+    error: str | None = None
+
+
+def _file(
+    name: str, type: DataType, comment: str, field: int, of: Callable[[Any], Any] = lambda value: value
+) -> Column[FileRow]:
+    """A column that shows a field of the file as it is, or what `of` makes of it."""
+
+    def value(row: FileRow) -> Any:
+        found = row.item.file.get(field) if row.item else None
+        return None if found is None else of(found)
+
+    return Column(name, type, comment, value, str(field))
+
+
+def _of_manifest(
+    name: str, type: DataType, comment: str, of: Callable[[ListedManifest], Any]
+) -> Column[FileRow]:
+    return Column(name, type, comment, lambda row: of(row.manifest) if row.manifest else None, "")
+
+
+def _of_entry(name: str, type: DataType, comment: str, of: Callable[[ManifestEntry], Any]) -> Column[FileRow]:
+    return Column(name, type, comment, lambda row: of(row.item) if row.item else None, ENTRY)
+
+
+def _content(row: FileRow) -> str | None:
+    # Manifests of version 1 do not say it.
+    return CONTENTS.get(row.item.file.get(m.CONTENT) or m.DATA) if row.item else None
+
+
+FILE_COLUMNS: tuple[Column[Any], ...] = (
+    *IDENTITY,
+    Column(
+        "snapshot_id",
+        LONG,
+        "Snapshot of the table that the file belongs to; null with snapshots=all",
+        lambda row: row.snapshot_id,
+        "",
+    ),
+    Column(
+        "refs",
+        STRINGS,
+        "Branches and tags of the table that name that snapshot; null with snapshots=all",
+        lambda row: row.refs,
+        "",
+    ),
+    Column("content", STRING, "data, position-deletes or equality-deletes", _content, str(m.CONTENT)),
+    _file("file_path", STRING, "Location of the file", m.FILE_PATH),
+    _file(
+        "file_format",
+        STRING,
+        "PARQUET, ORC, AVRO, or PUFFIN for deletion vectors",
+        m.FILE_FORMAT,
+        str.upper,
+    ),
+    _of_manifest("spec_id", INT, "Partition spec that the file was written by", lambda found: found.spec_id),
+    Column(
+        "partition",
+        _PARTITION,
+        "Partition values by the names of the spec's fields, as in the names of folders: 2026-01-31 for a day",
+        lambda row: row.partition,
+        str(m.PARTITION),
+    ),
+    _file("record_count", LONG, "Records in the file; of deletes, how many", m.RECORD_COUNT),
+    _file(
+        "file_size_in_bytes",
+        LONG,
+        "Bytes of the whole file; several deletion vectors may lie in one",
+        m.FILE_SIZE,
+    ),
+    _file("sort_order_id", INT, "Sort order of its records", m.SORT_ORDER_ID),
+    _of_entry(
+        "sequence_number",
+        LONG,
+        "Data sequence number: deletes apply to data of lower ones; 0 in tables of version 1",
+        lambda item: item.sequence_number,
+    ),
+    _of_entry(
+        "file_sequence_number",
+        LONG,
+        "Sequence number of the snapshot that added the file",
+        lambda item: item.file_sequence_number,
+    ),
+    _of_entry("added_snapshot_id", LONG, "Snapshot that added the file", lambda item: item.snapshot_id),
+    _of_manifest("manifest_path", STRING, "Manifest that names the file", lambda found: found.path),
+    _file("column_sizes", _INT_LONG, "Bytes by column id", m.COLUMN_SIZES),
+    _file("value_counts", _INT_LONG, "Values by column id, nulls and NaNs among them", m.VALUE_COUNTS),
+    _file("null_value_counts", _INT_LONG, "Nulls by column id", m.NULL_VALUE_COUNTS),
+    _file("nan_value_counts", _INT_LONG, "NaNs by column id", m.NAN_VALUE_COUNTS),
+    _file("lower_bounds", _INT_BINARY, "Lower bounds by column id, in Iceberg's encoding", m.LOWER_BOUNDS),
+    _file("upper_bounds", _INT_BINARY, "Upper bounds by column id, in Iceberg's encoding", m.UPPER_BOUNDS),
+    _file("key_metadata", BINARY, "How the file is encrypted; null if it is not", m.KEY_METADATA),
+    _file("split_offsets", LONGS, "Where readers may split the file, bytes", m.SPLIT_OFFSETS),
+    _file("equality_ids", _INTS, "Columns that equality deletes compare", m.EQUALITY_IDS),
+    _file("first_row_id", LONG, "Row id of its first record, from format version 3 on", m.FIRST_ROW_ID),
+    _file(
+        "referenced_data_file",
+        STRING,
+        "Data file that all its deletes belong to, if they belong to one",
+        m.REFERENCED_DATA_FILE,
+    ),
+    _file("content_offset", LONG, "Where a deletion vector begins in its file, bytes", m.CONTENT_OFFSET),
+    _file("content_size_in_bytes", LONG, "Bytes of a deletion vector", m.CONTENT_SIZE),
+    Column(
+        "error",
+        STRING,
+        "With unreadable=report: the manifest or list that cannot be read, and why; the row then stands for its files",
+        lambda row: row.error,
+        ENTRY,
+    ),
+)
+"""Every column."""

@@ -1,0 +1,238 @@
+"""The view `files`: one row per data and delete file that snapshots name, read from their manifests by executors.
+
+Planning reads tables' rows, and of their snapshots no more than the summaries: by these a table of very many files is
+read by several tasks, each of which takes every n-th of its manifests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import islice
+from typing import Any, NamedTuple
+
+from polaris_spark.catalog import manifest_entries as m
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.manifest_entries import ListedManifest, ManifestEntry
+from polaris_spark.catalog.metadata.pieces import placed
+from polaris_spark.catalog.metadata.rows import Snapshot, Table
+from polaris_spark.catalog.partition_texts import PartitionTexts
+from polaris_spark.catalog.reading import read_text
+from polaris_spark.catalog.rows import TABLE, Unloaded
+from polaris_spark.commits.state import StoredObjects
+from polaris_spark.config import Secret
+from polaris_spark.errors import PolarisError, UnreadableFileError
+from polaris_spark.index import Index
+from polaris_spark.spark.pruning import ANYTHING, Condition
+from polaris_spark.spark.reading import ReadStore
+from polaris_spark.spark.views.entities import (
+    READ_TOGETHER,
+    Named,
+    NamesTask,
+    by_id,
+    named,
+    with_loaded,
+)
+from polaris_spark.spark.views.file_columns import CONTENTS, FILE_COLUMNS, FileRow
+from polaris_spark.spark.views.file_plan import plan_files
+from polaris_spark.spark.views.identifiers import dotted
+from polaris_spark.spark.views.view import Request, View, Weighted
+from polaris_spark.store.objects import ObjectStore
+
+
+class FilesTask(NamedTuple):
+    """Tables, and which of their manifests are read: those of this part of so many."""
+
+    tables: NamesTask
+    part: int
+    parts: int
+    snapshots: str
+    content: Condition
+    properties: tuple[tuple[str, Secret], ...]
+    """Of pyiceberg's FileIO."""
+    reports_unreadable: bool
+
+
+class _Chosen(NamedTuple):
+    """A snapshot whose files are wanted; `id` and `refs` are None where all of a table's snapshots are."""
+
+    json: Mapping[str, Any]
+    id: int | None
+    refs: list[str] | None
+
+
+class FilesView(View[FilesTask, FileRow]):
+    """One row per file."""
+
+    name = "files"
+    comment = "Data and delete files of every table's current snapshot, one row each"
+    columns = FILE_COLUMNS
+    rows_per_partition = 2_000
+
+    def plan(self, request: Request) -> list[Weighted[FilesTask]]:
+        options = request.options
+        properties = tuple((name, Secret(value.reveal())) for name, value in options.files)
+        return [
+            Weighted(
+                FilesTask(
+                    planned.tables,
+                    planned.part,
+                    planned.parts,
+                    options.snapshots,
+                    request.condition("content"),
+                    properties,
+                    options.unreadable == "report",
+                ),
+                planned.weight,
+            )
+            for planned in plan_files(request)
+        ]
+
+    def rows(self, store: ReadStore, task: FilesTask, needs: frozenset[str]) -> Iterator[FileRow]:
+        objects = store.objects(task.tables.pin.realm)
+        files = _files(task.properties)
+        entries = named(task.tables.pin.snapshot(objects), task.tables, TABLE)
+        for run, unread in with_loaded(objects, entries, Table):
+            currents = by_id(objects, [piece for _, table in run for piece in _pieces(table, task)], Snapshot)
+            for entry, table in run:
+                yield from _Reading(task, files, entry, needs).rows(_chosen(objects, table, task, currents))
+            for entry, unloaded in unread:
+                yield from _Reading(task, files, entry, needs).unread(unloaded)
+
+    def weigh(self, row: FileRow) -> int:
+        file = row.item.file if row.item else {}
+        return 512 + 64 * sum(len(value) for value in file.values() if isinstance(value, list))
+
+
+class _Reading:
+    """The rows of one table."""
+
+    def __init__(self, task: FilesTask, files: Files, entry: Named, needs: frozenset[str]) -> None:
+        self._task = task
+        self._files = files
+        self._entry = entry
+        self._fields = {int(need) for need in needs if need.isdigit()}
+        self._opens = bool(needs)
+        if task.content != ANYTHING:
+            self._fields.add(m.CONTENT)
+            self._opens = True
+
+    def rows(self, snapshots: Iterator[_Chosen]) -> Iterator[FileRow]:
+        """The files of snapshots. Of all of a table's snapshots, each manifest is read once."""
+        position, seen = 0, set[str]()
+        for chosen in snapshots:
+            row = FileRow(self._entry, chosen.id, chosen.refs)
+            for manifest in self._manifests(chosen):
+                if isinstance(manifest, UnreadableFileError):
+                    yield row._replace(error=self._said(manifest))
+                    continue
+                if chosen.id is None:
+                    if manifest.path in seen:
+                        continue
+                    seen.add(manifest.path)
+                if position % self._task.parts == self._task.part:
+                    yield from self._of_manifest(row._replace(manifest=manifest), manifest)
+                position += 1
+
+    def _manifests(self, chosen: _Chosen) -> Iterator[ListedManifest | UnreadableFileError]:
+        """The manifests of a snapshot; at the end why there are no more, if that is to be reported, in one part."""
+        try:
+            yield from m.snapshot_manifests(self._files, chosen.json)
+        except UnreadableFileError as error:
+            reported = self._reported(error)
+            if self._task.part == 0:
+                yield reported
+
+    def unread(self, unloaded: Unloaded) -> Iterator[FileRow]:
+        """The files of a table that was imported unread: its metadata file says which snapshots there are."""
+        try:
+            metadata = json.loads(read_text(self._files, unloaded.metadata_location))
+        except (PolarisError, ValueError) as error:
+            location = unloaded.metadata_location
+            reported = self._reported(UnreadableFileError(str(error), location=location))
+            yield FileRow(self._entry, None, None, error=self._said(reported))
+            return
+        yield from self.rows(_chosen_of_metadata(metadata, self._task.snapshots))
+
+    def _of_manifest(self, row: FileRow, manifest: ListedManifest) -> Iterator[FileRow]:
+        if not self._may_hold_wanted(manifest):
+            return
+        if not self._opens and manifest.live_files is not None:
+            yield from [row] * manifest.live_files
+            return
+        try:
+            with m.open_manifest(self._files, manifest) as opened:
+                texts = PartitionTexts(opened) if m.PARTITION in self._fields else None
+                for item in opened.entries(self._fields):
+                    if self._is_wanted(item):
+                        partition = texts.of(item.file[m.PARTITION]) if texts else None
+                        yield row._replace(item=item, partition=partition)
+        except UnreadableFileError as error:
+            yield row._replace(error=self._said(self._reported(error)))
+
+    def _may_hold_wanted(self, manifest: ListedManifest) -> bool:
+        deletes = manifest.content == m.DELETE_MANIFEST
+        contents = (m.POSITION_DELETES, m.EQUALITY_DELETES) if deletes else (m.DATA,)
+        return any(self._task.content.allows(CONTENTS[content]) for content in contents)
+
+    def _is_wanted(self, item: ManifestEntry) -> bool:
+        wanted = self._task.content
+        return wanted == ANYTHING or wanted.allows(CONTENTS.get(item.file.get(m.CONTENT) or m.DATA))
+
+    def _reported(self, error: UnreadableFileError) -> UnreadableFileError:
+        """The error, if it is to be shown as a row; else it is raised."""
+        if self._task.reports_unreadable:
+            return error
+        why = f"{self._said(error)} (the option unreadable=report shows the rest, and this in the column 'error')"
+        raise type(error)(why, location=error.location) from error
+
+    def _said(self, error: UnreadableFileError) -> str:
+        name = dotted((*self._entry.path, self._entry.name))
+        return f"table {name} of catalog {self._entry.catalog!r}: {error}"
+
+
+@lru_cache(maxsize=8)
+def _files(properties: tuple[tuple[str, Secret], ...]) -> Files:
+    """One for all tasks of a process that reach files alike: connections are kept."""
+    return Files({name: value.reveal() for name, value in properties})
+
+
+def _pieces(table: Table, task: FilesTask) -> list[int]:
+    """Pieces of the snapshots that are wanted, if refs name them."""
+    if task.snapshots == "all":
+        return []
+    current = table.current_snapshot_id
+    return [ref.snapshot for ref in table.refs if task.snapshots == "refs" or ref.snapshot_id == current]
+
+
+def _chosen(
+    store: ObjectStore, table: Table, task: FilesTask, read: Mapping[int, Snapshot]
+) -> Iterator[_Chosen]:
+    if task.snapshots == "all":
+        places = placed(Index(table.snapshots, StoredObjects(store).read_shards))
+        while some := [pointer for _, pointer, _ in islice(places, READ_TOGETHER)]:
+            found = store.get_many(some, Snapshot)
+            yield from (_Chosen(json.loads(found[pointer].text), None, None) for pointer in some)
+        return
+    refs: dict[int, list[str]] = {}
+    for ref in table.refs:
+        refs.setdefault(ref.snapshot_id, []).append(ref.name)
+    for id, piece in {ref.snapshot_id: ref.snapshot for ref in table.refs}.items():
+        if piece in read:
+            yield _Chosen(json.loads(read[piece].text), id, sorted(refs[id]))
+
+
+def _chosen_of_metadata(metadata: Mapping[str, Any], which: str) -> Iterator[_Chosen]:
+    current = metadata.get("current-snapshot-id")
+    refs: dict[int, list[str]] = {}
+    for name, ref in metadata.get("refs", {}).items():
+        refs.setdefault(ref["snapshot-id"], []).append(name)
+    if current is not None and not metadata.get("refs"):  # metadata of version 1 may name none
+        refs[current] = ["main"]
+    for snapshot in metadata.get("snapshots", ()):
+        id = snapshot["snapshot-id"]
+        if which == "all":
+            yield _Chosen(snapshot, None, None)
+        elif id == current or (which == "refs" and id in refs):
+            yield _Chosen(snapshot, id, sorted(refs.get(id, ())))
