@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -60,6 +60,8 @@ class Context(NamedTuple):
     """Whether appends are rebased to tables that do not say themselves."""
     schema_merge: bool = False
     """Whether columns added at once are merged in tables that do not say themselves."""
+    retention: Mapping[str, str] = {}
+    """The catalog's properties of retention (`expiring.PROPERTIES`), for tables and namespaces without their own."""
     allowed: tuple[tuple[str, ...], ...] | None = None
     """Segments of the locations below which clients may have files read and written; None allows all."""
 

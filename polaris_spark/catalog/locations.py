@@ -143,6 +143,13 @@ def owner_above(
     )
 
 
+def overlapping(state: State, location: tuple[str, ...], *, but: int = 0) -> set[int]:
+    """All entities other than `but` that own `location`, a location that it lies in, or one that lies in it."""
+    above = [children(location[:n], _KIND) for n in range(1, len(location))]
+    found = [state.scan(LOCATIONS, *where) for where in (*above, subtree(location))]
+    return {id_from(entry.value) for entries in found for _, entry in entries} - {but}
+
+
 def _first_owner(
     state: State, ranges: list[tuple[tuple[str, ...], KeyRange]], but: int
 ) -> tuple[tuple[str, ...], int] | None:

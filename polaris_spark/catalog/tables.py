@@ -15,6 +15,7 @@ from polaris_spark.catalog.entities import (
     default_location,
     find,
 )
+from polaris_spark.catalog.expiring import expire_on_commit, record_expired
 from polaris_spark.catalog.manifest_files import ManifestFiles
 from polaris_spark.catalog.merging import SCHEMA_MERGE, is_on, merged
 from polaris_spark.catalog.metadata import (
@@ -142,7 +143,11 @@ class CommitTable(TableChange):
             draft = self._resolved(state, before, prepared, conflict)
         if before is not None and found is not None and not draft.changed:
             return Stored(found.content, before)
-        return self.store(state, found, draft, prepared)
+        expired = expire_on_commit(draft, state, self.name.namespace, self.context.retention)
+        stored = self.store(state, found, draft, prepared)
+        if before is not None and expired:
+            record_expired(state, before, expired, stored.content, prepared.now)
+        return stored
 
     def _resolved(
         self, state: State, before: Table, prepared: Prepared, conflict: CommitFailedError

@@ -12,6 +12,8 @@ from polaris_spark.backends import open_backend
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalogs import initialize, open_catalog, require_branch
 from polaris_spark.catalog.entities import Context
+from polaris_spark.catalog.expiring import EXPIRED
+from polaris_spark.catalog.expiring import PROPERTIES as RETENTION
 from polaris_spark.catalog.files import Files, absolute
 from polaris_spark.catalog.manifest_files import process_manifest_files
 from polaris_spark.catalog.rows import CatalogRow
@@ -29,6 +31,7 @@ QUOTAS = {
     "ids": 512,
     "locations": 512,
     "operations": 1_024,
+    EXPIRED: 512,
     "references": 4_096,
     "reports": 2_048,
 }
@@ -234,6 +237,7 @@ def _context(properties: Properties, row: CatalogRow, context: Context) -> Conte
             f"the property 'warehouse' is missing, and catalog {row.name!r} has none of its own: "
             "give the location below which tables are to be put"
         )
+    said = {**row.properties, **properties.other}
     return context._replace(
         warehouse=absolute(warehouse),
         metadata_files=properties.metadata_files == "every-commit",
@@ -241,6 +245,7 @@ def _context(properties: Properties, row: CatalogRow, context: Context) -> Conte
         manifest_files=process_manifest_files(dict(properties.other)),
         append_rebase=properties.append_rebase,
         schema_merge=properties.schema_merge,
+        retention={name: text for name, text in said.items() if name in RETENTION},
     )
 
 

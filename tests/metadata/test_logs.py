@@ -29,6 +29,7 @@ def test_a_log_agrees_with_a_list_whatever_is_appended_and_dropped() -> None:
         assert logs.items(log, objects) == model
         assert logs.text(log, objects).replace(b"\n", b"") == b",".join(model)
         assert logs.count(log) == len(model)
+        assert logs.first(log, 20, objects) == model[:20]
         assert len(log.tail) <= logs.TAIL
         assert len(rows) <= 1
 

@@ -53,6 +53,16 @@ def texts(log: Log, reader: ObjectReader) -> list[bytes]:
     return parts
 
 
+def first(log: Log, most: int, reader: ObjectReader) -> list[bytes]:
+    """Up to `most` items, the oldest first; no more pieces are read than hold them."""
+    found: list[bytes] = []
+    for position in range(len(log.segments)):
+        if len(found) >= most:
+            break
+        found += _segment_text(log, position, reader).split(SEPARATOR, most - len(found))[: most - len(found)]
+    return [*found, *log.tail][:most]
+
+
 def text(log: Log, reader: ObjectReader) -> bytes:
     """All items as the inside of a JSON array."""
     return b",".join(texts(log, reader))

@@ -11,6 +11,7 @@ from typing import Any
 from polaris_spark.errors import InputError
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.procedures import (
+    expire,
     export_metadata,
     import_catalog,
     remove_orphans,
@@ -25,6 +26,7 @@ GROUP = "polaris_spark.procedures"
 """The entry-point group of procedures: each entry's value is a `Procedure`, its name is of no concern."""
 
 BUILT_IN = (
+    expire.PROCEDURE,
     export_metadata.PROCEDURE,
     import_catalog.IMPORT,
     import_catalog.LOAD,

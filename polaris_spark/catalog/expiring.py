@@ -1,0 +1,283 @@
+"""Expiry of snapshots within a commit: whose retention holds, what is recorded, and what a commit drops on the fly.
+
+Files of an expired snapshot are deleted later than the snapshot is removed. What is to be deleted is recorded in the
+same commit: the index `expired` of a catalog's head maps a table's stable id and a number to an `ExpiredSnapshots`,
+which keeps the rows of what was removed. An entry goes by a commit once the files are gone, so whoever is interrupted
+between leaves nothing behind that the next run would not find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from polaris_spark.catalog.entities import NamespaceName, namespace_key
+from polaris_spark.catalog.merging import is_on
+from polaris_spark.catalog.metadata import ObjectReader, TableDraft, apply_all, logs
+from polaris_spark.catalog.metadata.pieces import key_of
+from polaris_spark.catalog.metadata.rows import Snapshot, Table
+from polaris_spark.catalog.metadata.snapshot_history import read_entries
+from polaris_spark.catalog.rows import NAMES, Namespace, id_bytes, id_from
+from polaris_spark.commits.state import State
+from polaris_spark.errors import BadRequestError
+from polaris_spark.index import Entry, Index, IndexRoot
+from polaris_spark.index.keys import key_after
+from polaris_spark.objects import Strong, object_type
+
+EXPIRED = "expired"
+"""Index of a catalog's head: table's entity id and id of the record -> `ExpiredSnapshots`."""
+
+EXPIRE_ON_COMMIT = "polaris.expire-on-commit"
+MAX_SNAPSHOT_AGE = "history.expire.max-snapshot-age-ms"
+MIN_SNAPSHOTS = "history.expire.min-snapshots-to-keep"
+MAX_REF_AGE = "history.expire.max-ref-age-ms"
+GC_ENABLED = "gc.enabled"
+PROPERTIES = (MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS, MAX_REF_AGE, GC_ENABLED)
+"""What tables, namespaces and catalogs may say of retention; the nearest that says it holds."""
+
+_FOREVER_MS = 2**63 - 1
+_DEFAULTS = {
+    MAX_SNAPSHOT_AGE: 5 * 24 * 3_600_000,
+    MIN_SNAPSHOTS: 1,
+    MAX_REF_AGE: _FOREVER_MS,
+}
+"""Iceberg's (`TableProperties`)."""
+
+RECORD_PIECES = 10_000
+"""A record names at most so many snapshots."""
+
+DROPPED_BY_A_COMMIT = 100
+"""A commit drops at most so many snapshots on the fly; the next one goes on."""
+
+Properties = Mapping[str, str]
+
+
+class Retention(NamedTuple):
+    """What is kept of a table whose branches and tags say nothing themselves."""
+
+    older_than: int
+    """Snapshots older than this time may go, milliseconds since 1970."""
+    min_snapshots: int
+    max_ref_age_ms: int
+
+
+def gc_enabled(levels: Sequence[Properties]) -> bool:
+    """Whether files may be deleted that the table does not need any more; any text but `true` says no."""
+    return (_nearest(levels, GC_ENABLED) or "true").lower() == "true"
+
+
+def retention(
+    levels: Sequence[Properties],
+    now_ms: int,
+    *,
+    older_than: int | None = None,
+    retain_last: int | None = None,
+) -> Retention:
+    """The retention that properties ask for.
+
+    Args:
+        levels: properties of the table, its namespaces from the nearest upwards, and the catalog.
+        now_ms: milliseconds since 1970.
+        older_than: overrides the age, as a time in milliseconds since 1970.
+        retain_last: overrides the number of snapshots.
+    Raises:
+        BadRequestError: a property is no whole number.
+    """
+    if older_than is None:
+        older_than = now_ms - _number(levels, MAX_SNAPSHOT_AGE)
+    if retain_last is None:
+        retain_last = _number(levels, MIN_SNAPSHOTS)
+    return Retention(older_than, retain_last, _number(levels, MAX_REF_AGE))
+
+
+def namespace_levels(state: State, namespace: NamespaceName) -> list[Properties]:
+    """Properties of a namespace and of those above it, the nearest first."""
+    found: list[Properties] = []
+    for depth in range(len(namespace), 0, -1):
+        entry = state.lookup(NAMES, namespace_key(namespace[:depth]))
+        if entry is not None:
+            found.append(state.get(entry.pointer, Namespace).properties)
+    return found
+
+
+def _nearest(levels: Sequence[Properties], name: str) -> str | None:
+    return next((level[name] for level in levels if name in level), None)
+
+
+def _number(levels: Sequence[Properties], name: str) -> int:
+    text = _nearest(levels, name)
+    if text is None:
+        return _DEFAULTS[name]
+    try:
+        return int(text)
+    except ValueError:
+        raise BadRequestError(f"the property {name} is {text!r}; it is a whole number") from None
+
+
+@object_type("expired-snapshots", revision=1)
+class ExpiredSnapshots(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Snapshots that one commit removed from a table, and whose files nobody has deleted yet."""
+
+    entity_id: int
+    time: int
+    """Milliseconds since 1970."""
+    snapshots: tuple[Strong, ...]
+    statistics: tuple[Strong, ...]
+    partition_statistics: tuple[Strong, ...]
+    after: Strong
+    """The table as it was then: what needs its files, once the table was dropped."""
+
+
+def record_expired(state: State, before: Table, removed: Collection[int], after: int, now_ms: int) -> None:
+    """Record that a commit removes snapshots from a table.
+
+    Args:
+        before: the table that still has them; those that it does not have are ignored.
+        after: id of its content afterwards.
+    """
+    snapshots, statistics, partition_statistics = (
+        list(_pieces(root, removed, state))
+        for root in (before.snapshots, before.statistics, before.partition_statistics)
+    )
+    for start in range(0, len(snapshots), RECORD_PIECES):
+        record = ExpiredSnapshots(
+            before.entity_id,
+            now_ms,
+            tuple(snapshots[start : start + RECORD_PIECES]),
+            tuple(statistics[start : start + RECORD_PIECES]),
+            tuple(partition_statistics[start : start + RECORD_PIECES]),
+            after,
+        )
+        id = state.add(record)
+        state.put(EXPIRED, expired_key(before.entity_id, id), Entry(id))
+
+
+def expired_key(entity_id: int, record: int) -> bytes:
+    """Key of a record in the index `expired`."""
+    return id_bytes(entity_id) + id_bytes(record)
+
+
+def entity_of(key: bytes) -> int:
+    """The table of a record, from its key."""
+    return id_from(key)
+
+
+def _pieces(root: IndexRoot, snapshot_ids: Collection[int], reader: ObjectReader) -> Iterator[int]:
+    """Pointers to all pieces of some snapshots in an index by snapshot id."""
+    index = Index(root, reader.read_shards)
+    for id in snapshot_ids:
+        for _, entry in index.range(key_of(id), key_after(key_of(id) + b"\xff" * 4)):
+            yield entry.pointer
+
+
+def expire_on_commit(
+    draft: TableDraft, state: State, namespace: NamespaceName, catalog: Properties
+) -> list[int]:
+    """Drop the oldest snapshots of a table's history from a draft that adds one, if the table wants it.
+
+    What is read does not grow with the number of snapshots: the oldest items of the snapshot log, as many ancestors of
+    each branch as it keeps in any case, and the snapshots that are dropped. Whatever is dropped Iceberg would drop as
+    well; what is not in the snapshot log, such as a branch's own snapshots, is left to the procedure `expire`.
+
+    Args:
+        namespace: of the table.
+        catalog: properties of the catalog.
+    Returns:
+        ids of the snapshots that were dropped.
+    Raises:
+        BadRequestError: a property is no whole number.
+    """
+    base = draft.base
+    if (
+        base is None
+        or not draft.added_snapshots
+        or not is_on(draft.properties, EXPIRE_ON_COMMIT, default=False)
+    ):
+        return []
+    levels = [draft.properties, *namespace_levels(state, namespace), catalog]
+    if not gc_enabled(levels):
+        return []
+    kept = retention(levels, draft.now_ms)
+    oldest = _oldest(base, draft.reader, kept.older_than)
+    if not oldest:
+        return []
+    limit, needed = _needed(draft, kept)
+    needed.update(draft.added_snapshots)
+    dropped: dict[int, None] = {}
+    for facts in _facts(draft, oldest):
+        if len(dropped) >= DROPPED_BY_A_COMMIT:
+            break
+        at: SnapshotFacts | None = facts
+        # Ancestors that one commit added and replaced were never current, and so are not in the log.
+        while at is not None and at.timestamp_ms < limit and at.snapshot_id not in needed | dropped.keys():
+            dropped[at.snapshot_id] = None
+            if len(dropped) >= DROPPED_BY_A_COMMIT:
+                break
+            parent = at.parent_snapshot_id
+            at = None if parent is None else next(iter(_facts(draft, [parent])), None)
+    if dropped:
+        apply_all(draft, [{"action": "remove-snapshots", "snapshot-ids": list(dropped)}])
+    return list(dropped)
+
+
+def _oldest(table: Table, reader: ObjectReader, older_than: int) -> list[int]:
+    """Snapshots at the beginning of a table's log that became current before a time."""
+    first = logs.first(table.snapshot_log, DROPPED_BY_A_COMMIT, reader)
+    entries = read_entries(b",".join(first))
+    return list(dict.fromkeys(entry.snapshot_id for entry in entries if entry.timestamp_ms < older_than))
+
+
+def _facts(draft: TableDraft, ids: Collection[int]) -> list[SnapshotFacts]:
+    """Those of some snapshots that were there before."""
+    pointers = [place.pointer for id in ids if (place := draft.snapshots.place(id)) is not None]
+    found = draft.reader.get_many(pointers, Snapshot) if pointers else {}
+    return [read_snapshot(found[pointer].text) for pointer in pointers]
+
+
+def _needed(draft: TableDraft, kept: Retention) -> tuple[int, set[int]]:
+    """Up to which time nothing is kept for its age, and the snapshots that are kept whatever their age."""
+    limit, needed = kept.older_than, set()
+    for ref in draft.refs.values():
+        needed.add(ref.snapshot_id)
+        facts = read_ref_facts(ref.text)
+        if facts.type != "branch":
+            continue
+        if facts.max_snapshot_age_ms is not None:
+            limit = min(limit, draft.now_ms - facts.max_snapshot_age_ms)
+        at: int | None = ref.snapshot_id
+        least = kept.min_snapshots if facts.min_snapshots_to_keep is None else facts.min_snapshots_to_keep
+        for _ in range(least):
+            snapshot = draft.snapshots.get(at) if at is not None else None
+            if at is None or snapshot is None:
+                break
+            needed.add(at)
+            at = snapshot.get("parent-snapshot-id")
+    return limit, needed
+
+
+class SnapshotFacts(msgspec.Struct, frozen=True, rename="kebab", gc=False):
+    """What expiry wants to know of a snapshot; named as in metadata."""
+
+    snapshot_id: int
+    timestamp_ms: int
+    parent_snapshot_id: int | None = None
+    manifest_list: str | None = None
+    manifests: tuple[str, ...] = ()
+    """Of format version 1, where there is no manifest list."""
+    schema_id: int | None = None
+
+
+class RefFacts(msgspec.Struct, frozen=True, rename="kebab", gc=False):
+    """What expiry wants to know of a branch or tag; named as in metadata."""
+
+    snapshot_id: int
+    type: str
+    min_snapshots_to_keep: int | None = None
+    max_snapshot_age_ms: int | None = None
+    max_ref_age_ms: int | None = None
+
+
+read_snapshot = msgspec.json.Decoder(SnapshotFacts).decode
+read_ref_facts = msgspec.json.Decoder(RefFacts).decode

@@ -1,0 +1,98 @@
+"""The record of deleted files: which job deleted which file of which table, when and for whom.
+
+It lies apart from the catalog's own history, in the reference `cat/<id>/deletions`, whose index `deletions` maps a time
+and an id to a batch of files. A batch is recorded before its files are deleted, so that none is missing; those that
+could not be deleted are recorded once more, as failed. Batches older than `history-retention` are removed when others
+are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs import ensure_reference
+from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.state import State
+from polaris_spark.index import Entry
+from polaris_spark.objects import object_type
+
+DELETIONS: Final = "deletions"
+"""Index of the reference: time and id -> `DeletedFiles`."""
+
+FILES_OF_A_BATCH: Final = 1_000
+
+_BATCHES_OF_A_COMMIT: Final = 100
+
+
+class DeletedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A file that was deleted, or could not be."""
+
+    location: str
+    kind: str
+    bytes: int
+    """0 where it was not known."""
+
+
+@object_type("deleted-files", revision=1)
+class DeletedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Some files of one table that a job deleted."""
+
+    time: int
+    """Milliseconds since 1970."""
+    principal: str
+    job: str
+    entity_id: int
+    """Of the table."""
+    table: str
+    outcome: Literal["deleted", "failed"]
+    files: tuple[DeletedFile, ...]
+
+
+def deletions_reference(row: CatalogRow) -> str:
+    """Name of the reference that holds a catalog's record of deletions."""
+    return f"cat/{row.entity_id:x}/deletions"
+
+
+class _Record(Change[None]):
+    """Add batches, and remove some of those that are too old."""
+
+    def __init__(self, batches: Sequence[DeletedFiles], before: int, operation: Operation) -> None:
+        self.batches = batches
+        self.before = before
+        self.operation = operation
+
+    def apply(self, state: State, prepared: object) -> None:
+        old = state.scan(DELETIONS, b"", self.before.to_bytes(8, "big"), limit=2 * _BATCHES_OF_A_COMMIT)
+        for key, _ in old:
+            state.remove(DELETIONS, key)
+        for batch in self.batches:
+            id = state.add(batch)
+            state.put(DELETIONS, batch.time.to_bytes(8, "big") + id.to_bytes(8, "big"), Entry(id))
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> None:
+        raise AssertionError("records of deletions have no operation id")
+
+
+def record_deletions(
+    catalog: Catalog, operation: Operation, batches: Sequence[DeletedFiles], *, keep_ms: int
+) -> None:
+    """Record files that are about to be deleted, or could not be.
+
+    Args:
+        batches: of at most `FILES_OF_A_BATCH` files each.
+        keep_ms: how long records are kept at least, milliseconds.
+    """
+    if not batches:
+        return
+    name = deletions_reference(catalog.row)
+    ensure_reference(catalog.references, name, operation)
+    before = max(0, catalog.context.clock.now_ms() - keep_ms)
+    for start in range(0, len(batches), _BATCHES_OF_A_COMMIT):
+        part = batches[start : start + _BATCHES_OF_A_COMMIT]
+        catalog.references.commit(name, _Record(part, before, operation))

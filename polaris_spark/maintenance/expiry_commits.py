@@ -1,0 +1,187 @@
+"""Changes of a catalog that expiry commits: snapshots of many tables removed at once, and records of done deletions."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.contents import Prepared, Stored
+from polaris_spark.catalog.entities import CatalogChange, Context, Found, TableName, find
+from polaris_spark.catalog.expiring import EXPIRED, record_expired
+from polaris_spark.catalog.metadata import TableDraft, apply_all
+from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.rows import IDS, id_bytes
+from polaris_spark.catalog.tables import TableChange
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.state import State
+from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainError
+from polaris_spark.maintenance.expiry import NOTHING, Asked, Decision, decide_table
+
+TABLES_OF_A_COMMIT = 100
+"""So many tables' snapshots are removed in one commit: few enough that other writers hardly wait for it."""
+
+
+class ToExpire(NamedTuple):
+    """A table of which something expires."""
+
+    name: TableName
+    entity_id: int
+    content: int
+    """The version that was decided on."""
+    levels: Sequence[Mapping[str, str]]
+    """Properties of its namespaces from the nearest upwards, and of the catalog."""
+    decision: Decision
+
+
+class Removed(NamedTuple):
+    """What was removed from a table, or why nothing was."""
+
+    table: ToExpire
+    decision: Decision
+    error: str = ""
+
+
+class _ExpireTable(TableChange):
+    """Remove what expires from one table, decided anew if others changed it meanwhile."""
+
+    action = "expire-snapshots"
+
+    def __init__(self, context: Context, operation: Operation, table: ToExpire, asked: Asked) -> None:
+        super().__init__(context, operation, table.name)
+        self.table = table
+        self.asked = asked
+
+    def decided(self, state: State) -> tuple[Found, Decision] | None:
+        """The table, and what expires of it now; None if it is gone, or nothing expires any more."""
+        found = find(state, self.key)
+        if found is None or found.entity_id != self.table.entity_id:
+            return None
+        decision: Decision | None = self.table.decision
+        if found.content != self.table.content:
+            # Which partition specs are needed only manifests tell: those of a changed table wait for the next run.
+            asked = self.asked._replace(clean_metadata=False)
+            table = state.get(found.content, Table)
+            decision = decide_table(table, state, self.table.levels, asked, lambda _: set())
+        return (found, decision) if decision and decision.updates() else None
+
+    def apply(self, state: State, prepared: object) -> Stored[Table]:
+        assert isinstance(prepared, tuple)
+        fixed, found, decision = prepared
+        before = state.get_for_rewrite(found.content, Table)
+        draft = TableDraft.of(before, state, now_ms=fixed.now)
+        apply_all(draft, decision.updates())
+        stored = self.store(state, found, draft, fixed)
+        record_expired(state, before, decision.snapshots, stored.content, fixed.now)
+        return stored
+
+
+class ExpireTables(CatalogChange[list[Decision]]):
+    """Remove from several tables what expires, in one commit; gives what was removed of each."""
+
+    action = "expire-snapshots"
+
+    def __init__(
+        self, context: Context, operation: Operation, tables: Sequence[ToExpire], asked: Asked
+    ) -> None:
+        super().__init__(context, operation)
+        self.parts = [_ExpireTable(context, operation, table, asked) for table in tables]
+
+    def prepare(self, view: State) -> object:
+        now = self.context.clock.now_ms()
+        return [Prepared(now, str(uuid.uuid4())) for _ in self.parts]
+
+    def apply(self, state: State, prepared: object) -> list[Decision]:
+        assert isinstance(prepared, list)
+        done = []
+        for part, fixed in zip(self.parts, prepared, strict=True):
+            decided = part.decided(state)
+            if decided is not None:
+                part.apply(state, (fixed, *decided))
+            done.append(NOTHING if decided is None else decided[1])
+        return done
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> list[Decision]:
+        raise AssertionError("expiry has no operation id")
+
+
+def remove_expired(
+    catalog: Catalog,
+    operation: Operation,
+    tables: Sequence[ToExpire],
+    asked: Asked,
+    progress: Callable[[int, int], None],
+) -> list[Removed]:
+    """Remove from tables what expires, in few commits; a table that cannot be changed fails alone.
+
+    Raises:
+        OutcomeUnknownError, TryAgainError: the database cannot be reached, say; run it again.
+    """
+    done: list[Removed] = []
+    for start in range(0, len(tables), TABLES_OF_A_COMMIT):
+        progress(start, len(tables))
+        done += _remove(catalog, operation, tables[start : start + TABLES_OF_A_COMMIT], asked)
+    return done
+
+
+def _remove(
+    catalog: Catalog, operation: Operation, tables: Sequence[ToExpire], asked: Asked
+) -> list[Removed]:
+    try:
+        decisions = catalog.commit(ExpireTables(catalog.context, operation, tables, asked))
+    except (OutcomeUnknownError, TryAgainError):
+        raise
+    except PolarisError as error:
+        if len(tables) == 1:
+            return [Removed(tables[0], NOTHING, str(error))]
+        half = len(tables) // 2
+        return [
+            *_remove(catalog, operation, tables[:half], asked),
+            *_remove(catalog, operation, tables[half:], asked),
+        ]
+    return [Removed(table, decision) for table, decision in zip(tables, decisions, strict=True)]
+
+
+class Settled(NamedTuple):
+    """A table whose expired snapshots have no files any more."""
+
+    entity_id: int
+    records: tuple[bytes, ...]
+    """Keys of the index `expired`."""
+    summary: dict[str, str]
+    """Counts for the log."""
+
+
+class SettleExpired(CatalogChange[None]):
+    """Forget what was to be deleted, and log what was."""
+
+    action = "delete-expired-files"
+
+    def __init__(self, context: Context, operation: Operation, tables: Sequence[Settled]) -> None:
+        super().__init__(context, operation)
+        self.tables = tables
+
+    def apply(self, state: State, prepared: object) -> None:
+        assert isinstance(prepared, int)
+        for table in self.tables:
+            for record in table.records:
+                if state.lookup(EXPIRED, record) is not None:
+                    state.remove(EXPIRED, record)
+            entry = state.lookup(IDS, id_bytes(table.entity_id))
+            found = None if entry is None else find(state, entry.value)
+            if entry is not None and found is not None:
+                key, content = entry.value, found.content
+                self.record(
+                    state,
+                    prepared,
+                    table.entity_id,
+                    key,
+                    before=content,
+                    after=content,
+                    summary=table.summary,
+                )
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> None:
+        raise AssertionError("expiry has no operation id")

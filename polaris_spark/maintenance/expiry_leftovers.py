@@ -1,0 +1,139 @@
+"""What expired snapshots of one table leave: its files, which of them may be deleted, and what came of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.contents import places
+from polaris_spark.catalog.expiring import expired_key
+from polaris_spark.catalog.locations import owner_above, segments
+from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.commits.state import State
+from polaris_spark.errors import BadRequestError
+from polaris_spark.maintenance.expiry import Decision
+from polaris_spark.maintenance.expiry_commits import Settled
+from polaris_spark.maintenance.expiry_files import Content, File
+
+PASSES = (
+    ("deleting data and delete files", ("data", "position-deletes", "equality-deletes")),
+    ("deleting manifests", ("manifest",)),
+    ("deleting manifest lists and statistics", ("manifest-list", "statistics")),
+)
+"""Kinds of files in the order in which they are deleted: nothing goes before what only it names."""
+
+
+@dataclass
+class Outcome:
+    """What a run did, or in a dry run would do, with one table."""
+
+    table: str
+    removed: Decision = field(default_factory=Decision)
+    files: Counter[str] = field(default_factory=Counter)
+    """How many files were deleted, by kind."""
+    bytes: int = 0
+    """Of those files, as far as it is known."""
+    failed: int = 0
+    """Files that could not be deleted; the next run tries again."""
+    notes: list[str] = field(default_factory=list)
+    """Why nothing was done, or why something is left."""
+
+
+class Deletable:
+    """Which files of a table may be deleted: those in its own places, and those in the warehouse where no other table
+    or view lies, as is left when a table's location was changed."""
+
+    def __init__(self, catalog: Catalog, view: State, table: Table) -> None:
+        self.places = places(table)
+        self._warehouse = segments(catalog.context.warehouse)
+        self._view = view
+        self._entity_id = table.entity_id
+        self._folders: dict[str, bool] = {}
+
+    def __call__(self, location: str) -> bool:
+        folder = location.rpartition("/")[0]
+        if folder not in self._folders:
+            self._folders[folder] = self._allowed(location)
+        return self._folders[folder]
+
+    def _allowed(self, location: str) -> bool:
+        try:
+            parts = segments(location)[:-1]
+        except BadRequestError:
+            return False
+        if any(parts[: len(place)] == place for place in self.places):
+            return True
+        inside = parts[: len(self._warehouse)] == self._warehouse
+        return inside and owner_above(self._view, parts, but=self._entity_id) is None
+
+
+class Leftover:
+    """A table with expired snapshots whose files may still be there."""
+
+    def __init__(
+        self,
+        entity_id: int,
+        outcome: Outcome,
+        records: list[int],
+        deletable: Deletable,
+        needed: list[Content],
+    ) -> None:
+        """
+        Args:
+            records: ids of its `ExpiredSnapshots`.
+            needed: versions of tables whose files stay.
+        """
+        self.entity_id = entity_id
+        self.outcome = outcome
+        self.records = records
+        self.deletable = deletable
+        self.needed = needed
+        self.files: dict[str, File] = {}
+        """By location: those that nothing needs."""
+        self.problem = ""
+        """Why it is not known which files are needed."""
+        self.shared = False
+        """Whether others need some of what its expired snapshots name."""
+        self.complete = True
+        """Whether nothing will be left to do for the next run."""
+        self._deleted: Counter[str] = Counter()
+
+    @property
+    def places(self) -> Collection[tuple[str, ...]]:
+        """The locations that the table owns."""
+        return self.deletable.places
+
+    def stop(self, problem: str) -> None:
+        """Leave everything, for a reason, if there is one."""
+        if problem:
+            self.problem, self.complete = problem, False
+
+    def share(self) -> None:
+        """Others need some of what its expired snapshots name: what leads there stays until they do not."""
+        self.shared, self.complete = True, False
+
+    def of_kinds(self, kinds: Collection[str]) -> Iterator[File]:
+        """Its files of some kinds."""
+        return (file for file in self.files.values() if file.kind in kinds)
+
+    def count(self, files: Iterable[File]) -> None:
+        """Count files as deleted."""
+        for file in files:
+            self._deleted[file.kind] += 1
+            self.outcome.files[file.kind] += 1
+            self.outcome.bytes += file.bytes
+
+    def fail(self, files: int) -> None:
+        """Some files could not be deleted: what names them stays."""
+        if files:
+            self.outcome.failed += files
+            self.outcome.notes.append(f"{files} files could not be deleted; the next run tries again")
+            self.files, self.complete = {}, False
+
+    def settled(self) -> Settled:
+        """The table once all its files are deleted."""
+        keys = tuple(expired_key(self.entity_id, record) for record in self.records)
+        summary = {f"deleted-{kind}": str(number) for kind, number in sorted(self._deleted.items())}
+        return Settled(self.entity_id, keys, summary)

@@ -1,0 +1,364 @@
+"""Expiry of a catalog's snapshots from beginning to end: decide, remove, find files, delete them, settle.
+
+1. Decide what expires of each table, spread over executors.
+2. Remove it from the tables, in few commits. Each commit also records what it removed (`catalog.expiring`).
+3. Find the files of everything recorded, by this run or by earlier ones, that nothing needs any more, spread over
+   executors: neither the table as it is now, nor a table of any catalog, branch or realm whose place overlaps.
+4. Delete them in three passes: content files, then the manifests that name them, then manifest lists and statistics.
+   Whatever is missing was deleted before, so an interrupted run is simply run again: as long as a list is there, what
+   it names is found again. A file that cannot be deleted keeps what names it.
+5. Forget the record of tables that have nothing left to delete, in few commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.contents import content_of
+from polaris_spark.catalog.entities import NamespaceName, TableName, find, table_key
+from polaris_spark.catalog.expiring import (
+    EXPIRED,
+    ExpiredSnapshots,
+    entity_of,
+    gc_enabled,
+    namespace_levels,
+)
+from polaris_spark.catalog.exporting import Wanted
+from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.rows import IDS, Unloaded, id_bytes
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.state import State
+from polaris_spark.index.keys import decode_key
+from polaris_spark.maintenance.deletions import (
+    FILES_OF_A_BATCH,
+    DeletedFile,
+    DeletedFiles,
+    record_deletions,
+)
+from polaris_spark.maintenance.expiry import Asked, Decision
+from polaris_spark.maintenance.expiry_commits import (
+    TABLES_OF_A_COMMIT,
+    SettleExpired,
+    ToExpire,
+    remove_expired,
+)
+from polaris_spark.maintenance.expiry_files import (
+    FILES_OF_AN_ITEM,
+    Content,
+    DecideTables,
+    DeleteFiles,
+    Examine,
+    File,
+    FindNeeded,
+    Manifests,
+    ReadManifests,
+    ToDecide,
+    ToDelete,
+    ToExamine,
+    manifests_of,
+)
+from polaris_spark.maintenance.expiry_leftovers import PASSES, Deletable, Leftover, Outcome
+from polaris_spark.maintenance.sharing import Neighbours, table_content
+from polaris_spark.maintenance.spreading import Spread
+from polaris_spark.system.connections import Connection
+
+JOB = "expire"
+
+
+class Limits(NamedTuple):
+    """How much one run does at most; what is left, the next one does."""
+
+    max_tables: int | None = None
+    """Tables that snapshots are removed from."""
+    max_files: int | None = None
+    """Files that are deleted; a run ends with the table that reaches it."""
+
+
+class ExpiryRun:
+    """One run of expiry over a catalog's branch."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        catalog: Catalog,
+        principal: str,
+        spread: Spread,
+        asked: Asked,
+        *,
+        limits: Limits,
+        grace_ms: int,
+        keep_records_ms: int,
+        progress: Callable[[str, int, int], None],
+    ) -> None:
+        """
+        Args:
+            spread: carries out the work on tables and files.
+            grace_ms: how long dropped heads may come back, milliseconds.
+            keep_records_ms: how long deletions stay recorded, milliseconds.
+            progress: is told how far the run is; may raise to stop it.
+        """
+        self._connection = connection
+        self._catalog = catalog
+        self._operation = Operation(b"", principal)
+        self._spread = spread
+        self._asked = asked
+        self._limits = limits
+        self._grace_ms = grace_ms
+        self._keep_records_ms = keep_records_ms
+        self._progress = progress
+        self._realm = catalog.references.store.realm
+        self._outcomes: dict[int, Outcome] = {}
+
+    def run(self, tables: Sequence[Wanted], *, everything: bool, dry_run: bool) -> list[Outcome]:
+        """Expire snapshots.
+
+        Args:
+            tables: that snapshots may be removed from.
+            everything: whether files that earlier runs left are deleted of all tables, dropped ones too, and not of
+                `tables` alone.
+            dry_run: change nothing, only say what would be done.
+        Returns:
+            the tables of which something expired or was deleted, or which were left alone for a reason.
+        """
+        decided = self._decide(tables)
+        if not dry_run:
+            self._remove(decided)
+        view = self._catalog.view()
+        wanted = None if everything else {self._entity(view, table) for table in tables}
+        planned = {table.entity_id: table for table in decided} if dry_run else {}
+        for table in planned.values():
+            self._outcome(table.entity_id, table.name).removed = table.decision
+        leftovers = self._leftovers(view, wanted, planned)
+        self._find(leftovers)
+        self._take(leftovers)
+        if dry_run:
+            self._count(leftovers)
+        else:
+            self._delete(leftovers)
+            self._settle(leftovers)
+        return list(self._outcomes.values())
+
+    # 1 and 2
+
+    def _decide(self, tables: Sequence[Wanted]) -> list[ToExpire]:
+        view = self._catalog.view()
+        numbers: dict[NamespaceName, int] = {}
+        for table in tables:
+            numbers.setdefault(table.name.namespace, len(numbers))
+        catalog = self._catalog.context.retention
+        levels = [[*namespace_levels(view, namespace), catalog] for namespace in numbers]
+        items = [
+            ToDecide(number, table.content, numbers[table.name.namespace])
+            for number, table in enumerate(tables)
+        ]
+        found: list[ToExpire] = []
+        for position, one in enumerate(self._spread(DecideTables(self._realm, self._asked, levels), items)):
+            self._progress("deciding which snapshots expire", position, len(items))
+            table = tables[one.number]
+            entity = self._entity(view, table)
+            if not entity:
+                continue
+            decision = Decision(one.snapshots, one.refs, one.schemas, one.specs)
+            if one.left_alone:
+                self._outcome(entity, table.name).notes.append(one.left_alone)
+            elif decision.updates():
+                place = levels[numbers[table.name.namespace]]
+                found.append(ToExpire(table.name, entity, table.content, place, decision))
+        found.sort(key=lambda table: table.name)
+        return found[: self._limits.max_tables]
+
+    def _entity(self, view: State, table: Wanted) -> int:
+        """The stable id of a table; 0 if it was dropped meanwhile."""
+        found = find(view, table_key(table.name))
+        return 0 if found is None else found.entity_id
+
+    def _remove(self, tables: Sequence[ToExpire]) -> None:
+        def told(done: int, of: int) -> None:
+            self._progress("removing snapshots", done, of)
+
+        for one in remove_expired(self._catalog, self._operation, tables, self._asked, told):
+            if one.error or one.decision.updates():
+                outcome = self._outcome(one.table.entity_id, one.table.name)
+                outcome.removed = one.decision
+                outcome.notes += [one.error] if one.error else []
+
+    def _outcome(self, entity_id: int, name: TableName | None) -> Outcome:
+        text = f"dropped table {entity_id:x}" if name is None else str(name)
+        return self._outcomes.setdefault(entity_id, Outcome(text))
+
+    # 3
+
+    def _leftovers(
+        self, view: State, wanted: set[int] | None, planned: Mapping[int, ToExpire]
+    ) -> list[Leftover]:
+        """The tables with expired snapshots whose files are there, with everything that may need these."""
+        records: dict[int, list[int]] = {entity_id: [] for entity_id in planned}
+        for key, entry in view.base.index(EXPIRED).range():
+            if wanted is None or entity_of(key) in wanted:
+                records.setdefault(entity_of(key), []).append(entry.pointer)
+        if not records:
+            return []
+        neighbours = Neighbours(self._connection, self._catalog, grace_ms=self._grace_ms)
+        found = []
+        for position, (entity_id, ids) in enumerate(records.items()):
+            self._progress("looking for tables that share files", position, len(records))
+            leftover = self._leftover(view, entity_id, ids, planned.get(entity_id))
+            if leftover is not None:
+                others = neighbours.of(entity_id, leftover.places)
+                leftover.needed += [Content(other.realm, other.content) for other in others]
+                found.append(leftover)
+        return found
+
+    def _leftover(
+        self, view: State, entity_id: int, records: list[int], planned: ToExpire | None
+    ) -> Leftover | None:
+        entry = view.lookup(IDS, id_bytes(entity_id))
+        name = None
+        content = table_content(view, entity_id)
+        if entry is not None and content is not None:
+            key = decode_key(entry.value)
+            name = TableName(key.path, key.name)
+        else:  # dropped: nothing can have come to need more than what its last expiry left
+            content = view.get(records[-1], ExpiredSnapshots).after
+        table = content_of(view, content, Table)
+        levels = [*namespace_levels(view, name.namespace)] if name else []
+        outcome = self._outcome(entity_id, name)
+        if isinstance(table, Unloaded):
+            outcome.notes.append("files are left: imported, and not loaded yet")
+            return None
+        if not gc_enabled([table.properties, *levels, self._catalog.context.retention]):
+            outcome.notes.append("files are left: gc.enabled is false")
+            return None
+        without = planned.decision.snapshots if planned else ()
+        own = Content(self._realm, content, without)
+        return Leftover(entity_id, outcome, records, Deletable(self._catalog, view, table), [own])
+
+    def _find(self, leftovers: Sequence[Leftover]) -> None:
+        items = [
+            ToExamine(number, self._realm, tuple(one.records), tuple(one.needed))
+            for number, one in enumerate(leftovers)
+        ]
+        naming: list[Manifests] = []
+        checks: dict[int, list[Manifests]] = {}
+        for position, examined in enumerate(self._spread(Examine(), items)):
+            self._progress("reading manifest lists", position, len(items))
+            number, leftover = examined.number, leftovers[examined.number]
+            leftover.stop(examined.problem)
+            if examined.shared:
+                leftover.share()
+            leftover.files.update((file.location, file) for file in examined.files)
+            naming += manifests_of(number, examined.manifests)
+            foreign = manifests_of(number, examined.foreign, foreign=True)
+            checks[number] = [*manifests_of(number, examined.own), *foreign]
+        candidates: dict[int, dict[str, File]] = {}
+        for position, named in enumerate(self._spread(ReadManifests(), naming)):
+            self._progress("reading manifests", position, len(naming))
+            leftovers[named.number].stop(named.problem)
+            files = candidates.setdefault(named.number, {})
+            files.update((file.location, file) for file in named.files)
+        self._leave_needed(leftovers, candidates, checks)
+        for number, files in candidates.items():
+            leftovers[number].files.update(files)
+
+    def _leave_needed(
+        self,
+        leftovers: Sequence[Leftover],
+        candidates: Mapping[int, dict[str, File]],
+        checks: Mapping[int, Sequence[Manifests]],
+    ) -> None:
+        """Take from `candidates` the content files that manifests name which stay."""
+        doubtful = {number: files for number, files in candidates.items() if files}
+        items = [one for number in doubtful for one in checks[number]]
+        foreign: list[tuple[int, str]] = []
+        for position, named in enumerate(self._spread(FindNeeded(doubtful), items)):
+            self._progress("reading manifests that stay", position, len(items))
+            leftovers[named.number].stop(named.problem)
+            if named.foreign:
+                foreign += [(named.number, file.location) for file in named.files]
+                continue
+            for file in named.files:
+                candidates[named.number].pop(file.location, None)
+        for number, location in foreign:
+            if candidates[number].pop(location, None) is not None:
+                leftovers[number].share()
+
+    def _take(self, leftovers: Sequence[Leftover]) -> None:
+        """Leave out what may not be deleted, or not by this run any more."""
+        most, taken = self._limits.max_files, 0
+        for leftover in leftovers:
+            files = {} if leftover.problem else leftover.files
+            if leftover.shared:
+                leftover.outcome.notes.append("files are left that another table, branch or catalog needs")
+                named = ("manifest", "manifest-list")  # else what they name would never be found again
+                files = {at: file for at, file in files.items() if file.kind not in named}
+            leftover.files = {at: file for at, file in files.items() if leftover.deletable(at)}
+            if len(leftover.files) < len(files):
+                outside = len(files) - len(leftover.files)
+                leftover.outcome.notes.append(f"{outside} files are left: they lie in no place of the table")
+            if leftover.problem:
+                leftover.outcome.notes.append(f"files are left: {leftover.problem}")
+            if most is not None and taken >= most and leftover.files:
+                leftover.outcome.notes.append("files are left to the next run: max_files is reached")
+                leftover.files, leftover.complete = {}, False
+            taken += len(leftover.files)
+
+    def _count(self, leftovers: Sequence[Leftover]) -> None:
+        for leftover in leftovers:
+            leftover.count(leftover.files.values())
+
+    # 4 and 5
+
+    def _delete(self, leftovers: Sequence[Leftover]) -> None:
+        for what, kinds in PASSES:
+            going = {n: files for n, one in enumerate(leftovers) if (files := list(one.of_kinds(kinds)))}
+            items = [
+                ToDelete(number, tuple(file.location for file in files[start : start + FILES_OF_AN_ITEM]))
+                for number, files in going.items()
+                for start in range(0, len(files), FILES_OF_AN_ITEM)
+            ]
+            self._record(leftovers, going, "deleted")
+            left: dict[int, set[str]] = {}
+            for position, one in enumerate(self._spread(DeleteFiles(), items)):
+                self._progress(what, position, len(items))
+                left.setdefault(one.number, set()).update(one.locations)
+            failed: dict[int, list[File]] = {}
+            for number, files in going.items():
+                missed = left.get(number, set())
+                failed[number] = [file for file in files if file.location in missed]
+                leftovers[number].count(file for file in files if file.location not in missed)
+                leftovers[number].fail(len(failed[number]))
+            self._record(leftovers, failed, "failed")
+
+    def _record(
+        self,
+        leftovers: Sequence[Leftover],
+        files: Mapping[int, Sequence[File]],
+        outcome: Literal["deleted", "failed"],
+    ) -> None:
+        now, principal = self._catalog.context.clock.now_ms(), self._operation.principal
+        batches = [
+            DeletedFiles(
+                now,
+                principal,
+                JOB,
+                leftovers[number].entity_id,
+                leftovers[number].outcome.table,
+                outcome,
+                tuple(
+                    DeletedFile(one.location, one.kind, one.bytes)
+                    for one in some[start : start + FILES_OF_A_BATCH]
+                ),
+            )
+            for number, some in files.items()
+            for start in range(0, len(some), FILES_OF_A_BATCH)
+        ]
+        record_deletions(self._catalog, self._operation, batches, keep_ms=self._keep_records_ms)
+
+    def _settle(self, leftovers: Sequence[Leftover]) -> None:
+        done = [one.settled() for one in leftovers if one.complete and one.records]
+        for start in range(0, len(done), TABLES_OF_A_COMMIT):
+            self._progress("recording what was deleted", start, len(done))
+            part = done[start : start + TABLES_OF_A_COMMIT]
+            self._catalog.commit(SettleExpired(self._catalog.context, self._operation, part))

@@ -1,0 +1,87 @@
+"""Work on many items spread over executors: items and results travel as MessagePack, the work is pickled once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Generic
+
+import msgspec
+
+from polaris_spark.catalog.files import Files
+from polaris_spark.commits.state import StoredObjects
+from polaris_spark.maintenance.spreading import THREADS, Here, I, R, Reach, Work
+from polaris_spark.spark.options import StoreLocation
+from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+FEW = 16
+"""So many items are done faster than a Spark job starts."""
+
+TASKS_PER_CORE = 2
+"""Items are dealt out in turn, so tasks are about even; more of them cost more than they balance."""
+
+
+class Executors:
+    """Spreads work over executors, as a Spark job each time; few items are done here."""
+
+    def __init__(
+        self, spark: SparkSession, location: StoreLocation, files: Mapping[str, str], here: Here
+    ) -> None:
+        """
+        Args:
+            location: of the store, with secrets looked up.
+            files: properties of the files' FileIO.
+            here: does few items.
+        """
+        self._spark = spark
+        self._location = location
+        self._files = dict(files)
+        self._here = here
+
+    def __call__(self, work: Work[I, R], items: Sequence[I]) -> Iterator[R]:
+        """The results, in any order."""
+        if len(items) <= FEW:
+            yield from self._here(work, items)
+            return
+        import pyarrow as pa
+
+        encode = msgspec.msgpack.Encoder().encode
+        tasks = min(len(items), TASKS_PER_CORE * self._spark.sparkContext.defaultParallelism)
+        table = pa.table({"item": pa.array([encode(item) for item in items], pa.binary())})
+        job = _Job(work, self._location, self._files, machine())
+        found = self._spark.createDataFrame(table).repartition(tasks).mapInArrow(job, "result binary")
+        decode = msgspec.msgpack.Decoder(work.result).decode
+        for row in found.toLocalIterator() if len(items) > tasks * 1_000 else found.collect():
+            yield decode(row[0])
+
+
+class _Job(Generic[I, R]):
+    """What executors run: items in, results out."""
+
+    def __init__(
+        self, work: Work[I, R], location: StoreLocation, files: dict[str, str], planned_on: str
+    ) -> None:
+        self._work = work
+        self._location = location
+        self._files = files
+        self._planned_on = planned_on
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        refuse_other_machine(self._location, self._planned_on)
+        store = open_for_reading(self._location)
+        reach = Reach(lambda realm: StoredObjects(store.objects(realm)), Files(self._files))
+        encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(self._work.item).decode
+
+        def done(item: Any) -> bytes:
+            return encode(self._work(reach, decode(item)))
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            for batch in batches:
+                results = list(pool.map(done, batch.column(0).to_pylist()))
+                yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], names=["result"])

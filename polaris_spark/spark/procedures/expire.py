@@ -1,0 +1,147 @@
+"""`expire`: snapshots that retention does not keep are removed from all tables, and their files deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from polaris_spark.catalog.rows import TABLE
+from polaris_spark.commits.state import StoredObjects
+from polaris_spark.config import duration_ms
+from polaris_spark.errors import InputError
+from polaris_spark.maintenance.expiry import Asked
+from polaris_spark.maintenance.expiry_leftovers import Outcome
+from polaris_spark.maintenance.expiry_run import ExpiryRun, Limits
+from polaris_spark.maintenance.spreading import Here, Reach, Spread
+from polaris_spark.spark.jobs.spread import Executors
+from polaris_spark.spark.options import location_of
+from polaris_spark.spark.procedures.export_metadata import select
+from polaris_spark.spark.procedures.maintaining import job
+from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    session = call.session
+    catalog, properties = session.catalog, session.properties
+    table, namespace = arguments.get("table"), arguments.get("namespace")
+    asked, limits = _asked(call, arguments), _limits(arguments)
+    chosen = select(catalog.head(), catalog.name, table=table, namespace=namespace)
+    run = ExpiryRun(
+        session.connection,
+        catalog,
+        session.principal,
+        _spread(call),
+        asked,
+        limits=limits,
+        grace_ms=properties.grace,
+        keep_records_ms=properties.history_retention,
+        progress=call.progress,
+    )
+    outcomes = run.run(
+        [one for one in chosen if one.kind == TABLE],
+        everything=table is None and namespace is None,
+        dry_run=arguments.get("dry_run", False),
+    )
+    return [_row(outcome) for outcome in outcomes]
+
+
+def _asked(call: Call, arguments: Mapping[str, Any]) -> Asked:
+    now = call.session.connection.clock.now_ms()
+    older_than, age = arguments.get("older_than"), arguments.get("max_age")
+    if older_than is not None and age is not None:
+        raise InputError("expire takes older_than, a time, or max_age, a duration; not both")
+    retain_last = arguments.get("retain_last")
+    if retain_last is not None and retain_last < 1:
+        raise InputError(f"retain_last is {retain_last}; at least 1 snapshot is kept of a branch")
+    before = None if age is None else now - duration_ms("max_age", age)
+    if older_than is not None:
+        before = (older_than - _EPOCH) // (datetime.resolution * 1_000)
+    return Asked(now, before, retain_last, arguments.get("clean_expired_metadata", False))
+
+
+def _limits(arguments: Mapping[str, Any]) -> Limits:
+    limits = Limits(arguments.get("max_tables"), arguments.get("max_files"))
+    for name, limit in limits._asdict().items():
+        if limit is not None and limit < 1:
+            raise InputError(f"{name} is {limit}; it is a number from 1 on")
+    return limits
+
+
+def _spread(call: Call) -> Spread:
+    """Executors where there are some that can read the store, else this process."""
+    session = call.session
+    own = session.catalog.references.store
+    records = {record.instance: record for record in session.connection.realms.all()}
+
+    def objects(realm: str) -> StoredObjects:
+        return StoredObjects(own if realm == own.realm else session.connection.store(records[realm]))
+
+    here = Here(Reach(objects, session.catalog.files))
+    if not call.has_spark or session.properties.store.scheme == "memory":
+        return here
+    location = location_of(session.properties).resolved()
+    return Executors(call.spark(), location, session.properties.other, here)
+
+
+def _row(one: Outcome) -> tuple[Any, ...]:
+    files = one.files
+    return (
+        one.table,
+        len(one.removed.snapshots),
+        len(one.removed.refs),
+        len(one.removed.schemas) + len(one.removed.specs),
+        files["data"],
+        files["position-deletes"],
+        files["equality-deletes"],
+        files["manifest"],
+        files["manifest-list"],
+        files["statistics"],
+        one.bytes,
+        one.failed,
+        "; ".join(one.notes) or None,
+    )
+
+
+PROCEDURE = job(
+    name="expire",
+    comment="Removes snapshots that retention does not keep from all tables, and deletes the files of only these.",
+    parameters=(
+        Parameter("table", "STRING", "a table, such as db.t"),
+        Parameter("namespace", "STRING", "a namespace, with all below it; without both, the whole catalog"),
+        Parameter(
+            "older_than", "TIMESTAMP", "snapshots older than this may go, whatever properties say of age"
+        ),
+        Parameter("max_age", "STRING", "the same as a duration before now, such as '5 d'"),
+        Parameter(
+            "retain_last", "INT", "how many snapshots of a branch are kept, whatever properties say of that"
+        ),
+        Parameter(
+            "clean_expired_metadata", "BOOLEAN", "also remove schemas and partition specs that none needs"
+        ),
+        Parameter("dry_run", "BOOLEAN", "only say what would be removed and deleted"),
+        Parameter("max_tables", "INT", "tables that one run removes snapshots from at most"),
+        Parameter(
+            "max_files", "BIGINT", "files after which a run leaves the files of further tables to the next"
+        ),
+    ),
+    columns=(
+        Column("table", "STRING"),
+        Column("snapshots", "BIGINT"),
+        Column("refs", "BIGINT"),
+        Column("schemas_and_specs", "BIGINT"),
+        Column("data_files", "BIGINT"),
+        Column("position_delete_files", "BIGINT"),
+        Column("equality_delete_files", "BIGINT"),
+        Column("manifests", "BIGINT"),
+        Column("manifest_lists", "BIGINT"),
+        Column("statistics_files", "BIGINT"),
+        Column("bytes", "BIGINT"),
+        Column("failed", "BIGINT"),
+        Column("note", "STRING"),
+    ),
+    run=_run,
+    scope="catalog",
+)

@@ -1,0 +1,82 @@
+"""Lakes of small tables with a history, and which of their files are needed, found through pyiceberg alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.manifest import read_manifest_list
+from pyiceberg.table import Table
+
+from polaris_spark.catalog.files import local_path
+from polaris_spark.pyiceberg import PolarisCatalog
+from polaris_spark.spark.procedures.registry import call
+
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
+
+
+def rows(*ids: int) -> pa.Table:
+    """Rows with these ids."""
+    return pa.table({"id": list(ids), "text": [f"text {id}" for id in ids]}, schema=SCHEMA)
+
+
+def path(location: str) -> str:
+    """A location as a path of this machine."""
+    found = local_path(location)
+    assert found is not None
+    return str(found)
+
+
+def needed(*tables: Table) -> set[str]:
+    """Every file that some snapshot of some of these tables names, but metadata files."""
+    found: set[str] = set()
+    for table in tables:
+        for snapshot in table.metadata.snapshots:
+            found.add(path(snapshot.manifest_list))
+            for manifest in read_manifest_list(table.io.new_input(snapshot.manifest_list)):
+                found.add(path(manifest.manifest_path))
+                entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+                found.update(path(entry.data_file.file_path) for entry in entries)
+        statistics = [*table.metadata.statistics, *table.metadata.partition_statistics]
+        found.update(path(one.statistics_path) for one in statistics)
+    return found
+
+
+def there(*tables: Table) -> set[str]:
+    """Every file in the locations of these tables, but metadata files and checksums."""
+    files = [file for table in tables for file in Path(path(table.location())).rglob("*") if file.is_file()]
+    return {str(file) for file in files if not file.name.endswith((".metadata.json", ".crc"))}
+
+
+def expire(catalog: PolarisCatalog, spark: Any = None, **arguments: Any) -> list[dict[str, Any]]:
+    """Call `expire`; its rows by column."""
+    from polaris_spark.spark.procedures.expire import PROCEDURE
+
+    found = call(catalog._opened, "expire", spark=spark, **arguments)
+    names = [column.name for column in PROCEDURE.columns]
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def make(catalog: PolarisCatalog, name: str, **properties: str) -> Table:
+    """A new table with some history: appends, a delete of whole files, one of rows, and an overwrite."""
+    table = catalog.create_table(name, SCHEMA, properties=properties)
+    for start in range(0, 12, 3):
+        table.append(rows(start, start + 1, start + 2))
+    table.delete("id = 4")
+    table.delete("id <= 2")
+    table.overwrite(rows(100, 101), "id >= 9")
+    table.append(rows(200))
+    return table
+
+
+def pause() -> None:
+    """Let the clock reach the next millisecond: snapshots of one would be of one age."""
+    time.sleep(0.002)
+
+
+def ids(table: Table) -> Iterable[int]:
+    """The ids of the rows that are there, sorted."""
+    return sorted(table.scan().to_arrow()["id"].to_pylist())

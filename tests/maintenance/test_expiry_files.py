@@ -1,0 +1,254 @@
+"""`expire` deletes the files of expired snapshots, and no other."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from pyiceberg.table import Table
+from pyiceberg.table.statistics import StatisticsFile
+
+from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.clock import ManualClock
+from polaris_spark.commits.change import Operation
+from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
+from polaris_spark.pyiceberg import PolarisCatalog
+from tests.maintenance.conftest import Open
+from tests.maintenance.histories import expire, ids, make, needed, path, rows, there
+
+
+def test_what_is_left_is_what_the_remaining_snapshots_name(lake: PolarisCatalog) -> None:
+    table = make(lake, "db.t")
+    before, kept = there(table), ids(table)
+    [row] = expire(lake, max_age="0 s")
+    table.refresh()
+    assert len(table.metadata.snapshots) == 1
+    assert there(table) == needed(table) < before
+    assert ids(table) == kept
+    counted = [row[name] for name in ("data_files", "manifests", "manifest_lists")]
+    assert sum(counted) == len(before) - len(needed(table))
+    assert all(counted)
+    assert row["bytes"] > 0
+    assert expire(lake, max_age="0 s") == []
+
+
+def test_branches_and_tags_keep_their_files(lake: PolarisCatalog) -> None:
+    table = make(lake, "db.t")
+    first, second = (snapshot.snapshot_id for snapshot in table.metadata.snapshots[:2])
+    table.manage_snapshots().create_tag(first, "first").create_branch(second, "side").commit()
+    table.append(rows(300), branch="side")
+    expire(lake, max_age="0 s")
+    table.refresh()
+    assert set(table.metadata.refs) == {"main", "first", "side"}
+    assert len(table.metadata.snapshots) == 3
+    assert there(table) == needed(table)
+    assert sorted(table.scan(snapshot_id=first).to_arrow()["id"].to_pylist()) == [0, 1, 2]
+
+
+def test_what_was_rolled_back_goes_too(lake: PolarisCatalog) -> None:
+    table = make(lake, "db.t")
+    second = table.metadata.snapshots[1].snapshot_id
+    table.manage_snapshots().rollback_to_snapshot(second).commit()
+    table.append(rows(300))
+    expire(lake, max_age="0 s")
+    table.refresh()
+    assert ids(table) == [0, 1, 2, 3, 4, 5, 300]
+    assert there(table) == needed(table)
+
+
+def test_a_dry_run_says_what_a_run_does_and_changes_nothing(lake: PolarisCatalog) -> None:
+    table = make(lake, "db.t")
+    before, version = there(table), table.metadata_location
+    said = expire(lake, max_age="0 s", dry_run=True)
+    assert table.refresh().metadata_location == version
+    assert there(table) == before
+    assert said == expire(lake, max_age="0 s")
+    assert said[0]["data_files"] > 0
+
+
+def test_a_file_that_another_table_needs_stays(opened: Open) -> None:
+    lake = opened(shared_locations="allow")
+    lake.create_namespace("db")
+    table = make(lake, "db.t")
+    first = lake.register_table("db.first", table.metadata.metadata_log[2].metadata_file)
+    kept = ids(first)
+    expire(lake, table="db.t", max_age="0 s")
+    assert data(there(table)) == data(needed(table.refresh(), first))
+    assert ids(first) == kept
+    expire(lake, max_age="0 s")
+    assert data(there(table)) == data(needed(table, first.refresh()))
+    assert needed(first) <= there(table)
+    lake.drop_table("db.first")
+    expire(lake, max_age="0 s")
+    assert there(table) == needed(table)
+
+
+def test_a_table_of_another_catalog_or_realm_keeps_its_files(opened: Open) -> None:
+    lake = opened(shared_locations="allow")
+    lake.create_namespace("db")
+    table = make(lake, "db.t")
+    others = []
+    for name, realm in (("lake", "another"), ("pond", "default")):
+        other = opened(name, realm=realm, shared_locations="allow")
+        other.create_namespace("db")
+        others.append(other.register_table("db.u", table.metadata.metadata_log[3].metadata_file))
+    expire(lake, max_age="0 s")
+    assert data(there(table)) == data(needed(table.refresh(), *others))
+    for other in others:
+        assert needed(other) <= there(table)
+        assert ids(other) == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_branch_of_the_catalog_keeps_its_files_until_it_is_dropped_and_beyond_recovery(
+    opened: Open,
+) -> None:
+    clock = ManualClock(int(time.time() * 1_000))
+    lake = opened(clock=clock, grace="3 h")
+    lake.create_namespace("db")
+    table = make(lake, "db.t")
+    before = there(table)
+    session = lake._opened
+    references, dev = session.catalog.references, head_name(session.catalog.row, "dev")
+    operation = Operation(b"", "test")
+    references.create(dev, operation, source=session.catalog.head())
+    clock.advance(60_000)
+    [row] = expire(lake, max_age="0 s")
+    assert (row["snapshots"], row["data_files"]) == (len(table.metadata.snapshots) - 1, 0)
+    assert len(table.refresh().metadata.snapshots) == 1
+    assert there(table) == before
+    references.drop(dev, operation)
+    expire(lake, max_age="0 s")
+    assert there(table) == before
+    clock.advance(4 * 3_600_000)
+    [row] = expire(lake, max_age="0 s")
+    assert row["snapshots"] == 0
+    assert there(table) == needed(table) < before
+
+
+def test_files_of_a_dropped_table_that_its_last_expiry_left_go(opened: Open) -> None:
+    clock = ManualClock(int(time.time() * 1_000))
+    lake = opened(clock=clock)
+    lake.create_namespace("db")
+    table = make(lake, "db.t", **{"polaris.expire-on-commit": "true"})
+    clock.advance(6 * 24 * 3_600_000)
+    table.append(rows(300))
+    assert len(table.metadata.snapshots) == 1
+    assert there(table) > needed(table)
+    lake.drop_table("db.t")
+    [row] = expire(lake)
+    assert row["table"].startswith("dropped table")
+    assert row["data_files"] > 0
+    assert there(table) == needed(table)
+    assert ids(lake.register_table("db.again", table.metadata_location)) == [
+        3,
+        5,
+        6,
+        7,
+        8,
+        100,
+        101,
+        200,
+        300,
+    ]
+
+
+def test_files_outside_of_the_table_and_the_warehouse_are_left(lake: PolarisCatalog, tmp_path: Path) -> None:
+    table = make(lake, "db.t")
+    foreign = tmp_path / "foreign.parquet"
+    pq.write_table(rows(500), foreign)
+    table.add_files([str(foreign)])
+    table.delete("id = 500")
+    [row] = expire(lake, max_age="0 s")
+    assert foreign.exists()
+    assert row["note"] == "1 files are left: they lie in no place of the table"
+    assert there(table) == needed(table.refresh())
+
+
+def test_statistics_files_go_with_their_snapshots(lake: PolarisCatalog) -> None:
+    table = make(lake, "db.t")
+    for snapshot in (table.metadata.snapshots[0], table.metadata.snapshots[-1]):
+        file = Path(path(table.location())) / "metadata" / f"{snapshot.snapshot_id}.stats"
+        file.write_bytes(b"statistics")
+        with table.update_statistics() as update:
+            update.set_statistics(
+                StatisticsFile(
+                    snapshot_id=snapshot.snapshot_id,
+                    statistics_path=str(file),
+                    file_size_in_bytes=10,
+                    file_footer_size_in_bytes=1,
+                    blob_metadata=[],
+                )
+            )
+    [row] = expire(lake, max_age="0 s")
+    assert row["statistics_files"] == 1
+    assert there(table) == needed(table.refresh())
+
+
+def test_a_limit_of_files_leaves_whole_tables_to_the_next_run(lake: PolarisCatalog) -> None:
+    tables = [make(lake, f"db.t{n}") for n in range(3)]
+    done = [expire(lake, max_age="0 s", max_files=1) for _ in range(3)]
+    assert [sum(row["manifest_lists"] > 0 for row in one) for one in done] == [1, 1, 1]
+    assert [sum(row["snapshots"] > 0 for row in one) for one in done] == [3, 0, 0]
+    for table in tables:
+        assert there(table) == needed(table.refresh())
+
+
+def test_a_limit_of_tables_leaves_the_others_as_they_are(lake: PolarisCatalog) -> None:
+    tables = [make(lake, f"db.t{n}") for n in range(3)]
+    assert len(expire(lake, max_age="0 s", max_tables=2)) == 2
+    assert [len(table.refresh().metadata.snapshots) == 1 for table in tables] == [True, True, False]
+
+
+def test_every_deletion_is_recorded(lake: PolarisCatalog) -> None:
+    table = make(lake, "db.t")
+    before = there(table)
+    expire(lake, max_age="0 s")
+    gone = before - there(table)
+    catalog = lake._opened.catalog
+    head = catalog.references.read(deletions_reference(catalog.row))
+    batches = [head.store.get(entry.pointer, DeletedFiles) for _, entry in head.index(DELETIONS).range()]
+    assert {path(file.location) for batch in batches for file in batch.files} == gone
+    assert {(batch.job, batch.table, batch.outcome) for batch in batches} == {("expire", "db.t", "deleted")}
+
+
+def test_what_cannot_be_deleted_is_told_recorded_and_tried_again(lake: PolarisCatalog) -> None:
+    table = make(lake, "db.t")
+    victim = next(file for file in there(table) if file.endswith(".parquet") and file not in last(table))
+    Path(victim).unlink()
+    Path(victim).mkdir()
+    [row] = expire(lake, max_age="0 s")
+    assert row["failed"] == 1
+    assert row["manifests"] == row["manifest_lists"] == 0
+    Path(victim).rmdir()
+    [row] = expire(lake, max_age="0 s")
+    assert row["failed"] == 0
+    assert row["manifest_lists"] > 0
+    assert there(table) == needed(table.refresh())
+
+
+def data(files: set[str]) -> set[str]:
+    """The data files among files."""
+    return {file for file in files if file.endswith(".parquet")}
+
+
+def last(table: Table) -> set[str]:
+    """The data files of the current snapshot."""
+    return {path(task.file.file_path) for task in table.scan().plan_files()}
+
+
+def test_a_damaged_manifest_keeps_the_files_of_its_table_alone(lake: PolarisCatalog) -> None:
+    table, other = make(lake, "db.t"), make(lake, "db.u")
+    before = there(table)
+    current = table.current_snapshot()
+    assert current is not None
+    damaged = Path(path(current.manifest_list))
+    content = damaged.read_bytes()
+    damaged.write_bytes(b"not avro")
+    told = {row["table"]: row for row in expire(lake, max_age="0 s")}
+    assert "is damaged" in told["db.t"]["note"]
+    assert there(table) == before
+    assert there(other) == needed(other.refresh())
+    damaged.write_bytes(content)
+    expire(lake, max_age="0 s")
+    assert there(table) == needed(table.refresh())

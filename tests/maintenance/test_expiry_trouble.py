@@ -1,0 +1,169 @@
+"""Expiry that is interrupted, or that others come between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from polaris_spark.catalog.exporting import wanted
+from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.commits.change import Operation
+from polaris_spark.maintenance.expiry import Asked, Decision
+from polaris_spark.maintenance.expiry_commits import ToExpire, remove_expired
+from polaris_spark.maintenance.expiry_leftovers import Outcome
+from polaris_spark.maintenance.expiry_run import ExpiryRun, Limits
+from polaris_spark.maintenance.spreading import Here, Reach
+from polaris_spark.pyiceberg import PolarisCatalog
+from tests.maintenance.conftest import Open
+from tests.maintenance.histories import expire, ids, make, needed, rows, there
+
+
+class Crash(Exception):  # noqa: N818  # it stands for the end of a process, no error
+    """The process ends here."""
+
+
+class Life:
+    """Counts steps, and ends at one."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def step(self, *_: object) -> None:
+        if not self.left:
+            raise Crash
+        self.left -= 1
+
+
+class Mortal:
+    """Work in this process, which may end after any item."""
+
+    def __init__(self, here: Here, life: Life) -> None:
+        self._here = here
+        self._life = life
+
+    def __call__(self, work: Any, items: Sequence[Any]) -> Iterator[Any]:
+        for item in items:
+            yield from self._here(work, [item])
+            self._life.step()
+
+
+def run(
+    catalog: PolarisCatalog, life: Life, before_commits: Callable[[], None] = lambda: None
+) -> list[Outcome]:
+    """Expire everything, as long as life lasts."""
+    session = catalog._opened
+    reach = Reach(lambda _: session.catalog.reader, session.catalog.files)
+
+    def progress(what: str, done: int, of: int) -> None:
+        if what == "removing snapshots":
+            before_commits()
+        life.step()
+
+    now = session.connection.clock.now_ms()
+    expiry = ExpiryRun(
+        session.connection,
+        session.catalog,
+        "test",
+        Mortal(Here(reach), life),
+        Asked(now, older_than=now),
+        limits=Limits(),
+        grace_ms=0,
+        keep_records_ms=3_600_000,
+        progress=progress,
+    )
+    return expiry.run(wanted(session.catalog.head()), everything=True, dry_run=False)
+
+
+@pytest.mark.parametrize("tables", [1, 2])
+def test_whatever_step_a_run_ends_at_the_next_one_finishes_it(opened: Open, tables: int) -> None:
+    steps = 0
+    while True:
+        lake = opened(f"lake{steps}")
+        lake.create_namespace("db")
+        made = [make(lake, f"db.t{n}") for n in range(tables)]
+        kept = [ids(table) for table in made]
+        life = Life(steps)
+        try:
+            run(lake, life)
+        except Crash:
+            for table, same in zip(made, kept, strict=True):
+                assert ids(table.refresh()) == same
+                assert needed(table) <= there(table)
+            run(lake, Life(-1))
+        for table in made:
+            assert there(table) == needed(table.refresh())
+            assert len(table.metadata.snapshots) == 1
+        assert expire(lake, max_age="0 s") == []
+        if life.left:
+            break
+        steps += 1 if tables == 1 else 7
+    assert steps > 10
+
+
+def test_a_snapshot_that_a_tag_names_by_now_stays(lake: PolarisCatalog) -> None:
+    table = make(lake, "db.t")
+    second = table.metadata.snapshots[1].snapshot_id
+
+    def tag() -> None:
+        table.manage_snapshots().create_tag(second, "needed").commit()
+
+    [outcome] = run(lake, Life(-1), before_commits=tag)
+    assert second not in outcome.removed.snapshots
+    assert table.refresh().metadata.snapshots[0].snapshot_id == second
+    assert sorted(table.scan(snapshot_id=second).to_arrow()["id"].to_pylist()) == [0, 1, 2, 3, 4, 5]
+    assert there(table) == needed(table)
+
+
+def test_a_commit_that_comes_between_is_kept(lake: PolarisCatalog) -> None:
+    table = make(lake, "db.t")
+    run(lake, Life(-1), before_commits=lambda: table.append(rows(300)))
+    assert 300 in ids(table.refresh())
+    assert there(table) == needed(table)
+
+
+def test_a_table_that_is_dropped_and_made_anew_meanwhile_is_left_alone(lake: PolarisCatalog) -> None:
+    make(lake, "db.t")
+    made = []
+
+    def replace() -> None:
+        lake.drop_table("db.t")
+        made.append(make(lake, "db.t"))
+
+    assert run(lake, Life(-1), before_commits=replace) == []
+    [table] = made
+    assert len(table.refresh().metadata.snapshots) > 1
+
+
+def test_a_rollback_to_an_expired_snapshot_that_comes_between_wins(lake: PolarisCatalog) -> None:
+    table = make(lake, "db.t")
+    second = table.metadata.snapshots[1].snapshot_id
+    run(
+        lake,
+        Life(-1),
+        before_commits=lambda: table.manage_snapshots().rollback_to_snapshot(second).commit(),
+    )
+    assert ids(table.refresh()) == [0, 1, 2, 3, 4, 5]
+    assert there(table) == needed(table)
+
+
+def test_a_table_that_cannot_be_changed_fails_alone(lake: PolarisCatalog) -> None:
+    tables = [make(lake, f"db.t{n}") for n in range(3)]
+    session = lake._opened
+    catalog = session.catalog
+    asked = Asked(session.connection.clock.now_ms())
+    items = []
+    for one in wanted(catalog.head()):
+        if one.name.name.startswith("t"):
+            table = tables[int(one.name.name[1:])]
+            found = catalog.view()
+            entity = found.get(one.content, Table).entity_id
+            oldest = () if one.name.name == "t1" else (table.metadata.snapshots[0].snapshot_id,)
+            schemas = (table.schema().schema_id,) if one.name.name == "t1" else ()
+            decision = Decision(oldest, schemas=schemas)
+            items.append(ToExpire(one.name, entity, one.content, [], decision))
+    done = remove_expired(catalog, Operation(b"", "test"), items, asked, lambda *_: None)
+    assert [bool(one.error) for one in done] == [False, True, False]
+    assert "Cannot remove the current schema" in done[1].error
+    assert [len(table.refresh().metadata.snapshots) for table in tables] == [8, 9, 8]
