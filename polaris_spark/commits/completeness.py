@@ -12,14 +12,13 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from polaris_spark.backends.base import Backend, ObjectKey
+from polaris_spark.backends.base import Backend
 from polaris_spark.errors import CorruptionError
-from polaris_spark.objects import Header, decode, decode_header, part_count
+from polaris_spark.objects import Header, decode
+from polaris_spark.store.lenient import BATCH as BATCH
+from polaris_spark.store.lenient import Read, Unreadable, read_each
 
 S = TypeVar("S", bound=msgspec.Struct)
-
-BATCH = 256
-"""Objects, or further parts of them, that are read together."""
 
 
 class Lost(NamedTuple):
@@ -31,12 +30,8 @@ class Lost(NamedTuple):
     holder_type: str
     reason: str
     """What is wrong with it, in words."""
-
-
-class _Read(NamedTuple):
-    header: Header
-    data: bytes
-    """The object's bytes; of part 0 only where further ones were only to be there."""
+    part: int = 0
+    """The part of it that is wrong."""
 
 
 class Completeness:
@@ -45,12 +40,21 @@ class Completeness:
     It remembers about 100 bytes for each object that was found complete, and who points to what is lost.
     """
 
-    def __init__(self, backend: Backend, realm: str, on_read: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        realm: str,
+        on_read: Callable[[int], None] = lambda _: None,
+        *,
+        newer_is_lost: bool = False,
+    ) -> None:
         """
         Args:
             realm: instance id of the realm.
             on_read: told how many objects were read, each time.
+            newer_is_lost: whether rows of an unknown format count as lost; else they raise.
         """
+        self._newer_is_lost = newer_is_lost
         self._backend = backend
         self._realm = realm
         self._on_read = on_read
@@ -62,7 +66,7 @@ class Completeness:
         """Whether these objects, and everything below them, are there and readable.
 
         Raises:
-            NewerFormatError: a newer release wrote a row; it is not lost.
+            NewerFormatError: a newer release wrote a row; it is not lost, unless that was asked for.
         """
         roots = {id: (0, "") for id in ids if id not in self._complete}
         level = {id: holder for id, holder in roots.items() if not self._known(id)}
@@ -99,11 +103,27 @@ class Completeness:
             pending += further
         return sorted(found)
 
+    def path_to(self, lost: int, top: int) -> tuple[int, ...]:
+        """The shortest way by strong pointers from an object that was checked to a lost one below it, both included."""
+        before, level = {top: 0}, [top]
+        while level and lost not in before:
+            following: list[int] = []
+            for at in level:
+                for pointer in self._broken.get(at, ()):
+                    if pointer not in before:
+                        before[pointer] = at
+                        following.append(pointer)
+            level = following
+        path = [lost]
+        while before.get(path[-1]):
+            path.append(before[path[-1]])
+        return tuple(reversed(path))
+
     def values(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
         """Those of these objects that can be read and are of a type, decoded."""
         values: dict[int, S] = {}
-        for id, read in self._read(list(ids), whole=True).items():
-            if isinstance(read, _Read):
+        for id, read in self._read(ids, whole=True).items():
+            if isinstance(read, Read):
                 try:
                     value = decode(read.data, f"{self._realm}/{id}").value
                 except CorruptionError:
@@ -120,10 +140,10 @@ class Completeness:
         ids = list(level)
         for start in range(0, len(ids), BATCH):
             for id, read in self._read(ids[start : start + BATCH], whole=False).items():
-                if isinstance(read, _Read):
+                if isinstance(read, Read):
                     yield id, read.header
                 else:
-                    self._lost[id] = Lost(id, *level[id], read)
+                    self._lost[id] = Lost(id, *level[id], read.reason, read.part)
 
     def _conclude(self, visited: set[int], holders: array[int], pointers: array[int]) -> None:
         """Tell the visited objects that lead to lost ones from those that are complete."""
@@ -142,34 +162,10 @@ class Completeness:
                     pending.append(holder)
         self._complete.update(id for id in visited if id not in self._broken and id not in self._lost)
 
-    def _read(self, ids: list[int], *, whole: bool) -> dict[int, _Read | str]:
+    def _read(self, ids: Collection[int], *, whole: bool) -> dict[int, Read | Unreadable]:
         """Objects by id, in the order of `ids`: read, or what is wrong with them."""
-        result: dict[int, _Read | str] = {}
-        further: list[ObjectKey] = []
-        for start in range(0, len(ids), BATCH):
-            some = ids[start : start + BATCH]
-            rows = self._backend.read_objects(self._realm, [ObjectKey(id) for id in some])
-            self._on_read(len(some))
-            for id in some:
-                result[id] = _first_part(rows.get(ObjectKey(id)), f"{self._realm}/{id}", further, id)
-        for start in range(0, len(further), BATCH):
-            keys = further[start : start + BATCH]
-            rows = self._backend.read_objects(self._realm, keys)
-            for key in keys:
-                read = result[key.id]
-                if key not in rows:
-                    result[key.id] = f"its part {key.part} is missing"
-                elif whole and isinstance(read, _Read):
-                    result[key.id] = read._replace(data=read.data + rows[key])
-        return result
-
-
-def _first_part(value: bytes | None, key: str, further: list[ObjectKey], id: int) -> _Read | str:
-    if value is None:
-        return "missing"
-    try:
-        header, parts = decode_header(value, key), part_count(value, key)
-    except CorruptionError as error:
-        return str(error)
-    further.extend(ObjectKey(id, part) for part in range(1, parts))
-    return _Read(header, value)
+        found = read_each(self._backend, self._realm, ids, whole=whole, on_read=self._on_read)
+        for read in found.values():
+            if isinstance(read, Unreadable) and read.newer is not None and not self._newer_is_lost:
+                raise read.newer
+        return found

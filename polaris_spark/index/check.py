@@ -14,27 +14,47 @@ from polaris_spark.index.shards import Branch, Leaf, Shard
 _BATCH = 64
 
 
-class _Place(NamedTuple):
+class Fault(NamedTuple):
+    """Something that must never be."""
+
+    shard: int
+    """The shard that it is in; 0 for the root, which stands in what holds the index."""
+    message: str
+    """One sentence."""
+
+
+class Place(NamedTuple):
     """A shard as its parent describes it: keys from `lower` on and before `upper`, so many `entries`."""
 
     id: int
     lower: bytes
     upper: bytes | None
     entries: int
+    height: int
+    """Levels above the leaves."""
 
 
-def check(root: IndexRoot, read: ShardReader) -> Iterator[str]:
-    """Problems of an index, one sentence each; none at all if it is sound.
+def check(root: IndexRoot, read: ShardReader, sound: set[Place] | None = None) -> Iterator[Fault]:
+    """Faults of an index; none at all if it is sound.
 
     Finds missing and unreadable shards, keys that are unsorted or outside the bounds of their shard, wrong
     counts, shapes that cannot be, and faults of the embedded part. The shards of a level are read in batches.
+
+    Args:
+        sound: places that were looked into before and need no second look; those that are looked into now are added.
+            Versions of one index share most of theirs.
     """
-    yield from _embedded_problems(root)
+    for message in _embedded_problems(root):
+        yield Fault(0, message)
     if not root.shard:
         if root.height or root.count:
-            yield f"an empty tree has height {root.height} and {root.count} entries"
+            yield Fault(0, f"an empty tree has height {root.height} and {root.count} entries")
         return
-    yield from _level_problems([_Place(root.shard, b"", None, root.count)], root.height, read)
+    seen = set() if sound is None else sound
+    place = Place(root.shard, b"", None, root.count, root.height)
+    if place not in seen:
+        seen.add(place)
+        yield from _level_problems([place], read, seen)
 
 
 def _embedded_problems(root: IndexRoot) -> Iterator[str]:
@@ -52,28 +72,35 @@ def _embedded_problems(root: IndexRoot) -> Iterator[str]:
             yield f"the embedded key {key!r} is removed and points to {pointer}"
 
 
-def _level_problems(places: Sequence[_Place], height: int, read: ShardReader) -> Iterator[str]:
+def _level_problems(places: Sequence[Place], read: ShardReader, seen: set[Place]) -> Iterator[Fault]:
     for start in range(0, len(places), _BATCH):
         some = places[start : start + _BATCH]
         shards = _found([place.id for place in some], read)
-        below: list[_Place] = []
+        below: list[Place] = []
         for place in some:
             shard = shards[place.id]
             try:
                 if isinstance(shard, str):
-                    yield shard
-                elif height and isinstance(shard, Branch):
-                    yield from _branch_problems(shard, place)
-                    below += _children(shard, place)
-                elif not height and isinstance(shard, Leaf):
-                    yield from _leaf_problems(shard, place)
-                else:
-                    kind = type(shard).__name__.lower()
-                    yield f"shard {place.id} is a {kind} {height} levels above the leaves"
+                    yield Fault(place.id, shard)
+                    continue
+                yield from [Fault(place.id, message) for message in _shard_problems(shard, place)]
+                if place.height and isinstance(shard, Branch):
+                    below += [child for child in _children(shard, place) if child not in seen]
             except CorruptionError as error:
-                yield f"shard {place.id}: {error}"
+                yield Fault(place.id, f"shard {place.id}: {error}")
         if below:
-            yield from _level_problems(below, height - 1, read)
+            seen.update(below)
+            yield from _level_problems(below, read, seen)
+
+
+def _shard_problems(shard: Shard, place: Place) -> Iterator[str]:
+    if place.height and isinstance(shard, Branch):
+        yield from _branch_problems(shard, place)
+    elif not place.height and isinstance(shard, Leaf):
+        yield from _leaf_problems(shard, place)
+    else:
+        kind = type(shard).__name__.lower()
+        yield f"shard {place.id} is a {kind} {place.height} levels above the leaves"
 
 
 def _found(ids: Sequence[int], read: ShardReader) -> Mapping[int, Shard | str]:
@@ -87,13 +114,16 @@ def _found(ids: Sequence[int], read: ShardReader) -> Mapping[int, Shard | str]:
     return {id: found.get(id, f"shard {id} is missing") for id in ids}
 
 
-def _children(branch: Branch, place: _Place) -> list[_Place]:
+def _children(branch: Branch, place: Place) -> list[Place]:
     bounds = [place.lower, *branch.separators, place.upper]
     pairs = zip(branch.children, branch.counts, strict=True)
-    return [_Place(id, bounds[i] or b"", bounds[i + 1], count) for i, (id, count) in enumerate(pairs)]
+    return [
+        Place(id, bounds[i] or b"", bounds[i + 1], count, place.height - 1)
+        for i, (id, count) in enumerate(pairs)
+    ]
 
 
-def _branch_problems(branch: Branch, place: _Place) -> Iterator[str]:
+def _branch_problems(branch: Branch, place: Place) -> Iterator[str]:
     yield from _order_problems(branch.separators, place, "separators")
     if len(branch.children) < 2:
         yield f"shard {place.id} is a branch of a single child"
@@ -103,7 +133,7 @@ def _branch_problems(branch: Branch, place: _Place) -> Iterator[str]:
         yield f"shard {place.id} counts {sum(branch.counts)} entries below it, its parent {place.entries}"
 
 
-def _leaf_problems(leaf: Leaf, place: _Place) -> Iterator[str]:
+def _leaf_problems(leaf: Leaf, place: Place) -> Iterator[str]:
     keys = leaf.keys
     yield from _order_problems(keys, place, "keys")
     if not keys:
@@ -116,7 +146,7 @@ def _leaf_problems(leaf: Leaf, place: _Place) -> Iterator[str]:
         yield f"shard {place.id} has a key of {longest} bytes, over the limit of {MAX_KEY_BYTES}"
 
 
-def _order_problems(keys: Sequence[bytes], place: _Place, what: str) -> Iterator[str]:
+def _order_problems(keys: Sequence[bytes], place: Place, what: str) -> Iterator[str]:
     if any(a >= b for a, b in pairwise(keys)):
         yield f"shard {place.id} has {what} that are not in ascending order"
     if keys and (min(keys) < place.lower or (place.upper is not None and max(keys) >= place.upper)):

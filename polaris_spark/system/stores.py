@@ -17,7 +17,8 @@ SYSTEM_REALM: Final = "::system::"
 STORE_FORMAT: Final = 1
 """The store format that this release writes, and the highest that it can use."""
 
-_NAME: Final = "store"
+STORE: Final = "store"
+"""Name of the record of the store itself."""
 
 
 class StoreRecord(msgspec.Struct, frozen=True):
@@ -43,9 +44,9 @@ def open_store(backend: Backend, clock: Clock) -> StoreRecord:
     """
     backend.setup()
     references = system_references(backend)
-    found = references.read(_NAME, StoreRecord)
+    found = references.read(STORE, StoreRecord)
     if found is None:
-        references.put(_NAME, None, references.row(StoreRecord(STORE_FORMAT, clock.now_ms())))
+        references.put(STORE, None, references.row(StoreRecord(STORE_FORMAT, clock.now_ms())))
     return check_store(backend)
 
 
@@ -56,7 +57,7 @@ def check_store(backend: Backend) -> StoreRecord:
         StateError: there is no store yet.
         NewerFormatError: a newer release made it; the message names what is needed.
     """
-    found = system_references(backend).read(_NAME, StoreRecord)
+    found = system_references(backend).read(STORE, StoreRecord)
     if found is None:
         raise StateError(
             "the database holds no polaris_spark store yet; a catalog that is opened there with create=true makes one"

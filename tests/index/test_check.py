@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 import pytest
 
 from polaris_spark import objects
 from polaris_spark.errors import CorruptionError
-from polaris_spark.index import Branch, Entry, Index, IndexRoot, Leaf, Shard, check
+from polaris_spark.index import Branch, Entry, Index, IndexRoot, Leaf, Place, Shard, ShardReader
+from polaris_spark.index import check as faults
 from polaris_spark.index.shards import FrontCoded
 from tests.index.support import Placed, Shelf, numbered, walk
+
+
+def check(root: IndexRoot, read: ShardReader) -> Iterator[str]:
+    """What is found in words; each shard that is named is the one that was found."""
+    for fault in faults(root, read):
+        assert not fault.shard or str(fault.shard) in fault.message
+        yield fault.message
 
 
 @pytest.fixture
@@ -164,3 +172,20 @@ def test_an_index_that_was_used_for_long_is_sound(shelf: Shelf) -> None:
         root = shelf.changed(root, changes, quota=1500)
     assert list(check(root, shelf.read)) == []
     assert Index(root, shelf.read).get_many(list(shelf.content(root))) == list(shelf.content(root).values())
+
+
+def test_shards_that_versions_share_are_read_once(shelf: Shelf, root: IndexRoot) -> None:
+    read: list[int] = []
+
+    def reading(ids: Collection[int]) -> Mapping[int, Shard]:
+        read.extend(ids)
+        return shelf.read(ids)
+
+    later = shelf.changed(root, {b"k0000500": Entry(7)}, quota=0)
+    sound: set[Place] = set()
+    assert list(faults(root, reading, sound)) == []
+    before = len(read)
+    assert list(faults(later, reading, sound)) == []
+    assert 1 <= len(read) - before <= 2 * (later.height + 1)
+    assert list(faults(later, reading, sound)) == []
+    assert len(set(read)) == len(read)

@@ -72,8 +72,8 @@ def _history_problems(snapshot: Snapshot) -> Iterator[str]:
             yield f"recent head {recent.number} is not in the history"
     read = StoredObjects(store).read_shards
     for name, root in zip(snapshot.commit.index_names, snapshot.commit.index_roots, strict=True):
-        for problem in check(root, read):
-            yield f"index {name}: {problem}"
+        for fault in check(root, read):
+            yield f"index {name}: {fault.message}"
 
 
 def _replay_problems(snapshot: Snapshot) -> Iterator[str]:

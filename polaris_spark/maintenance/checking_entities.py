@@ -1,0 +1,314 @@
+"""Checking what a catalog's head holds: names, ids and locations agree with each other, and with the contents."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from polaris_spark.catalog.contents import places
+from polaris_spark.catalog.entities import namespace_key
+from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.rows import (
+    CATALOG,
+    IDS,
+    LOCATIONS,
+    NAMES,
+    NAMESPACE,
+    TABLE,
+    VIEW,
+    CatalogRow,
+    Namespace,
+    Unloaded,
+    id_bytes,
+    id_from,
+)
+from polaris_spark.commits.rows import Commit
+from polaris_spark.errors import BadRequestError, CorruptionError, ObjectTooLargeError
+from polaris_spark.index import Branch, Entry, Index, IndexRoot, ShardReader
+from polaris_spark.index.keys import children, decode_key, entry_key
+from polaris_spark.index.root import as_branch
+from polaris_spark.maintenance.checking_rows import Problem, Rows
+from polaris_spark.maintenance.checking_tables import ContentCheck
+
+WRONG_ENTITY = "wrong-entity"
+WRONG_LOCATION = "wrong-location"
+OVERLAP = "overlap"
+
+TOGETHER = 512
+
+_CLASSES: dict[bytes, tuple[type, ...]] = {
+    NAMESPACE: (Namespace,),
+    TABLE: (Table, Unloaded),
+    VIEW: (View, Unloaded),
+    CATALOG: (CatalogRow,),
+}
+_LOCATION = b"l"
+
+Segments = tuple[str, ...]
+
+
+class EntitiesUnit(NamedTuple):
+    """A range of an index of a catalog's head to be checked against the others."""
+
+    reference: str
+    commit: int
+    index_name: str
+    start: bytes
+    end: bytes | None
+    shared: bool
+    """Whether entities may own overlapping locations."""
+
+
+def entity_problems(rows: Rows, unit: EntitiesUnit) -> Iterator[Problem]:
+    """Problems of the entries of a unit; none about rows that cannot be read, of which others tell."""
+    commit = rows.values([unit.commit], Commit).get(unit.commit)
+    if commit is None:
+        return
+    head = _Head(rows, unit, commit)
+    checks: dict[str, Callable[[list[tuple[bytes, Entry]]], Iterator[Problem]]] = {
+        NAMES: head.names,
+        IDS: head.ids,
+        LOCATIONS: head.locations,
+    }
+    try:
+        listed = head.index(unit.index_name).range(unit.start, unit.end)
+        while some := list(islice(listed, TOGETHER)):
+            yield from checks[unit.index_name](some)
+    except CorruptionError:
+        return  # the check of the index tells
+
+
+def row_of(root: IndexRoot, commit: int, key: bytes, read: ShardReader) -> int:
+    """The object that holds an index's entry of a key: the commit that embeds it, or a leaf.
+
+    Raises:
+        CorruptionError: a shard on the way cannot be read.
+    """
+    if key in root.keys or not root.shard:
+        return commit
+    id = root.shard
+    for _ in range(root.height):
+        branch = read([id])[id]
+        if not isinstance(branch, Branch):
+            break
+        id = branch.children[bisect_right(branch.separators, key)]
+    return id
+
+
+def key_bounds(rows: Rows, commit: int, name: str, parts: int) -> list[bytes]:
+    """Keys that cut an index of a commit into ranges, about so many if it has as many leaves; none if it cannot be
+    read."""
+    found = rows.values([commit], Commit).get(commit)
+    if parts < 2 or found is None or name not in found.index_names:
+        return []
+    root = found.index_roots[found.index_names.index(name)]
+    level = [(root.shard, b"")]
+    try:
+        for _ in range(root.height):
+            if len(level) >= parts:
+                break
+            shards = rows.shards([id for id, _ in level])
+            below: list[tuple[int, bytes]] = []
+            for id, lower in level:
+                branch = as_branch(shards[id], id)
+                below += zip(branch.children, [lower, *branch.separators], strict=True)
+            level = below
+    except CorruptionError:
+        return []
+    step = -(-len(level) // parts)
+    return [lower for _, lower in level[step::step]]
+
+
+class _Head:
+    def __init__(self, rows: Rows, unit: EntitiesUnit, commit: Commit) -> None:
+        self._rows = rows
+        self._unit = unit
+        self._roots = dict(zip(commit.index_names, commit.index_roots, strict=True))
+        self._indexes: dict[str, Index] = {}
+        self._namespaces: dict[tuple[str, ...], bool] = {(): True}
+        self._contents = ContentCheck(rows, unit.reference)
+        self._above: list[tuple[Segments, int]] | None = None
+
+    def index(self, name: str) -> Index:
+        if name not in self._indexes:
+            self._indexes[name] = Index(self._roots.get(name, IndexRoot()), self._rows.shards)
+        return self._indexes[name]
+
+    # Names
+
+    def names(self, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
+        contents = self._rows.read([entry.pointer for _, entry in entries])
+        has_ids = self._unit.reference.startswith("cat/")
+        ids = self.index(IDS).get_many([entry.value[:8] for _, entry in entries])
+        for (key, entry), named in zip(entries, ids, strict=True):
+            for message in self._name_faults(key, entry):
+                yield self._entry_problem(NAMES, key, message)
+            if has_ids and (named is None or named.value != key):
+                there = "no entry" if named is None else f"{named.value!r}"
+                yield self._entry_problem(NAMES, key, f"index ids has {there} for its entity id")
+            found = contents.get(entry.pointer)
+            if found is not None:
+                value = found.value
+                yield from self._content_problems(key, entry, value, found.header.type)
+        path = f"head, index {NAMES}"
+        yield from self._contents.check([entry.pointer for _, entry in entries], path)
+        if has_ids:
+            yield from self._owners(entries)
+
+    def _name_faults(self, key: bytes, entry: Entry) -> Iterator[str]:
+        if not entry.pointer:
+            yield "it has no content"
+        if len(entry.value) != 8:
+            yield f"its entity id takes {len(entry.value)} bytes"
+        try:
+            path, kind, _ = decode_key(key)
+        except CorruptionError as error:
+            yield str(error)
+            return
+        if kind not in _CLASSES:
+            yield f"it is of kind {kind!r}"
+        if not self._has_namespace(path):
+            yield f"its namespace {'.'.join(path)!r} does not exist"
+
+    def _has_namespace(self, path: tuple[str, ...]) -> bool:
+        if path not in self._namespaces:
+            self._namespaces[path] = self.index(NAMES).get(namespace_key(path)) is not None
+        return self._namespaces[path]
+
+    def _content_problems(self, key: bytes, entry: Entry, value: object, type: str) -> Iterator[Problem]:
+        try:
+            kind, name = decode_key(key).kind, decode_key(key).name
+        except CorruptionError:
+            return
+        if not isinstance(value, _CLASSES.get(kind, ())):
+            message = f"its content {entry.pointer} is of type {type!r}"
+            yield self._entry_problem(NAMES, key, message)
+            return
+        assert isinstance(value, Namespace | Table | View | Unloaded | CatalogRow)
+        entity = id_from(entry.value)
+        told = None
+        if value.entity_id != entity:
+            told = f"it says that it is entity {value.entity_id}; {key!r} in index names is {entity}"
+        elif isinstance(value, CatalogRow) and value.name != name:
+            told = f"it says that its name is {value.name!r}; in index names it is {name!r}"
+        if told:
+            yield self._problem(WRONG_ENTITY, entry.pointer, told, self._path(NAMES, key))
+
+    def _owners(self, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
+        """Every location that a table or view owns is in the index, as its own."""
+        contents = self._rows.read([entry.pointer for _, entry in entries])
+        wanted: list[tuple[bytes, bytes, int, Segments]] = []
+        for key, entry in entries:
+            found = contents.get(entry.pointer)
+            if found is None or not isinstance(found.value, Table | View | Unloaded):
+                continue
+            try:
+                owned = sorted(places(found.value))
+            except BadRequestError as error:
+                if found.value.location:
+                    yield self._problem(WRONG_LOCATION, entry.pointer, str(error), self._path(NAMES, key))
+                continue
+            entity = id_from(entry.value)
+            wanted += [(key, _location_key(place, entity), entity, place) for place in owned]
+        there = self.index(LOCATIONS).get_many([location for _, location, _, _ in wanted])
+        for (key, location, entity, place), found_entry in zip(wanted, there, strict=True):
+            if found_entry is None or id_from(found_entry.value) != entity:
+                what = "is not there" if found_entry is None else f"is of {id_from(found_entry.value)}"
+                message = f"{'/'.join(place)}, which {key!r} owns, {what} in index locations"
+                row = row_of(
+                    self._roots.get(LOCATIONS, IndexRoot()), self._unit.commit, location, self._rows.shards
+                )
+                yield self._problem(WRONG_LOCATION, row, message, self._path(NAMES, key))
+
+    # Ids
+
+    def ids(self, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
+        named = self.index(NAMES).get_many([entry.value for _, entry in entries])
+        for (key, entry), found in zip(entries, named, strict=True):
+            if found is None or found.value != key:
+                there = "nothing" if found is None else f"entity {id_from(found.value)}"
+                message = f"it says {entry.value!r}, where index names has {there}"
+                yield self._entry_problem(IDS, key, message)
+
+    # Locations
+
+    def locations(self, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
+        owners = {id_bytes(id_from(entry.value)) for _, entry in entries}
+        owned = self._owned(sorted(owners))
+        for key, entry in entries:
+            entity = id_from(entry.value)
+            try:
+                path, kind, name = decode_key(key)
+            except CorruptionError as error:
+                yield self._entry_problem(LOCATIONS, key, str(error))
+                continue
+            if kind != _LOCATION or name != f"{entity:x}" or len(entry.value) != 8:
+                message = f"its key names entity {name!r}, its value {entity:x}"
+                yield self._entry_problem(LOCATIONS, key, message)
+            mine = owned.get(entity, frozenset())
+            if mine is None:
+                continue
+            if path not in mine:
+                what = "does not own it" if entity in owned else "is not there"
+                message = f"{'/'.join(path)} belongs to entity {entity}, which {what}"
+                yield self._entry_problem(LOCATIONS, key, message)
+            yield from self._overlaps(key, path, entity)
+
+    def _owned(self, entities: list[bytes]) -> dict[int, frozenset[Segments] | None]:
+        """What entities own, by id; None where their content cannot be read. Those that do not exist are left out."""
+        keys = self.index(IDS).get_many(entities)
+        there = [(entity, found.value) for entity, found in zip(entities, keys, strict=True) if found]
+        named = self.index(NAMES).get_many([key for _, key in there])
+        pointers = {id_from(e): found.pointer for (e, _), found in zip(there, named, strict=True) if found}
+        contents = self._rows.read(list(pointers.values()))
+        owned: dict[int, frozenset[Segments] | None] = {}
+        for entity, pointer in pointers.items():
+            value = contents[pointer].value if pointer in contents else None
+            try:
+                known = isinstance(value, Table | View | Unloaded)
+                owned[entity] = places(value) if known else None  # type: ignore[arg-type]  # just looked
+            except BadRequestError:
+                owned[entity] = None
+        return owned
+
+    def _overlaps(self, key: bytes, path: Segments, entity: int) -> Iterator[Problem]:
+        """Entries come in an order in which all that lies below a location follows it at once."""
+        if self._unit.shared:
+            return
+        if self._above is None:
+            self._above = self._owners_above(path)
+        while self._above and path[: len(self._above[-1][0])] != self._above[-1][0]:
+            self._above.pop()
+        for above, other in self._above:
+            if other != entity:
+                message = f"{'/'.join(path)} of entity {entity} lies in {'/'.join(above)} of entity {other}"
+                yield self._entry_problem(LOCATIONS, key, message, kind=OVERLAP)
+                break
+        self._above.append((path, entity))
+
+    def _owners_above(self, path: Segments) -> list[tuple[Segments, int]]:
+        found = []
+        for length in range(1, len(path)):
+            for _, entry in self.index(LOCATIONS).range(*children(path[:length], _LOCATION)):
+                found.append((path[:length], id_from(entry.value)))
+        return found
+
+    def _entry_problem(self, index: str, key: bytes, message: str, kind: str = WRONG_ENTITY) -> Problem:
+        root = self._roots.get(index, IndexRoot())
+        row = row_of(root, self._unit.commit, key, self._rows.shards)
+        return self._problem(kind, row, f"{key!r}: {message}", self._path(index, key))
+
+    def _problem(self, kind: str, id: int, message: str, path: str) -> Problem:
+        return self._rows.problem(kind, id, message, reference=self._unit.reference, path=path)
+
+    def _path(self, index: str, key: bytes) -> str:
+        return f"commit {self._unit.commit}, index {index}, key {key!r}"
+
+
+def _location_key(place: Segments, entity: int) -> bytes:
+    try:
+        return entry_key(place, _LOCATION, f"{entity:x}")
+    except ObjectTooLargeError:  # then it cannot be there, and this is found nowhere
+        return b""

@@ -1,0 +1,242 @@
+"""Checking the references of a realm: the registry, the rows, and whether they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from polaris_spark.backends.base import Backend
+from polaris_spark.catalog.catalogs import CATALOGS
+from polaris_spark.catalog.rows import NAMES, CatalogRow
+from polaris_spark.commits.publishing import read_head
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.errors import CorruptionError, PolarisError
+from polaris_spark.ids import id_time_ms
+from polaris_spark.index import Index, IndexRoot
+from polaris_spark.maintenance.checking_entities import row_of
+from polaris_spark.maintenance.checking_history import WRONG_HEAD, Root, head_faults
+from polaris_spark.maintenance.checking_rows import MISSING, UNREADABLE, WARNING, Problem, Rows
+from polaris_spark.system.recovery.survey import Survey
+from polaris_spark.system.registry import REFERENCES, ROOT, Registered, Registration
+
+UNLISTED = "unlisted-reference"
+WRONG_SEAL = "wrong-seal"
+WRONG_REGISTRATION = "wrong-registration"
+STRAY = "stray-reference"
+
+_decode = msgspec.msgpack.Decoder(Registration).decode
+
+
+class Times(NamedTuple):
+    """What a check compares times with, milliseconds since 1970."""
+
+    dropped_ms: int
+    """References that were dropped before may have been swept."""
+    young_ms: int
+    """What was made later may still be being written."""
+    latest_ms: int
+    """No id was made later."""
+
+
+class Found(NamedTuple):
+    """The references of a realm as they were at one moment."""
+
+    roots: list[Root]
+    """Those whose history must be whole, the registry first."""
+    catalogs: dict[str, CatalogRow]
+    """By entity id in hexadecimal."""
+    problems: list[Problem]
+
+
+def references(rows: Rows, times: Times) -> Found:
+    """The references of a realm, and what is wrong with their rows and registrations."""
+    return _References(rows, times).run()
+
+
+class _References:
+    def __init__(self, rows: Rows, times: Times) -> None:
+        self._rows = rows
+        self._times = times
+        self._problems: list[Problem] = []
+
+    def run(self) -> Found:
+        names = reference_names(self._rows.backend, self._rows.place.instance)
+        heads = {name: head for name in sorted(names) if (head := self._head(name)) is not None}
+        root = self._head(ROOT)
+        if ROOT not in names and root is None:
+            self._blame(
+                MISSING, ROOT, ROOT, "the registry has no row: nothing says which references there are"
+            )
+        listed = [] if root is None else self._listed(root)
+        roots = [] if root is None else [Root(ROOT, ROOT, root)]
+        for registered in listed:
+            row_name, head = registered.row_name, heads.get(registered.row_name)
+            if head is None and row_name not in names:
+                head = self._head(row_name)  # it came after the rows were listed
+                if head is None and self._backend_has(row_name):
+                    continue
+            roots += self._compared(registered, head, unreadable=row_name in names and head is None)
+        self._unlisted(heads, listed)
+        catalogs = self._catalogs(roots)
+        if catalogs is not None:
+            self._strays(roots, catalogs)
+        return Found(roots, catalogs or {}, self._problems)
+
+    def _backend_has(self, name: str) -> bool:
+        return self._rows.backend.read_reference(self._rows.place.instance, name) is not None
+
+    def _head(self, row_name: str) -> Head | None:
+        """The value of a row; None if there is none or it cannot be read."""
+        row = self._rows.backend.read_reference(self._rows.place.instance, row_name)
+        if row is None:
+            return None
+        name = row_name.rpartition("@")[0] or row_name
+        try:
+            head = read_head(row, row_name)
+        except CorruptionError as error:
+            self._blame(UNREADABLE, name, row_name, str(error))
+            return None
+        fence_ms = id_time_ms(head.fence) if head.fence > 0 else 0
+        for message in head_faults(head, self._times.latest_ms, fence_ms):
+            self._blame(WRONG_HEAD, name, row_name, message)
+        return head
+
+    def _listed(self, head: Head) -> list[Registered]:
+        commit = self._rows.values([head.commit], Commit).get(head.commit)
+        if commit is None or REFERENCES not in commit.index_names:
+            return []
+        root = commit.index_roots[commit.index_names.index(REFERENCES)]
+        listed: list[Registered] = []
+        try:
+            for key, entry in Index(root, self._rows.shards).range():
+                registered = self._registered(key, entry.pointer, entry.value)
+                if registered is not None:
+                    listed.append(registered)
+                else:
+                    row = row_of(root, head.commit, key, self._rows.shards)
+                    self._blame_object(WRONG_REGISTRATION, row, f"registration {key!r} cannot be decoded")
+        except CorruptionError:
+            pass  # the check of the index tells
+        self._check_sources(head, root, listed)
+        return listed
+
+    @staticmethod
+    def _registered(key: bytes, source: int, value: bytes) -> Registered | None:
+        try:
+            return Registered(key.decode(), source, _decode(value))
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def _check_sources(self, head: Head, root: IndexRoot, listed: Collection[Registered]) -> None:
+        commits = self._rows.values([one.source for one in listed], Commit)
+        for registered in listed:
+            commit, said = commits.get(registered.source), registered.registration
+            if commit is not None and (commit.number, commit.time) != (said.number, said.commit_time):
+                row = row_of(root, head.commit, registered.name.encode(), self._rows.shards)
+                message = (
+                    f"{registered.name} began from {registered.source}, it says commit {said.number} of "
+                    f"{said.commit_time}, which is commit {commit.number} of {commit.time}"
+                )
+                self._blame_object(WRONG_REGISTRATION, row, message, reference=registered.name)
+
+    def _compared(self, registered: Registered, head: Head | None, *, unreadable: bool) -> Iterator[Root]:
+        """A reference that the registry lists, if its history must be whole."""
+        name, row_name, said = registered.name, registered.row_name, registered.registration
+        if unreadable:
+            return
+        if said.state == "live":
+            if head is None:
+                yield Root(name, row_name, registered.first_head())
+                self._no_row(registered)
+                return
+            if head.sealed:
+                message = "it is sealed, as only dropped references are; the registry lists it as live"
+                self._blame(WRONG_SEAL, name, row_name, message)
+            yield Root(name, row_name, head)
+        elif head is not None:
+            if not head.sealed:
+                message = "it was dropped and is not sealed: whoever dropped it died; drop or undrop it again"
+                self._blame(WRONG_SEAL, name, row_name, message, warning=True)
+            if said.time >= self._times.dropped_ms:
+                yield Root(name, row_name, head)
+
+    def _no_row(self, registered: Registered) -> None:
+        """A live reference without a row: never written as yet, unless commits show that it was."""
+        try:
+            found = Survey(self._rows.store).run(registered.name)
+        except PolarisError:  # what else is wrong is told elsewhere; then nothing shows that there was a row
+            return
+        newer = [known for one in found if one.name == registered.name for known in one.newer]
+        if newer:
+            message = (
+                f"its row is missing, and there are commits after commit {registered.registration.number}, "
+                f"where it began, up to commit {newer[0].number} ({newer[0].id})"
+            )
+            self._blame(MISSING, registered.name, registered.row_name, message)
+
+    def _unlisted(self, heads: dict[str, Head], listed: Collection[Registered]) -> None:
+        generations = {one.name: one.registration.generation for one in listed}
+        for row_name, head in heads.items():
+            if row_name == ROOT or head.sealed:
+                continue
+            name, _, generation = row_name.rpartition("@")
+            if not name or not _is_hexadecimal(generation):
+                self._blame(UNLISTED, row_name, row_name, "its name is not a reference's and a generation")
+            elif int(generation, 16) != generations.get(name):
+                message = "the registry does not list it, and it is not sealed"
+                self._blame(UNLISTED, name, row_name, message)
+
+    def _catalogs(self, roots: Collection[Root]) -> dict[str, CatalogRow] | None:
+        """The catalogs that the newest commit of `catalogs` lists; None if that cannot be read."""
+        root = next((root for root in roots if root.reference == CATALOGS), None)
+        if root is None:
+            return None
+        commit = self._rows.values([root.head.commit], Commit).get(root.head.commit)
+        if commit is None:
+            return None
+        if NAMES not in commit.index_names:
+            return {}
+        index = Index(commit.index_roots[commit.index_names.index(NAMES)], self._rows.shards)
+        try:
+            pointers = [entry.pointer for _, entry in index.range()]
+        except CorruptionError:
+            return None
+        found = self._rows.values(pointers, CatalogRow)
+        if len(found) < len(pointers):
+            return None
+        return {f"{row.entity_id:x}": row for row in found.values()}
+
+    def _strays(self, roots: Collection[Root], catalogs: Collection[str]) -> None:
+        for root in roots:
+            kind, _, rest = root.reference.partition("/")
+            if kind == "cat" and rest.partition("/")[0] not in catalogs:
+                self._blame(
+                    STRAY, root.reference, root.row_name, "its catalog is not among those of the realm"
+                )
+
+    def _blame(self, kind: str, reference: str, key: str, message: str, *, warning: bool = False) -> None:
+        severity = WARNING if warning else "error"
+        realm = self._rows.place.realm
+        self._problems.append(Problem(severity, kind, realm, reference, key, "", message))
+
+    def _blame_object(self, kind: str, id: int, message: str, *, reference: str = ROOT) -> None:
+        path = f"head of {ROOT}, index {REFERENCES}"
+        self._problems.append(self._rows.problem(kind, id, message, reference=reference, path=path))
+
+
+def reference_names(backend: Backend, instance: str) -> set[str]:
+    """Names of the reference rows of a realm."""
+    names: set[str] = set()
+    for split in backend.splits("references", [instance], 1):
+        for batch in backend.scan(split):
+            names.update(batch.column("name").to_pylist())
+    return names
+
+
+def _is_hexadecimal(text: str) -> bool:
+    try:
+        return int(text, 16) >= 0
+    except ValueError:
+        return False

@@ -1,0 +1,210 @@
+"""Checking rows one by one: whether each can be decoded, and whether those of one object belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from polaris_spark import objects
+from polaris_spark.backends.base import Backend, ObjectKey, Split
+from polaris_spark.errors import CorruptionError, NewerFormatError
+from polaris_spark.ids import id_time_ms
+from polaris_spark.index import Shard
+from polaris_spark.objects import Decoded
+from polaris_spark.store.cache import ObjectCache
+from polaris_spark.store.lenient import BATCH, Read, read_each
+from polaris_spark.store.objects import ObjectStore
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+ERROR: Literal["error"] = "error"
+WARNING: Literal["warning"] = "warning"
+
+MISSING = "missing"
+UNREADABLE = "unreadable"
+INCOMPLETE = "incomplete"
+ORPHAN_PART = "orphan-part"
+WRONG_HEADER = "wrong-header"
+LEFTOVER = "leftover"
+
+CACHE_BYTES = 64 * 2**20
+"""Decoded objects that a check keeps."""
+
+
+class Problem(NamedTuple):
+    """Something in a store that must not be."""
+
+    severity: Literal["error", "warning"]
+    """A warning harms nobody: what a death left behind, and what a later job puts right."""
+    kind: str
+    realm: str
+    """Name of the realm, or the instance id of one that has none; the system realm by its own."""
+    reference: str | None
+    """The reference that leads there, if any does."""
+    key: str
+    """The exact row: `id/part` of an object, or the name of a reference's row."""
+    path: str
+    """How it was reached."""
+    message: str
+
+
+class Place(NamedTuple):
+    """A realm as a check sees it."""
+
+    realm: str
+    """Its name."""
+    instance: str
+    """The `realm` of its rows."""
+
+
+class Rows:
+    """Objects of one realm, read from the database past the process's cache, which may hold rows that were lost."""
+
+    def __init__(self, backend: Backend, place: Place) -> None:
+        self.backend = backend
+        self.place = place
+        self.store = ObjectStore(backend, place.instance, ObjectCache(CACHE_BYTES), store_key="check")
+
+    def read(self, ids: Collection[int]) -> dict[int, Decoded]:
+        """Those of these objects that can be read."""
+        wanted = [id for id in dict.fromkeys(ids) if id]
+        try:
+            return self.store.read(wanted)
+        except (CorruptionError, NewerFormatError):
+            if len(wanted) == 1:
+                return {}
+        return {id: found for one in wanted for id, found in self.read([one]).items()}
+
+    def values(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
+        """Those of these objects that can be read and are of a type."""
+        found = self.read(ids)
+        return {id: one.value for id, one in found.items() if isinstance(one.value, cls)}
+
+    def shards(self, ids: Collection[int]) -> Mapping[int, Shard]:
+        """Index shards by id.
+
+        Raises:
+            CorruptionError: one cannot be read.
+        """
+        try:
+            found = self.store.read(ids)
+        except NewerFormatError as error:
+            raise CorruptionError(str(error)) from error
+        return {id: decoded.value for id, decoded in found.items()}  # type: ignore[misc]  # whoever uses them checks
+
+    def problem(
+        self,
+        kind: str,
+        id: int,
+        message: str,
+        *,
+        reference: str | None = None,
+        path: str = "",
+        part: int = 0,
+        severity: Literal["error", "warning"] = "error",
+    ) -> Problem:
+        """A problem of an object's row."""
+        return Problem(severity, kind, self.place.realm, reference, row_key(id, part), path, message)
+
+
+def row_key(id: int, part: int = 0) -> str:
+    """How problems name the row of an object."""
+    return f"{id}/{part}"
+
+
+class ScanUnit(NamedTuple):
+    """A range of rows to be checked."""
+
+    split: Split
+    realms: Mapping[str, str]
+    """Names of realms by instance id; rows of other instances are left over."""
+    young_ms: int
+    """Milliseconds since 1970: what was made later may still be being written."""
+
+
+def scan_problems(backend: Backend, unit: ScanUnit) -> Iterator[Problem]:
+    """Problems of single rows of a range: none says whether anything needs them."""
+    strangers: dict[str, int] = {}
+    for batch in backend.scan(unit.split):
+        columns = (batch.column(name).to_pylist() for name in ("realm", "id", "part", "value"))
+        by_realm: dict[str, list[tuple[int, int, bytes]]] = {}
+        for realm, id, part, value in zip(*columns, strict=True):
+            if realm in unit.realms:
+                by_realm.setdefault(realm, []).append((id, part, value))
+            else:
+                strangers[realm] = strangers.get(realm, 0) + 1
+        for realm, rows in by_realm.items():
+            place = Rows(backend, Place(unit.realms[realm], realm))
+            yield from _first_parts(place, rows, unit.young_ms)
+            yield from _further_parts(place, rows, unit.young_ms)
+    for realm, count in strangers.items():
+        message = f"{count:,} objects or more of an instance that no realm has: purge_realm deletes them"
+        yield Problem(WARNING, LEFTOVER, realm, None, realm, "", message)
+
+
+def _first_parts(place: Rows, rows: Collection[tuple[int, int, bytes]], young_ms: int) -> Iterator[Problem]:
+    several = []
+    for id, part, value in rows:
+        if part:
+            continue
+        try:
+            parts = objects.part_count(value, row_key(id))
+            if parts > 1:
+                several.append(id)
+            else:
+                yield from _decoded_problems(place, id, value)
+        except (CorruptionError, NewerFormatError) as error:
+            yield place.problem(UNREADABLE, id, str(error))
+    for start in range(0, len(several), BATCH):
+        some = several[start : start + BATCH]
+        for id, read in read_each(place.backend, place.place.instance, some, whole=True).items():
+            if isinstance(read, Read):
+                yield from _decoded_problems(place, id, read.data)
+            elif not read.missing:
+                yield place.problem(UNREADABLE, id, read.reason)
+            elif read.part and id_time_ms(id) < young_ms:
+                message = f"{read.reason}: what a death left of an object, unless something needs it"
+                yield place.problem(INCOMPLETE, id, message, part=read.part, severity=WARNING)
+
+
+def _decoded_problems(place: Rows, id: int, data: bytes) -> Iterator[Problem]:
+    key = row_key(id)
+    try:
+        decoded = objects.decode(data, key)
+        if decoded.value is None or decoded.header.revision != objects.revision_of(type(decoded.value)):
+            return
+        header = objects.encode_with_header(decoded.value)[0]
+    except (CorruptionError, NewerFormatError) as error:
+        yield place.problem(UNREADABLE, id, str(error))
+        return
+    if header != decoded.header:
+        message = f"its header says {_pointers(decoded.header)}, its payload {_pointers(header)}"
+        yield place.problem(WRONG_HEADER, id, message)
+
+
+def _pointers(header: objects.Header) -> str:
+    return f"{len(header.strong)} strong pointers {list(header.strong[:3])} and {len(header.weak)} weak ones"
+
+
+def _further_parts(place: Rows, rows: Collection[tuple[int, int, bytes]], young_ms: int) -> Iterator[Problem]:
+    further = [(id, part) for id, part, _ in rows if part]
+    for start in range(0, len(further), BATCH):
+        some = further[start : start + BATCH]
+        keys = {ObjectKey(id) for id, _ in some}
+        first = place.backend.read_objects(place.place.instance, keys)
+        for id, part in some:
+            value = first.get(ObjectKey(id))
+            if value is None:
+                if id_time_ms(id) < young_ms:
+                    message = f"part {part} of an object whose first part is missing"
+                    yield place.problem(ORPHAN_PART, id, message, part=part, severity=WARNING)
+                continue
+            try:
+                parts = objects.part_count(value, row_key(id))
+            except (CorruptionError, NewerFormatError):
+                continue  # told of the first part
+            if part >= parts:
+                message = f"part {part} of an object of {parts} parts"
+                yield place.problem(ORPHAN_PART, id, message, part=part)

@@ -1,0 +1,112 @@
+"""Checking a store's own records: its format, its realms, node leases, the clock of leases, and tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from polaris_spark.backends.base import Backend
+from polaris_spark.errors import CorruptionError
+from polaris_spark.ids import NODES
+from polaris_spark.maintenance.checking_references import reference_names
+from polaris_spark.maintenance.checking_rows import MISSING, UNREADABLE, Problem
+from polaris_spark.system.leases import BEHIND_MS, CLOCK, LEASE_MS, ClockRecord, NodeRecord
+from polaris_spark.system.realms import RealmRecord
+from polaris_spark.system.stores import STORE, SYSTEM_REALM, StoreRecord, system_references
+from polaris_spark.system.tasks import TaskRecord
+
+WRONG_RECORD = "wrong-record"
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+_NODE, _REALM, _TASK = "node", "realm", "task"
+
+
+class System(NamedTuple):
+    """What a store says of itself."""
+
+    realms: list[RealmRecord]
+    """Every record, of realms that are gone, too, by name."""
+    latest_ms: int
+    """No id was made later, milliseconds since 1970."""
+    problems: list[Problem]
+
+
+def system(backend: Backend, now_ms: int) -> System:
+    """A store's own records, and what is wrong with them. Records of other names are left to who made them."""
+    return _System(backend, now_ms).run()
+
+
+class _System:
+    def __init__(self, backend: Backend, now_ms: int) -> None:
+        self._references = system_references(backend)
+        self._now = now_ms
+        self._latest = now_ms
+        self._problems: list[Problem] = []
+        self._realms: dict[str, RealmRecord] = {}
+
+    def run(self) -> System:
+        names = reference_names(self._references.backend, SYSTEM_REALM)
+        if self._read(STORE, StoreRecord) is None and STORE not in names:
+            self._blame(MISSING, STORE, "the store's own record is missing")
+        clock = self._read(CLOCK, ClockRecord)
+        if clock is not None:
+            self._latest = max(self._now, clock.time_ms, clock.floor_ms)
+        for name in sorted(names):
+            for message in self._faults(name):
+                self._blame(WRONG_RECORD, name, message)
+        for message, name in self._shared_instances():
+            self._blame(WRONG_RECORD, name, message)
+        latest = self._latest + LEASE_MS + BEHIND_MS
+        return System(list(self._realms.values()), latest, self._problems)
+
+    def _faults(self, name: str) -> Iterator[str]:
+        kind, _, rest = name.partition("/")
+        if kind == _NODE:
+            node = self._read(name, NodeRecord)
+            if node is not None:
+                yield from self._node_faults(rest, node)
+        elif kind == _REALM:
+            realm = self._read(name, RealmRecord)
+            if realm is not None:
+                if realm.name != rest:
+                    yield f"it is the record of realm {realm.name!r}"
+                if not realm.instance or realm.instance == SYSTEM_REALM:
+                    yield f"its rows would be those of {realm.instance!r}"
+                self._realms[name] = realm
+        elif kind == _TASK:
+            task = self._read(name, TaskRecord)
+            if task is not None and (task.duration_ms <= 0 or task.until_ms < task.started_ms):
+                yield f"it was begun at {task.started_ms} for {task.duration_ms} ms and ends at {task.until_ms}"
+
+    def _node_faults(self, number: str, node: NodeRecord) -> Iterator[str]:
+        if not number.isdecimal() or int(number) >= NODES:
+            yield f"there is no node {number!r}"
+        if node.end_ms < node.start_ms:
+            yield f"its lease ends at {node.end_ms}, before it begins at {node.start_ms}"
+        longest = max(self._latest, node.start_ms if node.start_ms <= self._latest + LEASE_MS else 0)
+        if node.end_ms > longest + LEASE_MS + BEHIND_MS:
+            yield f"its lease ends at {node.end_ms}, later than any lease can, {longest + LEASE_MS + BEHIND_MS}"
+        else:
+            self._latest = max(self._latest, node.end_ms - LEASE_MS)
+
+    def _shared_instances(self) -> Iterator[tuple[str, str]]:
+        owners: dict[str, str] = {}
+        for name, realm in self._realms.items():
+            other = owners.setdefault(realm.instance, name)
+            if other != name:
+                yield f"its rows are those of {other}, too: both are instance {realm.instance}", name
+
+    def _read(self, name: str, cls: type[R]) -> R | None:
+        try:
+            found = self._references.read(name, cls)
+        except CorruptionError as error:
+            if not any(problem.key == name for problem in self._problems):
+                self._blame(UNREADABLE, name, str(error))
+            return None
+        return None if found is None else found.value
+
+    def _blame(self, kind: str, name: str, message: str) -> None:
+        self._problems.append(Problem("error", kind, SYSTEM_REALM, None, name, "", message))
