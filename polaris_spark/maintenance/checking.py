@@ -46,13 +46,14 @@ from polaris_spark.maintenance.checking_rows import (
 )
 from polaris_spark.maintenance.checking_system import System, system
 from polaris_spark.system.realms import RealmRecord, RealmState
+from polaris_spark.system.registry import ROOT
 from polaris_spark.system.stores import SYSTEM_REALM
 
 YOUNG_MS = 10 * 60_000
 """What was made so lately may still be being written."""
 
 GRACE_MS = 3 * 60 * 60_000
-"""How long everything that a dropped reference needs is kept, at least."""
+"""The grace period unless told otherwise."""
 
 _CHECKED = frozenset({RealmState.ACTIVE, RealmState.INACTIVE})
 _ENDED = frozenset({RealmState.PURGING, RealmState.PURGED, RealmState.GONE})
@@ -106,6 +107,7 @@ class Check:
         clock: Clock,
         *,
         realm: str | None = None,
+        grace_ms: int = GRACE_MS,
         parts: int = 1,
         carry: Carry | None = None,
         follow: Follow | None = None,
@@ -114,6 +116,7 @@ class Check:
         """
         Args:
             realm: name of the only realm to be checked; without it, all are, and rows that belong to none are found.
+            grace_ms: how long everything that a dropped reference needs is kept, at least, milliseconds.
             parts: into about how many units each large thing is cut.
             carry: carries units out; one after the other here unless given.
             follow: follows pointers; here, by headers, unless given.
@@ -121,6 +124,7 @@ class Check:
         self._backend = backend
         self._clock = clock
         self._realm = realm
+        self._grace_ms = grace_ms
         self._parts = parts
         self._carry = carry or self._carry_here
         self._follow = follow or self._follow_here
@@ -142,7 +146,7 @@ class Check:
     def _once(self) -> list[Problem]:
         now = self._clock.now_ms()
         told = system(self._backend, now)
-        times = Times(now - GRACE_MS, now - YOUNG_MS, told.latest_ms)
+        times = Times(now - self._grace_ms, now - YOUNG_MS, told.latest_ms)
         problems = list(told.problems) if self._realm is None else []
         realms = self._chosen(told)
         units = self._scans(told, realms, times)
@@ -232,7 +236,7 @@ class Check:
         objects = Completeness(self._backend, place.instance, on_read, newer_is_lost=True)
         objects.check([one.id for one in needed])
         told: set[int] = set()
-        for one in needed:
+        for one in sorted(needed, key=lambda one: one.reference == ROOT):  # it points to where others began
             if objects.complete(one.id):
                 continue
             for lost in objects.lost_below(one.id):

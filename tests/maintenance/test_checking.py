@@ -2,10 +2,49 @@
 
 from __future__ import annotations
 
+import random
+import threading
+import uuid
+from pathlib import Path
+
+import msgspec
 import pytest
 
+from polaris_spark.backends.base import MAX_ROW_BYTES, ObjectKey, ObjectRow
+from polaris_spark.catalog.rows import NAMES, Namespace
+from polaris_spark.clock import ManualClock
+from polaris_spark.commits.rows import Commit
+from polaris_spark.errors import NotFoundError
+from polaris_spark.ids import IdParts, pack
+from polaris_spark.index import IndexRoot
+from polaris_spark.maintenance.checking import Check
+from polaris_spark.maintenance.checking_rows import Problem
+from polaris_spark.objects import Header, encode, rows_of
+from polaris_spark.spark.procedures.registry import call
+from polaris_spark.system.realms import RealmRecord, RealmState
+from polaris_spark.system.stores import open_store, system_references
+from polaris_spark.testing.simulation import simulate
+from polaris_spark.testing.simulation.observer import REALM
+from polaris_spark.testing.simulation.scheduler import SimulatedClock
+from polaris_spark.testing.simulation.world import World
+from polaris_spark.testing.waiting import wait_until
 from tests.maintenance.damage import Sound
-from tests.maintenance.planted import PLANTED, Planted
+from tests.maintenance.planted import (
+    PLANTED,
+    Planted,
+    content,
+    fence_ahead,
+    key,
+    lost_location,
+    node_lease,
+    old_snapshot,
+    schema,
+    schema_text,
+    table_object,
+    view_version,
+    wrong_skip,
+)
+from tests.rest.client import connect, rename, set_properties, table, table_request, tables
 
 
 @pytest.fixture(scope="module")
@@ -25,3 +64,156 @@ def test_a_planted_corruption_is_found_and_its_row_named(sound: Sound, planted: 
     key = planted.damage(store)
     problems = store.problems()
     assert (planted.kind, key) in {(problem.kind, problem.key) for problem in problems}, problems
+
+
+def test_a_problem_says_how_its_row_was_reached(sound: Sound) -> None:
+    store = sound.copy()
+    table = content(store)
+    key = schema(store)
+    (problem,) = store.problems()
+    assert problem.severity == "error"
+    assert problem.realm == "default"
+    assert problem.reference is not None
+    assert problem.reference.startswith("cat/")
+    assert problem.path.endswith(f"> {table} > {key.split('/')[0]}")
+    assert f"which table {table} points to: missing" in problem.message
+
+
+def test_several_corruptions_are_all_found_at_once(sound: Sound) -> None:
+    store = sound.copy()
+    planted = [schema_text, wrong_skip, old_snapshot, fence_ahead, node_lease, view_version, lost_location]
+    keys = {damage(store) for damage in planted}
+    assert keys <= {problem.key for problem in store.problems()}
+
+
+def test_types_that_are_not_installed_are_followed_by_their_headers(sound: Sound) -> None:
+    store = sound.copy()
+    id, commit = store.commit()
+    child = commit.entries
+    body = msgspec.msgpack.encode(Header("of-a-plugin", 3, (child,)))
+    opaque = b"\x01\x00\x01" + len(body).to_bytes(4, "big") + body + b"whatever"
+    store.backend.write_objects(store.instance, [ObjectRow(11, 0, opaque)])
+    roots = (*commit.index_roots, IndexRoot(keys=(b"k",), pointers=(11,), values=(b"",)))
+    store.alter(id, Commit, index_names=(*commit.index_names, "plugin"), index_roots=roots)
+    assert store.problems() == []
+    body = msgspec.msgpack.encode(Header("of-a-plugin", 3, (child, 12)))
+    store.put(11, b"\x01\x00\x01" + len(body).to_bytes(4, "big") + body + b"whatever")
+    (problem,) = store.problems()
+    assert (problem.kind, problem.key) == ("missing", "12/0")
+    assert "of-a-plugin 11 points to" in problem.message
+
+
+def test_what_a_death_left_behind_is_no_error(sound: Sound) -> None:
+    store = sound.copy()
+    young = pack(IdParts(sound.clock.now_ms() - 1_000, 3, 1))
+    old = pack(IdParts(sound.clock.now_ms() - 3_600_000, 3, 1))
+    rows = rows_of(0, encode(Namespace(1, 1, "me", {"text": "x" * 2 * MAX_ROW_BYTES})))
+    for id in (young, old):
+        store.backend.write_objects(store.instance, [rows[1]._replace(id=id)])
+        store.backend.write_objects(
+            store.instance, [rows[0]._replace(id=id + 1), rows[1]._replace(id=id + 1)]
+        )
+    problems = store.problems()
+    assert {(problem.severity, problem.kind, problem.key) for problem in problems} == {
+        ("warning", "orphan-part", f"{old}/1"),
+        ("warning", "incomplete", f"{old + 1}/2"),
+    }
+
+
+def test_references_dropped_before_the_grace_period_need_nothing(sound: Sound) -> None:
+    store = sound.copy()
+    dropped = store.reference.replace("main", "old")
+    store.alter_head(dropped, commit=77, number=7, recent=())
+    assert ("missing", "77/0") in {(problem.kind, problem.key) for problem in store.problems()}
+    assert store.problems(grace_ms=-1_000) == []
+
+
+def test_a_branch_whose_row_was_never_written_is_as_it_began(sound: Sound) -> None:
+    store = sound.copy()
+    store.delete_reference(store.row_name(store.reference.replace("main", "dev")))
+    assert store.problems() == []
+
+
+def test_one_realm_alone_is_checked_if_asked(sound: Sound) -> None:
+    store = sound.copy()
+    key = table_object(store)
+    store.alter_record(next(n for n in store.references("::system::") if n.startswith("node/")), end_ms=5)
+    assert {problem.key for problem in store.problems(realm="default")} == {key}
+    with pytest.raises(NotFoundError, match="no realm 'another'"):
+        store.problems(realm="another")
+
+
+def test_a_store_in_use_is_found_sound(tmp_path: Path) -> None:
+    uri = f"sqlite://{tmp_path / 'store.db'}?synchronous=off"
+    client = connect(uri, tmp_path / "files", metadata_files="never", history_retention="4h")
+    client.namespace("db")
+    stop = threading.Event()
+    done = []
+
+    def write(number: int) -> None:
+        rng = random.Random(number)
+        while not stop.is_set():
+            name = f"t{number}-{rng.randrange(20)}"
+            method, path, body = rng.choice(
+                [
+                    ("POST", tables("db"), table_request(name)),
+                    (
+                        "POST",
+                        table(name),
+                        {"requirements": [], "updates": [set_properties(a=str(len(done)))]},
+                    ),
+                    ("DELETE", table(name), None),
+                    ("POST", "v1/tables/rename", rename(name, name + "r")),
+                ]
+            )
+            done.append(client.send(method, path, body).status)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        session = client.session
+        for _ in range(6):
+            began = len(done)
+            assert Check(session.connection.backend, session.connection.clock).run() == []
+            wait_until(lambda began=began: len(done) > began + 20, "writers go on")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert Check(session.connection.backend, session.connection.clock).run() == []
+    session.close()
+
+
+def test_the_procedure_tells_what_is_wrong(tmp_path: Path) -> None:
+    client = connect(f"memory:{uuid.uuid4()}", tmp_path, metadata_files="never")
+    with client.session as session:
+        client.namespace("db")
+        client.create("t")
+        assert call(session, "fsck") == []
+        head = session.catalog.head()
+        lost = head.index(NAMES).get(key("t"))
+        assert lost is not None
+        session.connection.backend.delete_objects(head.store.realm, [ObjectKey(lost.pointer)])
+        ((severity, kind, realm, _, row, path, message),) = call(session, "fsck", only="default")
+        assert (severity, kind, realm, row) == ("error", "missing", "default", f"{lost.pointer}/0")
+        assert path
+        assert message
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_the_simulation_leaves_has_no_errors(seed: int) -> None:
+    """Processes died and were stalled, references dropped, history trimmed and swept."""
+    found: list[Problem] = []
+
+    def inspect(world: World) -> None:
+        clock = ManualClock(SimulatedClock(world.scheduler).now_ms())
+        open_store(world.backend, clock)
+        record = RealmRecord(name="simulated", instance=REALM, state=RealmState.ACTIVE)
+        references = system_references(world.backend)
+        references.insert("realm/simulated", references.row(record))
+        found.extend(Check(world.backend, clock, grace_ms=int(world.plan.grace_ms)).run())
+
+    assert not simulate(seed, inspect=inspect).violations
+    assert [problem for problem in found if problem.severity == "error"] == []
+    assert {problem.kind for problem in found} <= {"wrong-seal", "orphan-part", "incomplete"}

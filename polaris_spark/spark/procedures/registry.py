@@ -13,6 +13,7 @@ from polaris_spark.rest.session import Session
 from polaris_spark.spark.procedures import (
     expire,
     export_metadata,
+    fsck,
     import_catalog,
     remove_orphans,
     storage_summary,
@@ -28,6 +29,7 @@ GROUP = "polaris_spark.procedures"
 BUILT_IN = (
     expire.PROCEDURE,
     export_metadata.PROCEDURE,
+    fsck.PROCEDURE,
     import_catalog.IMPORT,
     import_catalog.LOAD,
     remove_orphans.PROCEDURE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import traceback
+from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from polaris_spark.testing.simulation.plan import Plan, draw
 from polaris_spark.testing.simulation.scheduler import StuckError
 from polaris_spark.testing.simulation.verdict import judge
 from polaris_spark.testing.simulation.world import Process, World
+
+Inspect = Callable[[World], None]
 
 
 class Verdict(NamedTuple):
@@ -41,18 +44,21 @@ class Verdict(NamedTuple):
         return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def simulate(seed: int, *, traced: bool = False, **changes: object) -> Verdict:
+def simulate(
+    seed: int, *, traced: bool = False, inspect: Inspect | None = None, **changes: object
+) -> Verdict:
     """Run the simulation of a seed.
 
     Args:
         traced: whether every operation of every process is noted.
+        inspect: looks at what is stored when all is over.
         changes: of its plan.
     """
-    return simulate_plan(draw(seed, **changes), traced=traced)
+    return simulate_plan(draw(seed, **changes), traced=traced, inspect=inspect)
 
 
-def simulate_plan(plan: Plan, *, traced: bool = False) -> Verdict:
-    """Run a simulation."""
+def simulate_plan(plan: Plan, *, traced: bool = False, inspect: Inspect | None = None) -> Verdict:
+    """Run a simulation; the arguments are those of `simulate`."""
     world = World(plan, traced=traced)
     simulation = _Simulation(world)
     with versions_from(Random(plan.seed).randbytes):
@@ -70,6 +76,8 @@ def simulate_plan(plan: Plan, *, traced: bool = False) -> Verdict:
         said = request.outcome or "died"
         outcomes[said] = outcomes.get(said, 0) + 1
     commits = sum(row.head.number - row.first.number for row in world.observer.rows.values())
+    if inspect is not None:
+        inspect(world)
     world.backend.drop_realm(REALM)
     return Verdict(
         plan,

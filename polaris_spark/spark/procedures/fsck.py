@@ -1,0 +1,41 @@
+"""`fsck`: what is wrong in the store, each problem with the exact row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from polaris_spark.maintenance.checking import Check
+from polaris_spark.spark.procedures.maintaining import job
+from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+
+
+def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    session = call.session
+    check = Check(
+        session.connection.backend,
+        session.connection.clock,
+        realm=arguments.get("only"),
+        grace_ms=session.properties.grace,
+        progress=call.progress,
+    )
+    return [tuple(problem) for problem in check.run()]
+
+
+PROCEDURE = job(
+    name="fsck",
+    comment="Finds every row of the store that is damaged, missing, or at odds with others, and names it.",
+    parameters=(Parameter("only", "STRING", "the only realm to be checked; else all of the store are"),),
+    columns=(
+        Column("severity", "STRING"),
+        Column("kind", "STRING"),
+        Column("realm", "STRING"),
+        Column("reference", "STRING"),
+        Column("key", "STRING"),
+        Column("path", "STRING"),
+        Column("message", "STRING"),
+    ),
+    run=_run,
+    scope="store",
+    finds_faults=True,
+)
