@@ -7,20 +7,31 @@ from typing import Any
 
 import msgspec
 
-from polaris_spark.catalog.metadata.rows import Piece
+from polaris_spark.catalog.metadata.rows import LogItems, Piece
+from polaris_spark.index import Branch, Leaf
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
 def content_json(value: msgspec.Struct) -> str:
-    """An object as JSON: fields by name, bytes as text where they are text, else as 0x and hexadecimal digits."""
+    """An object as JSON: fields by name, bytes as text where they are text, else as 0x and hexadecimal digits.
+
+    Raises:
+        CorruptionError: a shard of an index whose keys and values do not agree.
+    """
     return _encode(_plain(value)).decode()
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, LogItems):
+        return _piece(b"[" + value.text + b"]")
     if isinstance(value, Piece):
         return _piece(value.text)
+    if isinstance(value, Leaf):
+        return _plain({"keys": value.keys, "pointers": value.pointers, "values": value.values})
+    if isinstance(value, Branch):
+        return _plain({"separators": value.separators, "children": value.children, "counts": value.counts})
     if isinstance(value, msgspec.Struct):
         return {field: _plain(getattr(value, field)) for field in value.__struct_fields__}
     if isinstance(value, bytes):

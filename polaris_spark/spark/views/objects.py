@@ -151,6 +151,6 @@ def _content(stored: StoredObject) -> tuple[str | None, str | None]:
         return None, stored.error
     try:
         value = objects.decode(stored.data, f"{stored.realm}/{stored.id}").value
+        return (None, None) if value is None else (content_json(value), None)
     except PolarisError as error:
         return None, str(error)
-    return (None, None) if value is None else (content_json(value), None)
