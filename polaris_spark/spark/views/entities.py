@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 import msgspec
 
-from polaris_spark.catalog.rows import NAMES, CatalogRow, Unloaded, id_from
+from polaris_spark.catalog.rows import IDS, NAMES, CatalogRow, Unloaded, id_bytes, id_from
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import Snapshot, StoredObjects
 from polaris_spark.errors import CorruptionError, HistoryTrimmedError, InputError, NotFoundError
+from polaris_spark.ids import MAX_ID
 from polaris_spark.index import Branch, Entry, IndexRoot, ShardReader
 from polaris_spark.index.keys import decode_key, encode_path, entry_key, key_after
 from polaris_spark.spark.as_of import AsOf, find_commit, pinned
@@ -32,6 +33,12 @@ R = TypeVar("R")
 
 READ_TOGETHER = 128
 """How many contents are read in one batch."""
+
+LOOKED_UP = 100
+"""Up to so many entities or commits are looked up by their ids when a read is planned."""
+
+Range = tuple[bytes, bytes | None]
+"""Keys from the first on and before the second (None: to the last)."""
 
 
 class Pin(NamedTuple):
@@ -186,7 +193,7 @@ def _overlapping(
     ]
 
 
-def wanted_keys(request: Request, kind: bytes | None) -> list[tuple[bytes, bytes | None]]:
+def wanted_keys(request: Request, kind: bytes | None) -> list[Range]:
     """Ranges of keys that can hold what conditions on `namespace` (and `name`) ask for, disjoint, ascending."""
     namespace, name = request.condition("namespace"), request.condition("name")
     if namespace.values is not None:
@@ -207,7 +214,7 @@ def wanted_keys(request: Request, kind: bytes | None) -> list[tuple[bytes, bytes
     return [(b"", None)]
 
 
-def _directly_in(path: tuple[str, ...], kind: bytes | None, name: Condition) -> tuple[bytes, bytes | None]:
+def _directly_in(path: tuple[str, ...], kind: bytes | None, name: Condition) -> Range:
     if kind is not None and name.values is not None and len(name.values) == 1:
         (only,) = name.values
         key = entry_key(path, kind, only)
@@ -222,24 +229,44 @@ def _following(prefix: bytes) -> bytes | None:
     return cut[:-1] + bytes((cut[-1] + 1,)) if cut else None
 
 
-def plan_names(request: Request, kind: bytes | None, rows_per_partition: int) -> list[Weighted[NamesTask]]:
-    """Key ranges of the catalogs asked for; reads heads, commits and upper levels of trees."""
+def plan_names(
+    request: Request, kind: bytes | None, rows_per_partition: int, wanted: list[Range] | None = None
+) -> list[Weighted[NamesTask]]:
+    """Key ranges of the catalogs asked for; reads heads, commits, upper levels of trees, and keys by entity id.
+
+    Args:
+        request: whose conditions on `catalog`, `namespace`, `name` and `entity_id` leave some out.
+        kind: of the entities; None for all.
+        rows_per_partition: how many rows a partition has at least, if there are so many.
+        wanted: ranges of keys, if it is not the condition on `namespace` that tells them.
+    """
     realm = request.store.realm(request.options.realm)
     reader = StoredObjects(realm.store).read_shards
     names, entities = request.condition("name"), request.condition("entity_id")
-    wanted = wanted_keys(request, kind)
+    wanted = wanted_keys(request, kind) if wanted is None else wanted
     planned = []
     for pin in pins(realm, request):
-        commit = realm.store.get(pin.head.commit, Commit)
+        snapshot = pin.snapshot(realm.store)
+        commit = snapshot.commit
         if NAMES not in commit.index_names:
             continue
         root = commit.index_roots[commit.index_names.index(NAMES)]
         n = partition_count(request.options.splits, root.count + len(root.keys), rows_per_partition)
-        for start, end in wanted:
+        by_entity = _keys_of_entities(snapshot, entities)
+        for start, end in wanted if by_entity is None else by_entity:
             for found in key_ranges(root, reader, start, end, n):
                 task = NamesTask(pin, found.start, found.end, names, entities)
                 planned.append(Weighted(task, found.entries))
     return planned
+
+
+def _keys_of_entities(snapshot: Snapshot, entities: Condition) -> list[Range] | None:
+    """The keys of the entities asked for, by the index of ids; None if none or many are asked for."""
+    if entities.values is None or len(entities.values) > LOOKED_UP:
+        return None
+    ids = [id_bytes(id) for id in sorted(entities.values) if 0 < id <= MAX_ID]
+    keys = sorted(found.value for found in snapshot.index(IDS).get_many(ids) if found is not None)
+    return [(key, key_after(key)) for key in keys]
 
 
 def named(snapshot: Snapshot, task: NamesTask, kind: bytes | None) -> Iterator[Named]:

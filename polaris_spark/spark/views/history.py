@@ -12,6 +12,7 @@ from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import HistoryTrimmedError, InputError
 from polaris_spark.spark.as_of import AsOf, find_commit, moment, pinned
 from polaris_spark.spark.reading import ReadStore, RealmReader
+from polaris_spark.spark.views.entities import LOOKED_UP
 from polaris_spark.spark.views.view import Request, View, Weighted, partition_count
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registry import ROOT
@@ -196,7 +197,7 @@ def _bounds(store: ObjectStore, history: History, request: Request) -> tuple[int
     if latest:
         high = min(high, _number_at(store, head, min(latest) // 1_000))
     ids = request.condition("commit_id").values
-    if ids is not None:
+    if ids is not None and len(ids) <= LOOKED_UP:
         found = [commit.number for id in ids if (commit := find_commit(store, id)) is not None]
         at_least.append(min(found, default=high + 1))
         at_most.append(max(found, default=high))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from polaris_spark.catalog.rows import NAMESPACE, Namespace
+from polaris_spark.errors import InputError
+from polaris_spark.index.keys import entry_key, key_after
+from polaris_spark.spark.pruning import Condition
 from polaris_spark.spark.views.columns import (
     INT,
     LONG,
@@ -18,8 +22,8 @@ from polaris_spark.spark.views.columns import (
     pairs,
     text_bytes,
 )
-from polaris_spark.spark.views.entities import EntityView, Named, NamesTask, plan_names, with_contents
-from polaris_spark.spark.views.identifiers import dotted
+from polaris_spark.spark.views.entities import EntityView, Named, NamesTask, Range, plan_names, with_contents
+from polaris_spark.spark.views.identifiers import dotted, parse_dotted
 from polaris_spark.spark.views.view import Request, Weighted
 from polaris_spark.store.objects import ObjectStore
 
@@ -77,9 +81,11 @@ class Namespaces(EntityView[NamespaceRow]):
     )
 
     def plan(self, request: Request) -> list[Weighted[NamesTask]]:
-        # The column `namespace` is the whole name here, while keys are sorted by the parent.
-        loose = {k: v for k, v in request.conditions.items() if k != "namespace"}
-        return plan_names(Request(request.options, request.store, loose), self.kind, self.rows_per_partition)
+        # The column `namespace` is the whole name here, while keys begin with the parent.
+        wanted = _keys(request.condition("namespace"))
+        loose = {**request.conditions, "namespace": request.condition("parent")}
+        by_parent = Request(request.options, request.store, loose)
+        return plan_names(by_parent, self.kind, self.rows_per_partition, wanted)
 
     def of(
         self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]
@@ -90,3 +96,15 @@ class Namespaces(EntityView[NamespaceRow]):
 
     def weigh(self, row: NamespaceRow) -> int:
         return 512 + text_bytes(row.value.properties)
+
+
+def _keys(names: Condition) -> list[Range] | None:
+    """The keys of namespaces by their whole names; None if a condition does not tell them one by one."""
+    if names.values is None:
+        return None
+    keys = []
+    for text in names.values:
+        levels = parse_dotted(text)
+        with contextlib.suppress(InputError):  # no key can be so long: nothing has that name
+            keys += [entry_key(levels[:-1], NAMESPACE, levels[-1])] if levels else []
+    return [(key, key_after(key)) for key in sorted(keys)]

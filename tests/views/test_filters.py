@@ -1,0 +1,121 @@
+"""Random filters on random catalogs: what is left out by them is no row that passes them, whatever pushes them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession, functions
+
+from polaris_spark.spark.views import VIEWS
+from tests.views.catalogs import Catalog, Row, rows
+from tests.views.filters import Filters, passing
+from tests.views.lakes import random_lake
+
+SEED = random.SystemRandom().randrange(2**32)
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+PRUNED = {
+    "objects": {"id", "type", "created_at"},
+    "index": {"catalog", "namespace", "name", "entity_id"},
+    "namespaces": {"catalog", "namespace", "parent", "name", "entity_id"},
+    "commits": {"catalog", "reference", "number", "committed_at", "commit_id"},
+    "schemas": {"catalog", "namespace", "name", "entity_id", "kind", "is_current"},
+    "metrics": {"catalog"},
+}
+"""Columns of some views whose conditions leave something out."""
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
+    """One of three catalogs of a random store."""
+    print("seed", SEED)
+    catalogs = random_lake(tmp_path_factory.mktemp("lake") / "c.db", SEED)
+    yield catalogs[0]
+    for catalog in catalogs:
+        catalog.session.close()
+
+
+def counted(found: list[Row]) -> Counter[str]:
+    """Rows by how often they come, in no order."""
+    return Counter(map(repr, found))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_filters_leave_out_no_row_that_passes_them_and_add_none(lake: Catalog, view: str) -> None:
+    print("seed", SEED)
+    everything = rows(view, store=lake.store)
+    assert everything
+    filters = Filters(everything, random.Random(f"{view} {SEED}"))
+    for _ in range(60):
+        conditions = filters.some()
+        pushed = [one.pushed for one in conditions]
+        found = rows(view, *pushed, store=lake.store, prune="true", splits=filters.random.choice("14"))
+        assert counted(passing(found, conditions)) == counted(passing(everything, conditions)), pushed
+        assert counted(found) <= counted(everything), pushed
+
+
+@pytest.mark.parametrize(
+    ("view", "column"), [(view, one) for view, some in PRUNED.items() for one in sorted(some)]
+)
+def test_conditions_on_columns_that_say_where_rows_lie_leave_some_out(
+    lake: Catalog, view: str, column: str
+) -> None:
+    from pyspark.sql.datasource import EqualTo
+
+    everything = rows(view, store=lake.store)
+    least = min(
+        Counter(row[column] for row in everything if row[column] is not None).items(), key=lambda x: x[1]
+    )
+    found = rows(view, EqualTo((column,), least[0]), store=lake.store, prune="true")
+    assert sum(row[column] == least[0] for row in found) == least[1]
+    assert len(found) < len(everything) or least[1] == len(everything)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_spark_finds_the_same_whether_it_pushes_filters_or_not(
+    spark: SparkSession, lake: Catalog, view: str
+) -> None:
+    print("seed", SEED)
+    everything = rows(view, store=lake.store)
+    filters = Filters(everything, random.Random(f"spark {view} {SEED}"))
+    columns = filters.columns
+    conditions = filters.some()
+    expected = Counter(tuple(row[name] for name in columns) for row in passing(everything, conditions))
+    for on in ("false", "true"):
+        spark.conf.set(PUSHDOWN, on)
+        try:
+            source = spark.read.format("polaris-objects").options(store=lake.store, view=view, prune="true")
+            frame = source.load().select(*[functions.col(name) for name in columns])
+            for one in conditions:
+                frame = frame.filter(one.column())
+            found = [tuple(row.values()) for row in frame.toArrow().to_pylist()]
+        finally:
+            spark.conf.unset(PUSHDOWN)
+        assert Counter(found) == expected, (on, [one.pushed for one in conditions])
+
+
+@pytest.mark.parametrize(
+    "view", ["namespaces", "tables", "views", "snapshots", "schemas", "refs", "index", "metrics"]
+)
+def test_a_catalog_without_anything_has_no_rows(lake: Catalog, view: str) -> None:
+    assert rows(view, store=lake.store, catalog="empty") == []
+    assert {row["catalog"] for row in rows(view, store=lake.store)} == {"one", "t.w`o"}
+
+
+def test_a_catalog_without_anything_has_its_first_commit(lake: Catalog) -> None:
+    assert [row["number"] for row in rows("commits", store=lake.store, catalog="empty")] == [0]
+    assert rows("changes", store=lake.store, catalog="empty") == []
+
+
+def test_a_branch_is_chosen_and_a_dropped_one_is_seen_as_such(lake: Catalog) -> None:
+    main, dev = (rows("tables", store=lake.store, catalog="one", branch=branch) for branch in ("main", "dev"))
+    assert counted(main) == counted(dev) != Counter()
+    lake.namespace("only here")
+    assert len(rows("namespaces", store=lake.store, catalog="one")) == 1 + len(
+        rows("namespaces", store=lake.store, catalog="one", branch="dev")
+    )
+    sealed = {row["branch"]: row["sealed"] for row in rows("references", store=lake.store) if row["branch"]}
+    assert sealed == {"main": False, "dev": False, "gone@1/x": True}
+    assert "gone@1/x" not in {row["reference"].split("/", 3)[-1] for row in rows("commits", store=lake.store)}
