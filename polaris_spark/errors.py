@@ -9,6 +9,7 @@ PolarisError
 │   └── SourceError           a catalog or tree to import from cannot be opened or listed
 ├── StateError                the store or the realm is not in a state that allows it
 │   ├── RealmStateError       the realm does not exist, or does not serve
+│   │   └── RealmMovedError   another store serves it by now; the message says which
 │   ├── NewerFormatError      written by a newer release; the message names the version needed
 │   ├── ReferenceGoneError    a reference was dropped, or never existed: look again
 │   ├── HistoryTrimmedError   the commit lies below the history floor
@@ -74,6 +75,10 @@ class StateError(PolarisError):
 
 class RealmStateError(StateError):
     """The realm does not exist or is not ACTIVE."""
+
+
+class RealmMovedError(RealmStateError):
+    """The realm was moved to another store; the message names it."""
 
 
 class NewerFormatError(StateError):

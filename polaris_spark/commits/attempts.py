@@ -142,6 +142,8 @@ class Attempts:
             run.fresh = self._heads.read()  # no swap would find out that the head has moved
             if run.fresh is not applied.base:  # whoever comes after that read goes along in the next batch
                 applied = self._applied(batch, run, run.fresh)
+        if applied.effects:
+            self._refuse_moving(applied.base)
         if not run.files.write(applied.pendings):
             run.applied = None
             return None
@@ -204,6 +206,13 @@ class Attempts:
         self._applier.apply(applied, pendings[done:])
         run.applied, run.foreseen = applied, False
         return applied
+
+    def _refuse_moving(self, base: Snapshot) -> None:
+        """Let writers wait while their realm is about to be served by another store: perhaps it is not, after all."""
+        if base.head.move is not None:
+            raise TryAgainError(
+                f"{self._name!r} takes no commits at this moment: its realm is being moved to {base.head.move.to}"
+            )
 
     def _built(self, applied: Applied) -> Publication:
         built = self._builder.build(applied)

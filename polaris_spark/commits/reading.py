@@ -6,7 +6,7 @@ from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import Snapshot
-from polaris_spark.errors import ReferenceGoneError
+from polaris_spark.errors import RealmMovedError, ReferenceGoneError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
 
@@ -25,18 +25,22 @@ class HeadReader:
 
         Raises:
             ReferenceGoneError: the row is missing or sealed.
+            RealmMovedError: the realm was moved to another store.
         """
         return self.adopt(self._store.backend.read_reference(self._store.realm, self._name))
 
     def known(self) -> Snapshot:
-        """The head that this process knows, perhaps no longer the newest; read now if it knows none."""
-        return self._known or self.read()
+        """The head that this process knows, perhaps no longer the newest; read now if it knows none, or if it takes no
+        commits, as far as is known."""
+        known = self._known
+        return self.read() if known is None or known.head.move is not None else known
 
     def adopt(self, row: ReferenceRow | None) -> Snapshot:
         """The head that a row says.
 
         Raises:
             ReferenceGoneError: there is no row, or it is sealed.
+            RealmMovedError: the realm was moved to another store.
         """
         known = self._known
         if known is not None and row is not None and row.version == known.version:
@@ -46,6 +50,8 @@ class HeadReader:
                 f"reference {self._name!r} of realm {self._store.realm!r} does not exist"
             )
         head = read_head(row, self._name)
+        if head.move is not None and head.move.done:
+            raise RealmMovedError(f"this realm was moved to {head.move.to}: open it there")
         if head.sealed:  # its commits may have been swept by now
             raise ReferenceGoneError(f"reference {self._name!r} was dropped")
         self._ids.observe(max(head.commit, head.fence))

@@ -76,6 +76,17 @@ class RecentHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     commit: int
 
 
+class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Why a reference takes no commits: its realm is on its way to another store, or there already."""
+
+    to: str
+    """That store's URI, without a password."""
+    pause: str
+    """The one attempt to switch over that set this mark."""
+    done: bool = False
+    """Whether the realm is served there by now."""
+
+
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The value of a reference row."""
 
@@ -91,6 +102,8 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An id: rows prepared before it must be written again under new ids."""
     sealed: bool = False
     """The reference was dropped: look in the registry again."""
+    move: Move | None = None
+    """Set while commits are stopped, or for ever: the realm is moved to another store."""
 
 
 def child_pointers(number: int, id: int, commit: Commit) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -11,6 +11,7 @@ from polaris_spark.errors import (
     InputError,
     OutcomeUnknownError,
     PolarisError,
+    RealmMovedError,
     RealmStateError,
     ReferenceGoneError,
     RequestError,
@@ -24,6 +25,7 @@ log = logging.getLogger("polaris_spark")
 
 _STATUS: list[tuple[type[PolarisError], int, str]] = [
     (InputError, 400, "BadRequestException"),
+    (RealmMovedError, 400, "BadRequestException"),
     (RealmStateError, 404, "NotFoundException"),
     (ReferenceGoneError, 404, "NotFoundException"),
     (StateError, 400, "BadRequestException"),

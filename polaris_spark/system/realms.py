@@ -20,13 +20,16 @@ import msgspec
 
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import Clock
-from polaris_spark.errors import InputError, RealmStateError
+from polaris_spark.errors import InputError, RealmMovedError, RealmStateError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.references import Versioned
 from polaris_spark.system.stores import STORE_FORMAT, SYSTEM_REALM, refuse_newer_format, system_references
 
 MAX_REALM_BYTES: Final = 255
 """The longest realm name, in UTF-8 bytes."""
+
+MOVED_TO: Final = "moved-to"
+"""Property of a realm that is served by another store by now: that store's URI."""
 
 _PREFIX: Final = "realm/"
 
@@ -208,6 +211,26 @@ class Realms:
             if self._replace(found, _in(record, state)):
                 return _in(record, state)
 
+    def describe(
+        self, name: str, change: Callable[[RealmRecord], Mapping[str, str]], *, instance: str
+    ) -> RealmRecord:
+        """Change the properties of a realm's record.
+
+        Args:
+            change: gives the properties to be from the record; the same again where they are so already, because it
+                may be asked again after it took place. Whatever it raises leaves the record as it was.
+            instance: refuse if the name belongs to another instance by now.
+        Raises:
+            RealmStateError: there is no such realm.
+        """
+        while True:
+            found = self._read(name)
+            if found is None or found.value.instance != instance:
+                raise RealmStateError(f"there is no realm {name!r} of instance {instance}")
+            record = msgspec.structs.replace(found.value, properties=dict(change(found.value)))
+            if record == found.value or self._replace(found, record):
+                return record
+
     def _read(self, name: str) -> Versioned[RealmRecord] | None:
         check_realm_name(name)
         found = self._references.read(_PREFIX + name, RealmRecord)
@@ -257,4 +280,7 @@ def _in(record: RealmRecord, state: RealmState) -> RealmRecord:
 
 
 def _not_serving(record: RealmRecord) -> RealmStateError:
+    moved = record.properties.get(MOVED_TO)
+    if record.state is RealmState.INACTIVE and moved:
+        return RealmMovedError(f"realm {record.name!r} was moved to {moved}: open it there")
     return RealmStateError(f"realm {record.name!r} is {record.state.value}; only an ACTIVE realm serves")

@@ -1,0 +1,229 @@
+"""Moving a realm to another database while commits go on.
+
+| step | what a crash in it leaves behind |
+| --- | --- |
+| 1. a realm in LOADING is made in the target | the source serves; the target is filled further, or purged by `abort` |
+| 2. fence; copy every row of the source | the same |
+| 3. fence; copy what was committed since, until that takes little time | the same; it goes on from the last fence |
+| 4. compare; catch up again | the same |
+| 5. the source takes no commits; the last ones and the heads are copied | the source serves once run again or aborted |
+| 6. decided, by one swap of the source's record | the target serves once it is run again |
+| 7. the target's realm becomes ACTIVE: the pause ends | the target serves |
+| 8. the source's references say where the realm is, its record becomes INACTIVE | the same; run again, it is finished |
+
+Why step 3 finds everything: after a fence, what a commit points to was reachable from commits in force at the fence, or
+has an id above it (`SourceRealm.fence`). Why no id is made twice: the heads in the target carry a fence above every id
+that was copied, and whoever reads a head makes no id below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from polaris_spark.errors import OutcomeUnknownError, RealmStateError, StateError, TryAgainError
+from polaris_spark.maintenance.migrating_check import compare_references
+from polaris_spark.maintenance.migrating_copy import Watch, retried
+from polaris_spark.maintenance.migrating_marks import MOVING_TO_INSTANCE, SourceRealm
+from polaris_spark.maintenance.migrating_steps import (
+    COPIED,
+    HERE,
+    Copying,
+    Step,
+    Switch,
+    Work,
+)
+from polaris_spark.system.connections import Connection
+from polaris_spark.system.realms import MOVED_TO, RealmRecord, RealmState
+
+MOVING_FROM: Final = "moving-from"
+MOVING_FROM_INSTANCE: Final = "moving-from-instance"
+"""Properties of the target's record: the source's store, and the realm's instance there."""
+MOVED_FROM: Final = "moved-from"
+"""Property of a realm that came from another store: that store's URI."""
+
+SHORT: Final = 0.2
+"""The switch begins once catching up took less than this part of the pause that is allowed."""
+
+_ROUNDS = 20
+_ATTEMPTS = 10
+"""How often it catches up before a switch is tried all the same, and how often that is tried."""
+
+
+class Migration:
+    """One move of a realm to another store. Not thread-safe; one runs at a time, by the task that the caller holds."""
+
+    def __init__(
+        self,
+        source: SourceRealm,
+        source_uri: str,
+        target: Connection,
+        target_realm: str,
+        *,
+        work: Work = HERE,
+        watch: Watch = lambda _doing, _done, _total: None,
+        max_pause_ms: float = 1_000.0,
+        verify: bool = True,
+    ) -> None:
+        """
+        Args:
+            source: the realm to move.
+            source_uri: its store, without a password.
+            target: the store to move it to.
+            target_realm: its name there.
+            work: who copies and compares.
+            watch: is told how far it has come; what it raises ends the migration where it is.
+            max_pause_ms: for how long commits may be stopped, milliseconds; a switch that takes longer is given up and
+                tried again later.
+            verify: whether both sides are compared, before and after the switch.
+        """
+        self._source = source
+        self._source_uri = source_uri
+        self._target = target
+        self._name = target_realm
+        self._work = work
+        self._watch = watch
+        self._max_pause_ms = max_pause_ms
+        self._verify = verify
+        self._clock = source.references.clock
+        self._to = str(target.uri)
+
+    def run(self) -> Iterator[Step]:
+        """Move the realm; a migration that was interrupted is finished.
+
+        Yields:
+            what was done, step by step.
+        Raises:
+            RealmStateError: the target has a realm of that name, or the source does not serve, or is being moved
+                elsewhere.
+            StateError: the copy differs from the source; the source goes on serving.
+            TryAgainError: no switch was short enough; the source goes on serving.
+            CorruptionError: a row is missing in the source.
+        """
+        if MOVED_TO in self._source.serving().properties:
+            yield from self._finished(self._decided_realm())
+            return
+        record = retried(self._clock, self._target_realm)
+        self._source.end_pause()  # of a run that died
+        self._source.begin(self._to, record.instance)
+        copying = Copying(self._source, self._target, record, self._work, self._watch)
+        yield from copying.everything()
+        if self._verify:
+            yield copying.catch_up()
+            yield self._checked(copying)
+        yield from self._switched(copying, record)
+        yield from self._finished(record)
+
+    def _nearly_caught_up(self, copying: Copying) -> Iterator[Step]:
+        for _ in range(_ROUNDS):
+            step = copying.catch_up()
+            yield step
+            if step.milliseconds < SHORT * self._max_pause_ms:
+                return
+
+    def _switched(self, copying: Copying, record: RealmRecord) -> Iterator[Step]:
+        for attempt in range(1, _ATTEMPTS + 1):
+            yield from self._nearly_caught_up(copying)
+            self._watch("switching", attempt, _ATTEMPTS)
+            try:
+                yield Switch(copying, self._to, self._max_pause_ms).run()
+                return
+            except (TryAgainError, OutcomeUnknownError):
+                if attempt == _ATTEMPTS:
+                    raise
+
+    # The target's realm
+
+    def _target_realm(self) -> RealmRecord:
+        """The realm to fill: new, or the one of an earlier run of this migration."""
+        realms, source = self._target.realms, self._source.record()
+        found = realms.find(self._name)
+        if found is not None:
+            ours = found.properties.get(MOVING_FROM_INSTANCE) == source.instance
+            if not ours or found.state not in (RealmState.CREATED, RealmState.LOADING):
+                raise RealmStateError(
+                    f"{self._to} has a realm {self._name!r} already, which is {found.state.value}: "
+                    "give another name, or purge that realm first"
+                )
+            return realms.move(self._name, RealmState.LOADING, instance=found.instance)
+        properties = {MOVING_FROM: self._source_uri, MOVING_FROM_INSTANCE: source.instance}
+        return realms.create_for_loading(
+            self._name,
+            self._target.ids,
+            revisions=source.revisions,
+            properties={**source.properties, **properties},
+        )
+
+    def _decided_realm(self) -> RealmRecord:
+        """The realm that serves, or will, since an earlier run decided so."""
+        properties = self._source.record().properties
+        found = self._target.realms.find(self._name)
+        if found is None or found.instance != properties.get(MOVING_TO_INSTANCE):
+            raise RealmStateError(
+                f"realm {self._source.name!r} was moved to {properties[MOVED_TO]}, and that is not realm "
+                f"{self._name!r} of {self._to}: give the same target again"
+            )
+        return found
+
+    # Comparing, and the end
+
+    def _checked(self, copying: Copying) -> Step:
+        """Compare what was copied so far.
+
+        Raises:
+            StateError: it differs.
+        """
+        begun = self._clock.monotonic_ms()
+        compared = copying.compared()
+        if compared.different:
+            few = "; ".join(f"{one.what} {one.key} is {one.found}" for one in compared.differences[:3])
+            raise StateError(
+                f"the copy in {self._to} differs from the source in {compared.different:,} rows ({few}); the source "
+                "goes on serving: abort the migration, and begin anew"
+            )
+        return Step("compare", len(copying.heads), compared.rows, 0, self._clock.monotonic_ms() - begun)
+
+    def _finished(self, record: RealmRecord) -> Iterator[Step]:
+        """What follows the decision; all of it may be repeated."""
+        realms = self._target.realms
+        retried(self._clock, lambda: realms.move(self._name, RealmState.ACTIVE, instance=record.instance))
+        heads = retried(self._clock, self._source.heads)
+        retried(self._clock, lambda: realms.describe(self._name, _arrived, instance=record.instance))
+        self._source.finish()
+        if self._verify:
+            begun = self._clock.monotonic_ms()
+            copying = Copying(self._source, self._target, record, self._work, self._watch, heads)
+            compared = copying.compared()
+            differences = compare_references(heads, self._target.store(record))
+            yield Step(
+                "verify",
+                len(heads),
+                compared.rows,
+                0,
+                self._clock.monotonic_ms() - begun,
+                [*differences, *compared.differences],
+                len(differences) + compared.different,
+            )
+
+
+def give_up(target: Connection, name: str, source_instance: str) -> None:
+    """Give up the realm that a migration was filling; its rows are left to the purge. May be repeated.
+
+    Args:
+        target: the store that the source was being moved to.
+        name: of the realm there.
+        source_instance: instance id of the realm in the source; a realm that did not come from there stays.
+    """
+    found = target.realms.find(name)
+    if found is None or found.properties.get(MOVING_FROM_INSTANCE) != source_instance:
+        return
+    if found.state in (RealmState.CREATED, RealmState.LOADING):
+        target.realms.move(name, RealmState.PURGING, instance=found.instance)
+
+
+def _arrived(record: RealmRecord) -> Mapping[str, str]:
+    properties = {
+        k: v for k, v in record.properties.items() if k not in (MOVING_FROM, MOVING_FROM_INSTANCE, COPIED)
+    }
+    came_from = record.properties.get(MOVING_FROM)
+    return properties if came_from is None else {**properties, MOVED_FROM: came_from}

@@ -1,0 +1,244 @@
+"""Copying rows of a realm from one database to another, as they are: whatever their type, and whoever made it.
+
+Rows never change and writing them again changes nothing, so whatever is interrupted is simply done again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Split
+from polaris_spark.clock import Clock
+from polaris_spark.commits.lineage import ancestors
+from polaris_spark.commits.retry import backoff_ms
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.errors import CorruptionError, OutcomeUnknownError, TryAgainError
+from polaris_spark.objects import decode, decode_header, part_count, type_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TOGETHER: Final = 256
+"""Objects that are read together."""
+
+_ROWS_TOGETHER: Final = 1_000
+_BYTES_TOGETHER: Final = 4 * 2**20
+"""Rows that are written together, and the bytes of their values."""
+
+_DEADLINE_MS: Final = 60_000.0
+"""How long trouble of a database is retried, milliseconds."""
+
+T = TypeVar("T")
+
+Watch = Callable[[str, int, int], None]
+"""Is told the step, how much of it is done, and of how much (0: not known); what it raises ends the work."""
+
+
+class Place(NamedTuple):
+    """The rows of one realm in one database."""
+
+    backend: Backend
+    realm: str
+    """Instance id."""
+    clock: Clock
+
+
+class Copied(NamedTuple):
+    """What was copied."""
+
+    rows: int = 0
+    bytes: int = 0
+    highest: int = 0
+    """The highest id of a row."""
+
+    def plus(self, other: Copied) -> Copied:
+        """Both together."""
+        return Copied(self.rows + other.rows, self.bytes + other.bytes, max(self.highest, other.highest))
+
+
+def copy_all(source: Place, target: Place, watch: Watch, *, threads: int = 4) -> Copied:
+    """Copy every row that was written before this began, needed or not, in threads of this process."""
+    splits = source.backend.splits("objects", [source.realm], threads * 8)
+    total = Copied()
+    with ThreadPoolExecutor(threads) as pool:
+        running = [pool.submit(copy_split, source, target, split) for split in splits]
+        try:
+            for done, future in enumerate(as_completed(running)):
+                watch("copying rows", done, len(splits))
+                total = total.plus(future.result())
+        except BaseException:
+            for future in running:
+                future.cancel()
+            raise
+    return total
+
+
+def copy_split(source: Place, target: Place, split: Split) -> Copied:
+    """Copy the rows of one split."""
+
+    def once() -> Copied:
+        copied = Copied()
+        for batch in source.backend.scan(split):
+            for rows in _portions(rows_of_batch(batch)):
+                write_rows(target, rows)
+                copied = copied.plus(_counted(rows))
+        return copied
+
+    return retried(source.clock, once)
+
+
+def highest_id(place: Place) -> int:
+    """The highest id of a realm's rows; 0 if it has none."""
+    highest = 0
+    for split in place.backend.splits("objects", [place.realm], 1):
+        for batch in place.backend.scan(split):
+            highest = max(highest, *batch.column("id").to_pylist(), 0)
+    return highest
+
+
+def copy_since(
+    source: Place, target: Place, heads: Collection[Head], fence: int, watch: Callable[[int], None]
+) -> Copied:
+    """Copy what heads and their history need and what has an id above a fence, after the rest was copied.
+
+    Args:
+        heads: read after the fence was set.
+        fence: everything that these heads need and that has a lower id was needed by a commit that was in force when
+            the fence had been set, and is in the target.
+        watch: is told how many objects were copied so far.
+    Raises:
+        CorruptionError: a row is missing in the source; it may have been swept because a floor was raised meanwhile.
+    """
+    copied = Copied()
+    walk = Walk(heads, fence)
+    objects = 0
+    for ids in walk.levels():
+        found = read_whole(source, ids)
+        rows = [row for parts in found.values() for row in parts]
+        for portion in _portions(rows):
+            write_rows(target, portion)
+        copied = copied.plus(_counted(rows))
+        walk.saw(source.realm, found)
+        objects += len(ids)
+        watch(objects)
+    return copied
+
+
+class Walk:
+    """Objects above a fence that heads lead to, level by level; history back to the floors."""
+
+    def __init__(self, heads: Collection[Head], fence: int) -> None:
+        self._fence = fence
+        self._floors: dict[int, int] = {}
+        """Commits of histories, with the floor down to which the walk goes on from them."""
+        self._seen: set[int] = set()
+        self._next: set[int] = set()
+        for head in heads:
+            self._history(head.commit, head.floor_number)
+
+    def levels(self) -> Iterator[list[int]]:
+        """Ids to look at next, some at a time; `saw` is told what they are before more are asked for."""
+        while self._next:
+            level = sorted(self._next)
+            self._next = set()
+            self._seen.update(level)
+            for start in range(0, len(level), TOGETHER):
+                yield level[start : start + TOGETHER]
+
+    def saw(self, realm: str, found: dict[int, list[ObjectRow]]) -> None:
+        """Go on from these objects."""
+        for id, rows in found.items():
+            header = decode_header(rows[0].value, f"{realm}/{id}")
+            self._next.update(p for p in header.strong if p > self._fence and p not in self._seen)
+            floor = self._floors.get(id)
+            if floor is not None and header.type == _COMMIT:
+                commit = decode(b"".join(row.value for row in rows), f"{realm}/{id}").value
+                assert isinstance(commit, Commit)
+                for number, ancestor in ancestors(commit):
+                    if number >= floor:
+                        self._history(ancestor, floor)
+
+    def _history(self, commit: int, floor: int) -> None:
+        if commit > self._fence and self._floors.get(commit, floor + 1) > floor:
+            self._floors[commit] = floor
+            self._next.add(commit)
+
+
+_COMMIT = type_name(Commit)
+
+
+def read_whole(place: Place, ids: Sequence[int]) -> dict[int, list[ObjectRow]]:
+    """All rows of some objects, by id, in the order of their parts.
+
+    Raises:
+        CorruptionError: one is missing; the message names it.
+    """
+    first = retried(
+        place.clock, lambda: place.backend.read_objects(place.realm, [ObjectKey(id) for id in ids])
+    )
+    whole: dict[int, list[ObjectRow]] = {}
+    further: list[ObjectKey] = []
+    for id in ids:
+        value = first.get(ObjectKey(id))
+        if value is None:
+            raise CorruptionError(f"object {place.realm}/{id} is missing from the store")
+        whole[id] = [ObjectRow(id, 0, value)]
+        further += [ObjectKey(id, part) for part in range(1, part_count(value, f"{place.realm}/{id}"))]
+    if further:
+        rest = retried(place.clock, lambda: place.backend.read_objects(place.realm, further))
+        for key in further:
+            if key not in rest:
+                raise CorruptionError(
+                    f"part {key.part} of object {place.realm}/{key.id} is missing from the store"
+                )
+            whole[key.id].append(ObjectRow(key.id, key.part, rest[key]))
+    return whole
+
+
+def rows_of_batch(batch: pa.RecordBatch) -> list[ObjectRow]:
+    """The rows that a scan of objects gave."""
+    columns = (batch.column(name).to_pylist() for name in ("id", "part", "value"))
+    return [ObjectRow(*row) for row in zip(*columns, strict=True)]
+
+
+def write_rows(place: Place, rows: Sequence[ObjectRow]) -> None:
+    """Write rows until the database has acknowledged them.
+
+    Raises:
+        TryAgainError, OutcomeUnknownError: it did not for a minute.
+    """
+    retried(place.clock, lambda: place.backend.write_objects(place.realm, rows))
+
+
+def retried(clock: Clock, once: Callable[[], T]) -> T:
+    """What may be repeated, done again while the database is in trouble, for a minute at most."""
+    rng, started, attempt = random.Random(), clock.monotonic_ms(), 0
+    while True:
+        try:
+            return once()
+        except (TryAgainError, OutcomeUnknownError):
+            if clock.monotonic_ms() - started > _DEADLINE_MS:
+                raise
+        attempt += 1
+        clock.sleep_ms(backoff_ms(attempt, 0.0, rng))
+
+
+def _portions(rows: Iterable[ObjectRow]) -> Iterator[list[ObjectRow]]:
+    """Rows in lists that can be written together."""
+    waiting: list[ObjectRow] = []
+    size = 0
+    for row in rows:
+        if waiting and (len(waiting) >= _ROWS_TOGETHER or size + len(row.value) > _BYTES_TOGETHER):
+            yield waiting
+            waiting, size = [], 0
+        waiting.append(row)
+        size += len(row.value)
+    if waiting:
+        yield waiting
+
+
+def _counted(rows: Sequence[ObjectRow]) -> Copied:
+    return Copied(len(rows), sum(len(row.value) for row in rows), max((row.id for row in rows), default=0))

@@ -1,0 +1,260 @@
+"""The steps of a migration that copy rows, and the switch; `migrating` says in which order, and why that is safe."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from polaris_spark.backends.base import ReferenceRow
+from polaris_spark.commits.publishing import encode_head, read_head
+from polaris_spark.commits.rows import Head
+from polaris_spark.errors import CorruptionError, RealmStateError, TaskLostError, TryAgainError
+from polaris_spark.maintenance.migrating_check import Compared, Difference, compare_objects
+from polaris_spark.maintenance.migrating_copy import (
+    Copied,
+    Place,
+    Watch,
+    copy_all,
+    copy_since,
+    highest_id,
+    retried,
+)
+from polaris_spark.maintenance.migrating_marks import Held, SourceRealm, concurrently
+from polaris_spark.store.references import ReferenceStore, new_version
+from polaris_spark.system.connections import Connection
+from polaris_spark.system.realms import RealmRecord, RealmState
+
+COPIED: Final = "moving-copied"
+"""Property of the target's record: the last fence up to which everything is there, and the highest id copied."""
+
+
+class Step(NamedTuple):
+    """Something that was done, for whoever asked for it to read."""
+
+    name: str
+    references: int = 0
+    rows: int = 0
+    bytes: int = 0
+    milliseconds: float = 0.0
+    """How long it took; of the step `switch`: how long no commit could be made anywhere."""
+    differences: Sequence[Difference] = ()
+    """The first differences between source and target."""
+    different: int = 0
+    """How many there are."""
+
+
+class Work(NamedTuple):
+    """Who does what takes long: threads of this process, or a Spark job."""
+
+    copy: Callable[[Place, Place, Watch], Copied]
+    """Copies every row."""
+    compare: Callable[[Place, Place, Sequence[Held], Watch], Compared]
+    """Compares the rows of all objects that heads need."""
+
+
+def _compare_here(source: Place, target: Place, heads: Sequence[Held], watch: Watch) -> Compared:
+    return compare_objects(
+        source, target, [held.head for held in heads], lambda done: watch("comparing objects", done, 0)
+    )
+
+
+HERE: Final = Work(copy_all, _compare_here)
+"""Threads of this process do it."""
+
+
+class PauseTooLongError(TryAgainError):
+    """The switch was given up, and the source goes on, because it took longer than was allowed."""
+
+
+class Copying:
+    """How far the copy of a realm has come."""
+
+    def __init__(
+        self,
+        source: SourceRealm,
+        target: Connection,
+        record: RealmRecord,
+        work: Work,
+        watch: Watch,
+        heads: Sequence[Held] = (),
+    ) -> None:
+        """
+        Args:
+            record: of the realm in the target.
+            heads: up to which everything was copied, if that is known.
+        """
+        self.source = source
+        self.target = target
+        self.record = record
+        self.heads: Sequence[Held] = heads
+        """Everything that they need was copied."""
+        self.clock = source.references.clock
+        self.highest = 0
+        """The highest id of a row that was copied."""
+        self._fence = 0
+        """Everything that commits in force at this fence need was copied."""
+        self._work = work
+        self._watch = watch
+        self._rounds = 0
+        self._from = Place(source.store.backend, source.store.realm, self.clock)
+        self._to = Place(target.backend, record.instance, target.clock)
+
+    def everything(self) -> Iterator[Step]:
+        """Copy every row, unless an earlier run did."""
+        noted = self.record.properties.get(COPIED)
+        if noted is not None:
+            self._fence, self.highest = (int(number, 16) for number in noted.split())
+            return
+        begun = self.clock.monotonic_ms()
+        left = highest_id(self._to)  # by a run that died; the source may have swept it since
+        fence = self.source.fence()
+        copied = self._work.copy(self._from, self._to, self._watch)
+        self._fence, self.highest = fence, max(left, copied.highest)
+        self._note()
+        yield Step("copy", 0, copied.rows, copied.bytes, self.clock.monotonic_ms() - begun)
+
+    def catch_up(self) -> Step:
+        """Copy what was committed since."""
+        self._rounds += 1
+        begun = self.clock.monotonic_ms()
+        fence = self.source.fence()
+        heads = self.source.heads()
+        while True:
+            try:
+                copied = self.since(heads, lambda done: self._watch("catching up", done, 0))
+                break
+            except CorruptionError:
+                now = self.source.heads()
+                if not _floors_raised(heads, now):
+                    raise
+                heads = now  # what was missing may have been swept
+        self._fence, self.heads = fence, heads
+        self._note()
+        took = self.clock.monotonic_ms() - begun
+        return Step(f"catch up {self._rounds}", len(heads), copied.rows, copied.bytes, took)
+
+    def since(self, heads: Sequence[Held], watch: Callable[[int], None]) -> Copied:
+        """Copy what these heads need and what was written after the last fence."""
+        copied = copy_since(self._from, self._to, [held.head for held in heads], self._fence, watch)
+        self.highest = max(self.highest, copied.highest)
+        return copied
+
+    def compared(self) -> Compared:
+        """Compare everything that the heads need."""
+        return self._work.compare(self._from, self._to, self.heads, self._watch)
+
+    def _note(self) -> None:
+        noted = f"{self._fence:x} {self.highest:x}"
+
+        def change(record: RealmRecord) -> Mapping[str, str]:
+            self.refuse_served(record)
+            return {**record.properties, COPIED: noted}
+
+        realms, record = self.target.realms, self.record
+        retried(self.clock, lambda: realms.describe(record.name, change, instance=record.instance))
+
+    def refuse_served(self, record: RealmRecord) -> None:
+        """Refuse to go on with a realm that is not being loaded any more.
+
+        Raises:
+            TaskLostError: another run finished the migration, or it was aborted.
+        """
+        if record.state is not RealmState.LOADING:
+            raise TaskLostError(
+                f"realm {record.name!r} of {self.target.uri} is {record.state.value} by now: another run finished this "
+                "migration, or it was aborted"
+            )
+
+
+class Switch:
+    """One attempt to have the target serve instead of the source."""
+
+    def __init__(self, copying: Copying, to: str, max_pause_ms: float) -> None:
+        self._copying = copying
+        self._source = copying.source
+        self._to = to
+        self._token = secrets.token_hex(16)
+        self._max_pause_ms = max_pause_ms
+        self._clock = copying.clock
+        self._begun = 0.0
+
+    def run(self) -> Step:
+        """Stop commits, copy the last ones, and have the target serve.
+
+        Raises:
+            PauseTooLongError: that would have taken too long; the source goes on serving.
+            TaskLostError: another run took over, or the migration was aborted.
+        """
+        target, record = self._copying.target, self._copying.record
+        self._begun = self._clock.monotonic_ms()
+        try:
+            heads = self._source.pause(self._to, self._token)
+            copied = self._copying.since(heads, lambda _: self._check_time())
+            self._write_references(heads)
+            self._check_time()
+            self._source.decide(self._to, self._token)
+        except BaseException:
+            if self._source.end_pause(self._token):
+                raise
+            heads, copied = self._source.heads(), Copied()  # it was decided, and the answer lost
+        retried(
+            self._clock,
+            lambda: target.realms.move(record.name, RealmState.ACTIVE, instance=record.instance),
+        )
+        paused = self._clock.monotonic_ms() - self._begun
+        return Step("switch", len(heads), copied.rows, copied.bytes, paused)
+
+    def _check_time(self) -> None:
+        took = self._clock.monotonic_ms() - self._begun
+        if took > self._max_pause_ms:
+            raise PauseTooLongError(
+                f"the switch to {self._to} was given up after {took:.0f} ms, since commits may be stopped for "
+                f"{self._max_pause_ms:.0f} ms: allow a longer pause, or try again when there are fewer commits"
+            )
+
+    def _write_references(self, heads: Sequence[Held]) -> None:
+        """Write the heads into the target, with a fence above every id that was copied."""
+        target, record = self._copying.target, self._copying.record
+        target.ids.observe(max(self._copying.highest, *(max(h.head.commit, h.head.fence) for h in heads)))
+        fence = retried(self._clock, target.ids.next_id)
+        backend = target.backend
+        versions = concurrently(lambda held: backend.read_reference(record.instance, held.row_name), heads)
+        found = target.realms.find(record.name)  # after the versions: who commits there changes one of them
+        if found is None or found.instance != record.instance:
+            raise RealmStateError(f"realm {record.name!r} of {self._to} is gone")
+        self._copying.refuse_served(found)
+        references = ReferenceStore(backend, record.instance)
+        pairs = list(zip(heads, versions, strict=True))
+        concurrently(partial(_write_reference, references, fence), pairs)
+
+
+def _write_reference(references: ReferenceStore, fence: int, item: tuple[Held, ReferenceRow | None]) -> None:
+    held, before = item
+    if before is not None and _is_later(read_head(before, held.row_name), held.head):
+        raise TaskLostError(
+            f"reference {held.row_name!r} of the target was written by a later run of this migration"
+        )
+    head = msgspec.structs.replace(held.head, fence=fence, move=None)
+    new = ReferenceRow(new_version(), encode_head(head))
+    if not references.put(held.row_name, None if before is None else before.version, new):
+        raise TaskLostError(
+            f"reference {held.row_name!r} of the target was written by another run of this migration"
+        )
+
+
+def _is_later(there: Head, head: Head) -> bool:
+    """Whether a head in the target was read from the source after this one."""
+    return (
+        there.number > head.number
+        or there.floor_number > head.floor_number
+        or (there.sealed and not head.sealed)
+    )
+
+
+def _floors_raised(before: Sequence[Held], now: Sequence[Held]) -> bool:
+    floors = {held.row_name: held.head.floor_number for held in now}
+    return any(floors.get(held.row_name) != held.head.floor_number for held in before)

@@ -1,0 +1,132 @@
+"""`migrate`: a realm moves to another database while commits go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from polaris_spark.config import Properties, duration_ms
+from polaris_spark.errors import InputError
+from polaris_spark.maintenance.migrating import Migration, give_up
+from polaris_spark.maintenance.migrating_marks import SourceRealm
+from polaris_spark.maintenance.migrating_steps import HERE, Step, Work
+from polaris_spark.spark.options import location_of
+from polaris_spark.spark.procedures.maintaining import job
+from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+from polaris_spark.system.connections import Connection, connect_store
+
+_PAUSE = "1s"
+_SHARED = ("machine", "cluster")
+"""Scopes of databases that several processes can write to."""
+
+Row = tuple[str, int | None, int | None, int | None, float | None, str | None]
+
+
+def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
+    session = call.session
+    properties = session.properties
+    source = SourceRealm(session.connection.realms, properties.realm, session.catalog.references)
+    target = _target(arguments, aborting=arguments.get("abort", False))
+    name = arguments.get("target_realm") or properties.realm
+    if arguments.get("abort", False):
+        source.abort()  # first, and whatever becomes of the target
+        if target is not None:
+            with _opened(target) as there:
+                give_up(there, name, source.store.realm)
+        return [("abort", None, None, None, None, None)]
+    assert target is not None
+    with _opened(target) as there:
+        migration = Migration(
+            source,
+            str(session.connection.uri),
+            there,
+            name,
+            work=_work(call, target, there),
+            watch=call.progress,
+            max_pause_ms=duration_ms("max_pause", arguments.get("max_pause", _PAUSE)),
+            verify=arguments.get("verify", True),
+        )
+        return [row for step in migration.run() for row in _rows(step)]
+
+
+def _target(arguments: Mapping[str, Any], *, aborting: bool) -> Properties | None:
+    """The store to move to, as properties; None if an abort names none.
+
+    Raises:
+        InputError: it is missing, or carries a secret in plain.
+    """
+    if "target" not in arguments:
+        if aborting:
+            return None
+        raise InputError("migrate: the argument 'target' is missing; give the URI of the store to move to")
+    given = {k: v for k, v in arguments.get("target_options", {}).items() if v is not None}
+    if not given.get("password", "env:").startswith("env:"):
+        raise InputError(
+            "migrate: the target's password would stand in the statement for everyone to read; "
+            "give 'password' as env:NAME, the name of an environment variable that holds it"
+        )
+    named = {"store": arguments["target"], **{f"store.{name}": value for name, value in given.items()}}
+    return Properties.parse(named, refuse_uri_password=True)
+
+
+@contextmanager
+def _opened(target: Properties) -> Iterator[Connection]:
+    """The target's store, made where the database holds none."""
+    connection = connect_store(target.store, target.store_options, create=True)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _work(call: Call, target: Properties, there: Connection) -> Work:
+    """A Spark job, where there is Spark and executors can reach both stores."""
+    here = call.session.connection
+    if not call.has_spark or here.backend.scope == "process" or there.backend.scope not in _SHARED:
+        return HERE
+    from polaris_spark.spark.jobs.migrate import spark_work
+
+    return spark_work(
+        call.spark(),
+        location_of(call.session.properties).resolved(),
+        location_of(target).resolved(),
+    )
+
+
+def _rows(step: Step) -> Iterator[Row]:
+    message = f"{step.different:,} differences" if step.different else None
+    yield step.name, step.references, step.rows, step.bytes, step.milliseconds, message
+    for one in step.differences:
+        yield "difference", None, None, None, None, f"{one.what} {one.key} is {one.found}"
+
+
+PROCEDURE = job(
+    name="migrate",
+    comment="Moves the realm to another database while commits go on, and compares both sides.",
+    parameters=(
+        Parameter("target", "STRING", "URI of the store to move to, without a password"),
+        Parameter("target_realm", "STRING", "name of the realm there, if another one"),
+        Parameter(
+            "target_options", "MAP<STRING,STRING>", "options of that store, such as password = env:NAME"
+        ),
+        Parameter(
+            "max_pause", "STRING", f"for how long commits may be stopped at the switch, {_PAUSE} if left out"
+        ),
+        Parameter(
+            "verify",
+            "BOOLEAN",
+            "whether both sides are compared before and after the switch; true if left out",
+        ),
+        Parameter("abort", "BOOLEAN", "give up a migration that was begun, and let the source go on"),
+    ),
+    columns=(
+        Column("step", "STRING"),
+        Column("heads", "BIGINT"),
+        Column("rows", "BIGINT"),
+        Column("bytes", "BIGINT"),
+        Column("milliseconds", "DOUBLE"),
+        Column("message", "STRING"),
+    ),
+    run=_run,
+)
