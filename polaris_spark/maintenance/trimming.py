@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.log import commit_at
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import HistoryTrimmedError, InputError, ReferenceGoneError
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registry import ROOT, References
+
+_LOOKUPS = 3
+"""How often a reference is looked up that others drop and create again meanwhile."""
 
 
 class Trimmed(NamedTuple):
@@ -69,17 +73,29 @@ def trim(
     done: list[Trimmed] = []
     for position, name in enumerate([*names, ROOT]):
         progress(position, len(names) + 1)
-        try:
-            snapshot = references.root.read() if name == ROOT else references.read(name)
-            found = _new_floor(references.store, snapshot.head, limit)
-            if found is None:
-                continue
-            if not dry_run:
-                _raise(references, name, found)
-        except ReferenceGoneError:  # dropped meanwhile
-            continue
-        done.append(Trimmed(name, snapshot.head.floor_number, found.number, found.time))
+        trimmed = _trim_one(references, name, limit, dry_run=dry_run)
+        if trimmed is not None:
+            done.append(trimmed)
     return done
+
+
+def _trim_one(references: References, name: str, limit: int, *, dry_run: bool) -> Trimmed | None:
+    for _ in range(_LOOKUPS):
+        # The row that was read is the one that is changed: the name may stand for another one by then.
+        try:
+            committer = references.root if name == ROOT else references.open(name)
+        except ReferenceGoneError:  # dropped meanwhile
+            return None
+        try:
+            head = committer.read().head
+            floor = _new_floor(references.store, head, limit)
+            if floor is not None and not dry_run:
+                _raise(committer, floor)
+        except ReferenceGoneError:
+            references.forget(name)
+            continue
+        return None if floor is None else Trimmed(name, head.floor_number, floor.number, floor.time)
+    return None
 
 
 def _new_floor(store: ObjectStore, head: Head, limit: int) -> Commit | None:
@@ -91,6 +107,5 @@ def _new_floor(store: ObjectStore, head: Head, limit: int) -> Commit | None:
     return commit if commit.number > head.floor_number else None
 
 
-def _raise(references: References, name: str, floor: Commit) -> None:
-    committer = references.root if name == ROOT else references.open(name)
+def _raise(committer: Committer, floor: Commit) -> None:
     committer.amend(lambda head: head if head.sealed else raise_floor(head, floor))

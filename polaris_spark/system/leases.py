@@ -144,6 +144,17 @@ class NodeLeases:
         yield from range(first, self._nodes)
         yield from range(first)
 
+    def refuse_behind(self) -> None:
+        """Refuse to go on where this machine's clock is too far behind, for what relies on it without making ids.
+
+        Raises:
+            ClockError: as `acquire`.
+        """
+        found = self._references.read(CLOCK, ClockRecord)
+        now = self._clock.now_ms()
+        if found is not None and now < found.value.time_ms - BEHIND_MS:
+            raise _behind(now, found.value)
+
     def _noted_now(self) -> tuple[int, int]:
         """The time, having compared it with the last lease's and noted it for the next; and when leases may begin."""
         while True:

@@ -4,6 +4,10 @@ The registry commit comes first and names an existing source commit; the row, na
 generation, follows, or is completed by whoever finds it missing. A name that is created again gets a new
 generation, hence a new row: an old row is never recreated. Dropping commits to the registry, then *seals* the
 row by a swap; whoever meets a sealed row looks in the registry again.
+
+Rows are never deleted: who began to create a reference long ago, and was held up, would bring one back. When a
+dropped reference is given up for good its registration ends, and what is left of the row is a *tombstone*, sealed and
+without a commit.
 """
 
 from __future__ import annotations
@@ -11,77 +15,62 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.amending import amend_row
-from polaris_spark.commits.change import Change, Operation, PrepareAgain
+from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.publishing import encode_head, read_head
 from polaris_spark.commits.retry import backoff_ms
-from polaris_spark.commits.rows import Commit, Head, LogEntry
+from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.settings import CommitSettings, FileWriter
-from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.upkeep import fence as raise_fence
 from polaris_spark.errors import (
-    AlreadyExistsError,
-    NotFoundError,
     OutcomeUnknownError,
     ReferenceGoneError,
     TryAgainError,
 )
 from polaris_spark.ids import IdGenerator
-from polaris_spark.index import Entry, Index
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import new_version
+from polaris_spark.system.registrations import (
+    REFERENCES as REFERENCES,
+)
+from polaris_spark.system.registrations import (
+    Create,
+    Drop,
+    End,
+    Undrop,
+    registered_by,
+)
+from polaris_spark.system.registrations import (
+    Registered as Registered,
+)
+from polaris_spark.system.registrations import (
+    Registration as Registration,
+)
+from polaris_spark.system.registrations import (
+    Source as Source,
+)
+from polaris_spark.system.registrations import (
+    encode_registration as encode_registration,
+)
+from polaris_spark.system.registrations import (
+    listed_in as listed_in,
+)
 
 R = TypeVar("R")
 
 ROOT = "root"
 _LOOKUPS = 10
 """How often a reference is looked up that others drop and create again meanwhile."""
-
-REFERENCES = "references"
-"""Index of the registry: reference name -> source commit and registration."""
-
-
-class Registration(msgspec.Struct, frozen=True, array_like=True):
-    """What the registry says of a name. The entry's pointer is the commit that the reference started from."""
-
-    generation: int
-    state: Literal["live", "dropped"]
-    time: int
-    """Milliseconds since 1970 of the last change of this registration."""
-    principal: str
-    number: int
-    commit_time: int
-    floor_number: int = 0
-    floor_time: int = 0
-
-
-encode_registration = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Registration).decode
-
-
-class Registered(NamedTuple):
-    """A registration with the commit that its reference started from."""
-
-    name: str
-    source: int
-    registration: Registration
-
-    @property
-    def row_name(self) -> str:
-        """Name of the reference row of this generation."""
-        return f"{self.name}@{self.registration.generation:x}"
-
-    def first_head(self, *, sealed: bool = False) -> Head:
-        """The value of the row at its birth."""
-        r = self.registration
-        return Head(self.source, r.number, r.commit_time, r.floor_number, r.floor_time, sealed=sealed)
 
 
 class References:
@@ -131,7 +120,7 @@ class References:
     def lookup(self, name: str) -> Registered | None:
         """The registration of a name, live or dropped, from a fresh head of the registry."""
         entry = self.root.read().index(REFERENCES).get(name.encode())
-        return None if entry is None else _registered(name, entry)
+        return None if entry is None else registered_by(name, entry)
 
     def listed(self) -> list[Registered]:
         """All registrations, live and dropped, by name."""
@@ -149,7 +138,7 @@ class References:
         registered = self.lookup(name)
         if registered is None or registered.registration.state != "live":
             raise ReferenceGoneError(f"reference {name!r} does not exist")
-        self._complete(registered)
+        self.complete(registered)
         with self._guard:
             return self._open.setdefault(name, self._committer(registered.row_name))
 
@@ -175,13 +164,16 @@ class References:
                 self.forget(name)
         raise ReferenceGoneError(f"reference {name!r} is dropped and created again and again")
 
-    def create(self, name: str, operation: Operation, *, source: Snapshot | None = None) -> Registered:
+    def create(self, name: str, operation: Operation, *, source: Source | None = None) -> Registered:
         """Create a reference from `source`, or with an empty first commit.
 
         Raises:
             AlreadyExistsError: the name is live.
+            ReferenceGoneError: the source is not.
+            HistoryTrimmedError: the source's commit lies below its history floor.
+            NotFoundError: the source's commit is not in its history.
         """
-        registered = self.root.commit(_Create(name, operation, source, self))
+        registered = self.root.commit(Create(name, operation, source, self))
         self._afterwards(name, lambda: self._complete_unless_dropped(registered))
         return registered
 
@@ -191,7 +183,7 @@ class References:
         Raises:
             NotFoundError: the name is not live.
         """
-        registered = self.root.commit(_Drop(name, operation, self))
+        registered = self.root.commit(Drop(name, operation, self))
         if (
             registered.registration.state == "dropped"
         ):  # else sent again after the name came back; that row lives
@@ -203,12 +195,28 @@ class References:
         """Bring a dropped reference back, with its last head, under a new generation.
 
         Raises:
-            NotFoundError: no such dropped reference.
+            NotFoundError: no such dropped reference, or none any more: it was given up after the grace period.
         """
-        registered = self.root.commit(_Undrop(name, operation, self))
+        registered = self.root.commit(Undrop(name, operation, self))
         self._afterwards(name, lambda: self._complete_unless_dropped(registered))
         self.forget(name)
         return registered
+
+    def end(self, dropped: Sequence[Registered], operation: Operation) -> list[Registered]:
+        """Give dropped references up for good, those that are still registered as they are given here.
+
+        They are sealed before: what is committed to them until then is in their last head.
+
+        Returns:
+            those that were ended.
+        """
+        for registered in dropped:
+            self._seal(registered)
+        return self.root.commit(End(dropped, operation, self.clock)) if dropped else []
+
+    def bury(self, row_name: str) -> None:
+        """Leave nothing but a tombstone of a row that is sealed, and whose registration ended."""
+        self._amend(row_name, lambda head: _tombstone(head) if head.sealed else head)
 
     def _afterwards(self, name: str, once: Callable[[], None]) -> None:
         """Do what follows a registry commit, which is done by now whatever the database says next.
@@ -232,9 +240,9 @@ class References:
 
     def _complete_unless_dropped(self, registered: Registered) -> None:
         with contextlib.suppress(ReferenceGoneError):  # it did live; what others did then is another matter
-            self._complete(registered)
+            self.complete(registered)
 
-    def _complete(self, registered: Registered) -> None:
+    def complete(self, registered: Registered) -> None:
         """Insert the row of a live registration unless it is there already.
 
         Raises:
@@ -256,28 +264,57 @@ class References:
         while backend.read_reference(realm, name) is None:
             with contextlib.suppress(OutcomeUnknownError):  # the next read tells
                 backend.insert_reference(realm, name, sealed)
-        amend_row(
-            backend,
-            realm,
-            name,
-            lambda head: msgspec.structs.replace(head, sealed=True),
+        self._amend(registered.row_name, lambda head: msgspec.structs.replace(head, sealed=True))
+
+    def _amend(self, row_name: str, change: Callable[[Head], Head]) -> ReferenceRow:
+        return amend_row(
+            self.store.backend,
+            self.store.realm,
+            row_name,
+            change,
             clock=self.clock,
             deadline_ms=self._settings.deadline_ms,
             rng=self._rng,
         )
 
+    def fence(self, row_name: str) -> int:
+        """Put a fence before everything that anybody prepared for a row so far: every attempt that began before fails
+        its swap, and what it prepared is written again under new ids.
+
+        Returns:
+            the fence, higher than every id and fence that this process has seen, and than any fence of this row.
+        Raises:
+            ReferenceGoneError: there is no such row.
+            TryAgainError, OutcomeUnknownError: from the database, until the deadline passed.
+        """
+        while True:
+            id = self.ids.next_id()
+            head = read_head(self._amend(row_name, partial(raise_fence, id=id)), row_name)
+            if head.fence == id:
+                return id
+            self.ids.observe(
+                head.fence
+            )  # of a process whose ids run ahead: what changes no row fences nothing
+
     def sealed_head(self, registered: Registered) -> Head:
-        """The last head of a dropped reference."""
+        """The last head of a dropped reference.
+
+        Raises:
+            ReferenceGoneError: it was given up for good.
+        """
         self._seal(registered)
         row = self.store.backend.read_reference(self.store.realm, registered.row_name)
-        if row is None:
-            raise ReferenceGoneError(f"the row of dropped reference {registered.name!r} was swept")
-        return read_head(row, registered.row_name)
+        head = None if row is None else read_head(row, registered.row_name)
+        if head is None or not head.commit:
+            raise ReferenceGoneError(
+                f"reference {registered.name!r} was dropped longer ago than the grace period, and given up"
+            )
+        return head
 
 
-def listed_in(index: Index) -> list[Registered]:
-    """All registrations, live and dropped, by name, of a registry's index `REFERENCES`."""
-    return [_registered(key.decode(), entry) for key, entry in index.range()]
+def _tombstone(head: Head) -> Head:
+    """What is left of a sealed head: none of its commits, so that whoever asks for one is told that it was trimmed."""
+    return Head(0, head.number, head.time, head.number + 1, head.time, fence=head.fence, sealed=True)
 
 
 def _read_live(committer: Committer) -> Snapshot:
@@ -285,133 +322,3 @@ def _read_live(committer: Committer) -> Snapshot:
     if snapshot.head.sealed:
         raise ReferenceGoneError(f"reference {committer.name!r} was dropped")
     return snapshot
-
-
-def _registered(name: str, entry: Entry) -> Registered:
-    return Registered(name, entry.pointer, _decode(entry.value))
-
-
-class _RegistryChange(Change[Registered]):
-    action: str
-
-    def __init__(self, name: str, operation: Operation, references: References) -> None:
-        self.name = name
-        self.operation = operation
-        self.references = references
-        self.clock = references.clock
-
-    def seal_dropped(self, view: State) -> None:
-        """Seal the row of a dropped registration: who dropped it may have died before that, and others may still
-        commit to it."""
-        found = self.found(view)
-        if found is not None and found.registration.state == "dropped":
-            self.references.sealed_head(found)
-
-    def found(self, state: State) -> Registered | None:
-        entry = state.lookup(REFERENCES, self.name.encode())
-        return None if entry is None else _registered(self.name, entry)
-
-    def record(self, state: State, registered: Registered, now: int) -> Registered:
-        key, r = self.name.encode(), registered.registration
-        state.put(REFERENCES, key, Entry(registered.source, encode_registration(r)))
-        state.log(
-            LogEntry(
-                self.operation.id,
-                self.operation.principal,
-                now,
-                self.action,
-                r.generation,
-                key,
-                after=registered.source if r.state == "live" else 0,
-                before=registered.source if r.state == "dropped" else 0,
-            )
-        )
-        return registered
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> Registered:
-        found = self.found(state)
-        if found is None:
-            raise NotFoundError(f"reference {self.name!r} does not exist")
-        return found
-
-
-class _Create(_RegistryChange):
-    action = "create-reference"
-
-    def __init__(
-        self, name: str, operation: Operation, source: Snapshot | None, references: References
-    ) -> None:
-        super().__init__(name, operation, references)
-        self.source = source
-
-    def prepare(self, view: State) -> int:
-        self.seal_dropped(view)
-        return self.clock.now_ms()
-
-    def apply(self, state: State, prepared: object) -> Registered:
-        assert isinstance(prepared, int)
-        found = self.found(state)
-        if found is not None and found.registration.state == "live":
-            raise AlreadyExistsError(f"reference {self.name!r} already exists")
-        who, generation = self.operation.principal, state.new_id()
-        if self.source is None:
-            source = state.add(Commit(0, prepared, 0))
-            registration = Registration(generation, "live", prepared, who, 0, prepared)
-        else:
-            head = self.source.head
-            source = head.commit
-            registration = Registration(
-                generation, "live", prepared, who, head.number, head.time, head.floor_number, head.floor_time
-            )
-        return self.record(state, Registered(self.name, source, registration), prepared)
-
-
-class _Drop(_RegistryChange):
-    action = "drop-reference"
-
-    def prepare(self, view: State) -> int:
-        self.seal_dropped(view)
-        return self.clock.now_ms()
-
-    def apply(self, state: State, prepared: object) -> Registered:
-        assert isinstance(prepared, int)
-        found = self.found(state)
-        if found is None or found.registration.state != "live":
-            raise NotFoundError(f"reference {self.name!r} does not exist")
-        dropped = msgspec.structs.replace(
-            found.registration, state="dropped", time=prepared, principal=self.operation.principal
-        )
-        return self.record(state, found._replace(registration=dropped), prepared)
-
-
-class _Undrop(_RegistryChange):
-    action = "undrop-reference"
-
-    def prepare(self, view: State) -> tuple[int, Head | None]:
-        # Sent again after it was done, it finds nothing dropped here, and its answer in the log: `apply` judges.
-        found = self.found(view)
-        dropped = found is not None and found.registration.state == "dropped"
-        return self.clock.now_ms(), self.references.sealed_head(found) if found and dropped else None
-
-    def apply(self, state: State, prepared: object) -> Registered:
-        assert isinstance(prepared, tuple)
-        now, head = prepared
-        self._refuse_undropped(state)
-        if head is None:
-            raise PrepareAgain
-        registration = Registration(
-            state.new_id(),
-            "live",
-            now,
-            self.operation.principal,
-            head.number,
-            head.time,
-            head.floor_number,
-            head.floor_time,
-        )
-        return self.record(state, Registered(self.name, head.commit, registration), now)
-
-    def _refuse_undropped(self, state: State) -> None:
-        found = self.found(state)
-        if found is None or found.registration.state != "dropped":
-            raise NotFoundError(f"there is no dropped reference {self.name!r}")

@@ -23,8 +23,7 @@ from polaris_spark.index import spill
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.registry import References
 from polaris_spark.testing.faults import Rates
-from polaris_spark.testing.simulation import keepers
-from polaris_spark.testing.simulation.plan import HOUR, MINUTE, SECOND
+from polaris_spark.testing.simulation.plan import MINUTE, SECOND
 
 
 class Patch(NamedTuple):
@@ -132,7 +131,7 @@ MUTANTS: dict[str, Mutant] = {
         {
             "rates": Rates(unheard=0.3, stall=0.3, stall_ms=(SECOND, 25 * SECOND), stall_before=0.0),
             "skews": (0.0,),
-            "think_ms": 100.0,
+            "think_ms": 300.0,
             "retention_ms": 0.0,
             "upkeep": 0.4,
             "registry": 0.0,
@@ -140,7 +139,7 @@ MUTANTS: dict[str, Mutant] = {
             "names": ("main",),
             "processes": 4,
             "threads": 1,
-            "actions": 16,
+            "actions": 24,
         },
         most=200,
     ),
@@ -250,26 +249,6 @@ MUTANTS: dict[str, Mutant] = {
     "ids do not observe the head": Mutant(
         (Patch(IdGenerator, "observe", "if ms < self._ms:", "if ms:"),), {"processes": 3}
     ),
-    "an insert is repeated after a drop": Mutant(
-        (
-            Patch(
-                References,
-                "_complete",
-                "if current is None or current.registration != registered.registration:",
-                "if False:",
-            ),
-        ),
-        {
-            "rates": Rates(delay_ms=1.0),
-            "inserts": Rates(lost=0.5, stall=0.5, stall_ms=(SECOND, 90 * MINUTE), stall_before=0.0),
-            "registry": 0.6,
-            "upkeep": 0.2,
-            "grace_ms": 0.0,
-            "row_grace_ms": 0.0,
-            "names": ("main", "branch"),
-            "gaps": (20 * MINUTE,) * 4,
-        },
-    ),
     "a sealed row is ignored": Mutant(
         (
             Patch(HeadReader, "adopt", "if head.sealed:", "if False:"),
@@ -279,7 +258,7 @@ MUTANTS: dict[str, Mutant] = {
         {"registry": 0.2, "processes": 3},
     ),
     "a dropped reference is not sealed": Mutant(
-        (Patch(References, "_seal", "sealed=True),\n", "sealed=False),\n"),),
+        (Patch(References, "_seal", "head, sealed=True)", "head, sealed=False)"),),
         {"registry": 0.2, "processes": 3},
     ),
     "a reference comes back as it was created": Mutant(
@@ -287,7 +266,7 @@ MUTANTS: dict[str, Mutant] = {
             Patch(
                 References,
                 "sealed_head",
-                "return read_head(row, registered.row_name)",
+                "return head",
                 "return registered.first_head()",
             ),
         ),
@@ -303,25 +282,6 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
         {"registry": 0.3, "rates": Rates(busy=0.1)},
-    ),
-    "a fence fences nothing": Mutant(
-        (
-            Patch(
-                keepers,
-                "fence",
-                "return msgspec.structs.replace(head, fence=max(head.fence, id))",
-                "return head",
-            ),
-        ),
-        {
-            "rates": Rates(stall=0.02, stall_ms=(MINUTE, 2 * HOUR), delay_ms=2.0),
-            "gaps": (20 * MINUTE,) * 4,
-            "transactional": False,
-            "grace_ms": 0.0,
-            "upkeep": 0.3,
-            "registry": 0.0,
-            "processes": 4,
-        },
     ),
     "a merge of index shards drops an entry": Mutant(
         (

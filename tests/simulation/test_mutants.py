@@ -6,6 +6,9 @@ import pytest
 
 from polaris_spark.testing.simulation import simulate
 from tests.simulation.mutants import MUTANTS, Mutant, broken
+from tests.simulation.sweep_mutants import SWEEP_MUTANTS
+
+ALL = {**MUTANTS, **SWEEP_MUTANTS}
 
 
 def seeds_to_catch(mutant: Mutant) -> int:
@@ -18,7 +21,7 @@ def seeds_to_catch(mutant: Mutant) -> int:
     return 0
 
 
-@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+@pytest.mark.parametrize("mutant", ALL.values(), ids=ALL)
 def test_a_broken_protocol_is_caught(mutant: Mutant) -> None:
     needed = seeds_to_catch(mutant)
     assert needed

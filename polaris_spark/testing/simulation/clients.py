@@ -18,6 +18,7 @@ from polaris_spark.errors import (
     ReferenceGoneError,
     TryAgainError,
 )
+from polaris_spark.system.registry import Source
 from polaris_spark.testing.simulation.changes import NUMBERS, Box, TaskChange
 from polaris_spark.testing.simulation.programs import Task
 from polaris_spark.testing.simulation.world import Process, Read, Request, World
@@ -194,7 +195,7 @@ class Client:
             "drop": lambda: references.drop(request.name, operation),
             "undrop": lambda: references.undrop(request.name, operation),
             "fork": lambda: references.create(
-                request.name, operation, source=references.read(self._world.plan.names[0])
+                request.name, operation, source=Source(self._world.plan.names[0])
             ),
         }
         actions[request.action]()
@@ -202,7 +203,7 @@ class Client:
 
     def _excuse(self, error: CorruptionError, began: int, what: str) -> None:
         """Rows may vanish under whoever began to read them before they were trimmed and swept; not otherwise."""
-        gone = self._world.deleted
+        gone = self._world.observer.gone
         overtaken = any(str(id) in str(error) for id, when in gone.items() if when > began)
         if not overtaken:
             self._world.observer.blame(f"{what} by {self._process.name} found the store corrupt: {error}")

@@ -84,6 +84,8 @@ class Observer:
         self.effects: dict[int, list[Effect]] = {}
         """By request."""
         self.files: dict[str, bytes] = {}
+        self.gone: dict[int, int] = {}
+        """Ids of objects that were deleted, with when that first happened."""
         self.nodes = NodeWatch(self.blame)
         self.task_leases = TaskWatch(self.blame)
         self.registry = RegistryModel(self)
@@ -114,6 +116,7 @@ class Observer:
             if key.id in reachable:
                 self.blame(f"object {key.id} was deleted although it can be reached")
             self._whole.discard(key.id)
+            self.gone.setdefault(key.id, self.tick())
 
     def swapped(self, realm: str, name: str, before: ReferenceRow | None, after: ReferenceRow | None) -> None:
         """A reference was inserted (`before` None), swapped or deleted (`after` None)."""
@@ -123,8 +126,7 @@ class Observer:
             return
         row = self.rows.get(name)
         if after is None:
-            assert row is not None
-            row.gone = self.tick()
+            self.blame(f"row {name} was deleted: whoever was held up while it was created brings it back")
             return
         head = _decode_head(after.value)
         if before is None:
@@ -134,10 +136,7 @@ class Observer:
             self._moved(row, head)
 
     def _inserted(self, name: str, head: Head, row: RowHistory | None) -> None:
-        if row is not None:
-            if not head.sealed:
-                self.blame(f"row {name} was created again after it had been deleted")
-            return
+        assert row is None, f"{name} was inserted twice"
         self._complete(head.commit, 0)
         if head.commit not in self.contents:
             self.contents[head.commit] = Content({}, {}, {})
@@ -147,6 +146,11 @@ class Observer:
             self.registry.row_inserted(row)
 
     def _moved(self, row: RowHistory, head: Head) -> None:
+        if not head.commit:
+            self._buried(row)
+            return
+        if row.gone is not None:
+            self.blame(f"{row.name}: it has a head again after it was given up")
         before, row.head = row.head, head
         tick = self.tick()
         if (head.floor_number, head.fence) < (before.floor_number, before.fence):
@@ -157,6 +161,13 @@ class Observer:
             row.sealed = tick
         if head.commit != before.commit:
             self._committed(row, before, head)
+
+    def _buried(self, row: RowHistory) -> None:
+        name, _, generation = row.name.partition("@")
+        found = self.registry.names.get(name)
+        if row.sealed is None or (found is not None and f"{found.generation:x}" == generation):
+            self.blame(f"{row.name} was given up: sealed {row.sealed}, registered {found}")
+        row.gone = self.tick()
 
     def _committed(self, row: RowHistory, before: Head, head: Head) -> None:
         name = f"{row.name} commit {head.number}"

@@ -50,8 +50,6 @@ class Plan(NamedTuple):
     restart_ms: float
     transaction_rows: int
     """Rows that fit into a transaction; more are written before the swap."""
-    row_grace_ms: float = 12 * HOUR
-    """After this a sweep deletes the rows of dropped references: longer than any insert is on its way."""
     inserts: Rates | None = None
     """Of inserting references, if not as of everything else."""
 

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from polaris_spark.commits.rows import LogEntry
+from polaris_spark.system.registrations import ENDED
 
 if TYPE_CHECKING:
     from polaris_spark.testing.simulation.observer import Content, Observer, RowHistory
-
-PURGE = "purge-reference"
-"""Action of the sweep's registry commit that ends a dropped registration."""
 
 
 class Name(NamedTuple):
@@ -42,6 +40,9 @@ class RegistryModel:
         observer = self._observer
         names, done = dict(content.names), dict(content.done)
         for entry in entries:
+            if entry.action == ENDED:
+                self._end(names, entry, where)
+                continue
             operation = observer.operations[entry.operation]
             if operation in done:
                 observer.blame(f"{where}: operation {operation} was done twice")
@@ -54,11 +55,6 @@ class RegistryModel:
     def _apply(self, names: Names, entry: LogEntry, where: str) -> None:
         name = entry.key.decode()
         found = names.get(name)
-        if entry.action == PURGE:
-            if found is None or found.live:
-                self._observer.blame(f"{where}: purged {name}, which is {found}")
-            names.pop(name, None)
-            return
         live = _LIVE_AFTER[entry.action]
         expected = {"create-reference": found is None or not found.live}.get(
             entry.action, found is not None and found.live is not live
@@ -68,6 +64,15 @@ class RegistryModel:
         if entry.action == "undrop-reference" and found is not None:
             self._nothing_lost(name, found, entry.after, where)
         names[name] = Name(entry.entity, live, entry.after or entry.before)
+
+    def _end(self, names: Names, entry: LogEntry, where: str) -> None:
+        name = entry.key.decode()
+        found = names.pop(name, None)
+        if found is None or found.live or found.generation != entry.entity:
+            self._observer.blame(f"{where}: ended {name}@{entry.entity:x}, which is {found}")
+        row = self._observer.rows.get(f"{name}@{entry.entity:x}")
+        if row is None or row.sealed is None:
+            self._observer.blame(f"{where}: ended {name}, whose row is not sealed")
 
     def _nothing_lost(self, name: str, dropped: Name, source: int, where: str) -> None:
         row = self._observer.rows.get(f"{name}@{dropped.generation:x}")

@@ -85,7 +85,7 @@ def simulate_plan(plan: Plan, *, traced: bool = False, inspect: Inspect | None =
         commits,
         outcomes,
         simulation.deaths,
-        len(world.deleted),
+        len(world.observer.gone),
         world.scheduler.now / 86_400_000,
         world.trace,
     )

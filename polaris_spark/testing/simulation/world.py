@@ -69,8 +69,6 @@ class World:
         self.network = Network(self.backend, SimulatedClock(self.scheduler), stale=not plan.transactional)
         self.requests: list[Request] = []
         self.reads: list[Read] = []
-        self.deleted: dict[int, int] = {}
-        """Ids that a sweep asked to delete, with when it first did."""
         self.trace: list[tuple[object, ...]] = []
         self.traced = traced
         self.calm = False

@@ -1,0 +1,183 @@
+"""Mark and delete without Spark: for stores that are small, or live in one process.
+
+It holds the ids of all objects that can be reached, about 100 bytes for each, and those of all garbage.
+`polaris_spark.spark.jobs.sweep` does the same on executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from polaris_spark import objects
+from polaris_spark.backends.base import Backend, ObjectKey
+from polaris_spark.commits.change import Operation
+from polaris_spark.errors import CorruptionError, PolarisError, TryAgainError
+from polaris_spark.ids import id_time_ms
+from polaris_spark.maintenance.sweeping import (
+    Policy,
+    Progress,
+    Roots,
+    list_roots,
+    list_roots_only,
+    was_overtaken,
+)
+from polaris_spark.objects import Header
+from polaris_spark.system.registry import References
+
+READ_TOGETHER = 256
+DELETE_TOGETHER = 500
+"""Rows, of neighbouring ids."""
+
+
+class Garbage(NamedTuple):
+    """A row that goes."""
+
+    id: int
+    part: int
+    type: str | None
+    """Of its object; None if no header says it."""
+    bytes: int
+
+
+class Count(NamedTuple):
+    """Garbage of one type of object."""
+
+    type: str | None
+    objects: int
+    rows: int
+    bytes: int
+
+
+class Swept(NamedTuple):
+    """What a sweep did, or a dry run would do."""
+
+    roots: Roots
+    counts: list[Count]
+    """By type, what has no type last."""
+
+
+def sweep(
+    references: References,
+    policy: Policy,
+    *,
+    operation: Operation,
+    progress: Progress = lambda _step, _done, _of: None,
+    dry_run: bool = False,
+) -> Swept:
+    """Delete what nothing needs of a realm that serves; interrupted, it is simply run again.
+
+    Args:
+        operation: says who sweeps, for the log of the registry.
+        progress: called between all steps.
+        dry_run: change nothing.
+    Raises:
+        ClockError: this machine's clock is too far behind the store's.
+        TryAgainError: another sweep is at work.
+        CorruptionError: an object that is needed is missing or unreadable; nothing was deleted.
+        NewerFormatError: a newer release wrote an object that is needed; nothing was deleted.
+    """
+    backend, realm = references.store.backend, references.store.realm
+    if dry_run:
+        roots = list_roots_only(references, policy, progress)
+    else:
+        roots = list_roots(references, policy, operation, progress)
+    marked = marked_from(references, roots, progress)
+    progress("looking for garbage", 0, 0)
+    found = sorted(garbage(backend, realm, roots.limit, marked))
+    if not dry_run:
+        keys = [ObjectKey(row.id, row.part) for row in found]
+        for start in range(0, len(keys), DELETE_TOGETHER):
+            progress("deleting rows", start, len(keys))
+            backend.delete_objects(realm, keys[start : start + DELETE_TOGETHER])
+    return Swept(roots, counted(found))
+
+
+def marked_from(references: References, roots: Roots, progress: Progress) -> set[int]:
+    """Every object that can be reached from the roots, breadth first.
+
+    Raises:
+        TryAgainError, CorruptionError, NewerFormatError: as `sweep`.
+    """
+    backend, realm = references.store.backend, references.store.realm
+    marked: set[int] = set()
+    level = dict.fromkeys(roots.commits, 0)
+    try:
+        while level:
+            marked |= level.keys()
+            deeper: dict[int, int] = {}
+            for id, header in _headers(backend, realm, level):
+                deeper |= {pointer: id for pointer in header.strong if pointer not in marked}
+            progress("marking", len(marked), 0)
+            level = deeper
+    except CorruptionError as error:
+        raise explained(references, roots, error) from error
+    return marked
+
+
+def explained(references: References, roots: Roots, error: CorruptionError) -> PolarisError:
+    """What to tell of an object that is needed and cannot be read: another sweep took it, or it is lost."""
+    if was_overtaken(references, roots):
+        return TryAgainError(f"another sweep of this realm is at work: {error}")
+    return CorruptionError(f"{error}; nothing was deleted: `fsck` shows what is damaged")
+
+
+def _headers(backend: Backend, realm: str, level: Mapping[int, int]) -> Iterator[tuple[int, Header]]:
+    """Headers of the objects of a level, which maps their ids to what points to them (0: a reference)."""
+    ids = iter(sorted(level))
+    while some := list(islice(ids, READ_TOGETHER)):
+        rows = backend.read_objects(realm, [ObjectKey(id) for id in some])
+        for id in some:
+            row = rows.get(ObjectKey(id))
+            if row is None:
+                raise CorruptionError(missing(realm, id, level[id]))
+            yield id, objects.decode_header(row, f"{realm}/{id}")
+
+
+def missing(realm: str, id: int, holder: int) -> str:
+    """What to say of an object that is needed and is not there."""
+    return f"object {realm}/{id} is missing; {f'object {holder}' if holder else 'a reference'} points to it"
+
+
+def garbage(backend: Backend, realm: str, limit: int, marked: Collection[int]) -> Iterator[Garbage]:
+    """Rows that are not marked and whose ids are below a limit, in no order."""
+    for split in backend.splits("objects", [realm], 1):
+        for batch in backend.scan(split):
+            columns = (batch.column(name).to_pylist() for name in ("id", "part", "value"))
+            for id, part, value in zip(*columns, strict=True):
+                if id < limit and id not in marked:
+                    first = (
+                        value
+                        if part == 0
+                        else backend.read_objects(realm, [ObjectKey(id)]).get(ObjectKey(id))
+                    )
+                    yield Garbage(id, part, type_of(first), len(value))
+
+
+def type_of(part_0: bytes | None) -> str | None:
+    """The type that an object's first row says; None if it is missing or cannot be read."""
+    if part_0 is None:
+        return None
+    try:
+        return objects.decode_header(part_0, "").type
+    except PolarisError:
+        return None
+
+
+def counted(rows: Iterable[Garbage]) -> list[Count]:
+    """Rows by type."""
+    ids: dict[str | None, set[int]] = {}
+    sums: dict[str | None, list[int]] = {}
+    for row in rows:
+        ids.setdefault(row.type, set()).add(row.id)
+        found = sums.setdefault(row.type, [0, 0])
+        found[0] += 1
+        found[1] += row.bytes
+    counts = [Count(type, len(ids[type]), n, size) for type, (n, size) in sums.items()]
+    return sorted(counts, key=lambda count: (count.type is None, count.type))
+
+
+def age_ms(id: int, now_ms: int) -> int:
+    """How long ago an object was made, by its maker's clock, milliseconds."""
+    return now_ms - id_time_ms(id)

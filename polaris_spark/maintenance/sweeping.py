@@ -1,0 +1,302 @@
+"""Exact mark and sweep of a realm: deletes what nothing can reach, and nothing that anything will ever need.
+
+A sweep takes these steps, in this order:
+
+1. *trim*: raise history floors; end the registrations of references that were dropped longer ago than the grace period;
+2. *look*: read the registry, and the floor of every reference in it;
+3. *fence* every reference: a swap that gives its row a new version and a fence, an id; what is dropped is sealed. The
+   registry is fenced last, then every reference that was born between the look and that fence;
+4. *list the roots*: of every reference that existed at any time between the look and the fence of the registry, the
+   commits from the floor that the look found (or that it was born with) to the head that its row has now;
+5. *mark* every object that can be reached from the roots by strong pointers, by headers alone, so that types that are
+   not installed are followed like all others; an object that is marked and missing, or whose header cannot be read,
+   ends the sweep;
+6. *delete* every row that is not marked, and whose id is below the first fence, and below now minus the grace period.
+
+Why that is safe
+----------------
+The claim: once the roots are listed, no commit that ever takes effect needs a row that step 6 deletes. It rests on
+what every process keeps to:
+
+a. A process makes no id below a head or fence that it has read (`ids.observe`).
+b. An attempt reads its target's row first, and anything else afterwards, fresh: the source of a new branch, what is
+   merged. It takes effect by a swap of that very version of the target's row.
+c. It points only to what it read of the target or of those others, and to new rows. If the fence is another one than
+   when the change was prepared, it is prepared, and its rows are written, anew (`Applier`); rows that were written
+   outside of an attempt, as an import's are, are refused if their ids are not above the target's fence (`Place`).
+d. A new reference is born by a commit to the registry, from a commit that was in the history of a live reference when
+   it was read, after the registry; its row's first fence is its generation, an id that was made after the registry
+   was read. Whoever opens a reference has read the registry, or the row, since it was born.
+e. A floor never goes back; a sealed row takes no commits; rows of references are never deleted, only their content
+   is.
+
+Call *kept* what is marked, or has an id that is not below the first fence F. Look at an attempt whose swap of row T
+takes effect after the roots were listed. No fence of this sweep came between its reading of T and its swap, since
+each fence changes the version, whatever anybody's clock or ids say. So if T existed when the registry was fenced, the
+attempt read T after T's fence; its new ids are above that fence by (a), so that its new rows are kept. What it read
+of T is a head that comes after T's fence: one between the floor and the head of step 4, hence marked, or a later one,
+whose rows are kept because earlier attempts of this kind wrote them. What it read of another reference S, it read
+after T's fence, hence after the look. If S existed when the registry was fenced, S's history lies above the floor of
+the look, even if somebody raised it, dropped S or created another reference of its name since: it is marked or later,
+hence kept. If S (or T itself) was born afterwards, its birth is such an attempt on the registry, and every commit to
+it was made by processes that know of its birth, with ids above its generation, hence above F by (d). So whatever the
+attempt makes reachable is kept, and by induction over all swaps after the listing nothing else becomes reachable,
+ever: a process may sleep anywhere for as long as it likes, the one that sweeps included. Those whose swap took effect
+before the roots were listed are in the heads of step 4.
+
+Readers are another matter. One that read a head keeps reading rows of it while floors are raised above that head and
+the sweep deletes them; it is told that history was trimmed, or that the reference is gone. The retention, which is
+not shorter than the grace period, gives it that long. Dropping is undone within the grace period, by the clocks of
+who dropped and who sweeps; afterwards the registration has ended, and there is nothing to undrop. Only these periods
+trust clocks; one that is far behind the store's is refused.
+
+Two sweeps at once do each other no harm: the other one may delete what only trimmed history needs while this one
+marks, and may end registrations. This one then misses an object, or finds a row without its head, and ends. Nothing
+needs to be known of a sweep that was interrupted; the next one does all of it again.
+
+A realm that is being loaded has rows that no reference leads to yet: it is not swept, nor any that does not serve.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from polaris_spark.backends.base import ReferenceRow
+from polaris_spark.clock import EPOCH_MS
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.log import ancestor, entries
+from polaris_spark.commits.publishing import read_head
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.errors import HistoryTrimmedError, ReferenceGoneError, TryAgainError
+from polaris_spark.ids import IdParts, pack
+from polaris_spark.maintenance.trimming import trim
+from polaris_spark.system.leases import NodeLeases
+from polaris_spark.system.registrations import REFERENCES, Registered, listed_in, registered_by
+from polaris_spark.system.registry import ROOT, References
+
+Progress = Callable[[str, int, int], None]
+"""Is told the step, how much of it is done, and of how much (0: not known); what it raises ends the sweep."""
+
+
+class Policy(NamedTuple):
+    """How long what is kept though nothing needs it. Milliseconds."""
+
+    retention_ms: int
+    """History is kept at least so long."""
+    grace_ms: int
+    """So are rows, and dropped references."""
+
+
+class Roots(NamedTuple):
+    """What a sweep marks from, and what it may delete."""
+
+    commits: array[int]
+    """Ids of all commits that are roots."""
+    fence: int
+    """The first fence that was set."""
+    limit: int
+    """Rows with ids from here on are kept, marked or not."""
+    ended: tuple[str, ...]
+    """Names of the dropped references that were given up."""
+    floors: Mapping[str, int]
+    """Numbers of the commits that the roots begin with, by reference row."""
+
+
+def list_roots(references: References, policy: Policy, operation: Operation, progress: Progress) -> Roots:
+    """Steps 1 to 4 of a sweep.
+
+    Raises:
+        ClockError: this machine's clock is too far behind the store's.
+        TryAgainError: another sweep is at work.
+    """
+    NodeLeases(references.store.backend, references.clock).refuse_behind()
+    now = references.clock.now_ms()
+    trim(
+        references,
+        retention_ms=policy.retention_ms,
+        progress=lambda done, of: progress("trimming history", done, of),
+    )
+    progress("giving up dropped references", 0, 0)
+    ended = references.end(_expired(references.listed(), policy, now), operation)
+    _bury(references)
+    try:
+        fencing = _Fencing(references, progress)
+        fence = fencing.run()
+        roots = fencing.roots()
+    except (ReferenceGoneError, HistoryTrimmedError) as error:
+        raise TryAgainError(f"another sweep of this realm is at work: {error}") from error
+    limit = min(fence, _id_at(now - policy.grace_ms))
+    return Roots(roots, fence, limit, tuple(one.name for one in ended), fencing.floors)
+
+
+def list_roots_only(references: References, policy: Policy, progress: Progress) -> Roots:
+    """What `list_roots` would give, and nothing is changed: for a dry run. What is written meanwhile is younger than
+    the grace period, so it is not taken for garbage."""
+    now = references.clock.now_ms()
+    trimmed = trim(references, retention_ms=policy.retention_ms, dry_run=True)
+    after = {one.reference: one.after for one in trimmed}
+    root = references.root.read()
+    listed = listed_in(root.index(REFERENCES))
+    ended = _expired(listed, policy, now)
+    floors = {ROOT: after.get(ROOT, root.head.floor_number)}
+    roots = _history(references, root.head, floors[ROOT])
+    for position, registered in enumerate(listed):
+        progress("listing commits", position, len(listed))
+        row = references.store.backend.read_reference(references.store.realm, registered.row_name)
+        head = registered.first_head() if row is None else read_head(row, registered.row_name)
+        if registered in ended or not head.commit:
+            continue
+        live = registered.registration.state == "live"
+        floors[registered.row_name] = floor = max(
+            head.floor_number, after.get(registered.name, 0) if live else 0
+        )
+        roots += _history(references, head, floor)
+    limit = _id_at(now - policy.grace_ms)
+    return Roots(roots, limit, limit, tuple(one.name for one in ended), floors)
+
+
+def was_overtaken(references: References, roots: Roots) -> bool:
+    """Whether history that the roots are of was trimmed, or given up, since they were listed: another sweep may have
+    deleted what only that needed."""
+    store = references.store
+    for row_name, floor in roots.floors.items():
+        row = store.backend.read_reference(store.realm, row_name)
+        head = None if row is None else read_head(row, row_name)
+        if head is not None and (not head.commit or head.floor_number > floor):
+            return True
+    return False
+
+
+class _Fencing:
+    """Steps 2 to 4: looks, fences, and lists the roots."""
+
+    def __init__(self, references: References, progress: Progress) -> None:
+        self._references = references
+        self._progress = progress
+        self._before = references.root.read()
+        self.floors = {ROOT: self._before.head.floor_number}
+        """The lowest floor of each row that an attempt on a fenced row may have met."""
+        self._present = listed_in(self._before.index(REFERENCES))
+        for position, registered in enumerate(self._present):
+            progress("looking at references", position, len(self._present))
+            head = self._head(registered.row_name)
+            floor = registered.registration.floor_number if head is None else head.floor_number
+            self.floors[registered.row_name] = floor
+
+    def run(self) -> int:
+        """Fence every reference; the first fence."""
+        references = self._references
+        first = references.ids.next_id()
+        for position, registered in enumerate(self._present):
+            self._progress("fencing references", position, len(self._present))
+            self._close(registered)
+        self._progress("fencing the registry", 0, 0)
+        references.fence(ROOT)
+        after = references.root.read()
+        born = self._born(after)
+        for position, registered in enumerate(born):
+            self._progress("fencing new references", position, len(born))
+            self.floors.setdefault(registered.row_name, registered.registration.floor_number)
+            self._close(registered)
+        return first
+
+    def roots(self) -> array[int]:
+        """The roots' ids."""
+        found = array("q")
+        for position, (row_name, floor) in enumerate(self.floors.items()):
+            self._progress("listing commits", position, len(self.floors))
+            head = self._head(row_name)
+            if head is None or not head.commit:
+                raise ReferenceGoneError(f"{row_name!r} was given up meanwhile")
+            found += _history(self._references, head, floor)
+        return found
+
+    def _close(self, registered: Registered) -> None:
+        """Fence the row of a live reference; seal that of one that is not live."""
+        references = self._references
+        if registered.registration.state == "live":
+            try:
+                references.complete(registered)
+            except ReferenceGoneError:  # dropped meanwhile, before its row was there
+                references.sealed_head(registered)
+            references.fence(registered.row_name)
+        else:
+            references.sealed_head(registered)
+
+    def _born(self, after: Snapshot) -> list[Registered]:
+        """References that were registered between the look and the fence of the registry, as they were at first, those
+        among them that are dropped or replaced by now too; by the registry's log."""
+        before, last = self._before.head, self._before.head.number
+        if after.head.commit == before.commit:
+            return []
+        if after.head.number <= last or ancestor(after.store, after.head, last) != before.commit:
+            raise ReferenceGoneError("the registry was recovered meanwhile")
+        born: dict[str, Registered] = {}
+        for _, commit, _, entry in entries(after.store, after.head):
+            if commit.number <= last:
+                break
+            index = Snapshot(after.store, b"", after.head, commit).index(REFERENCES)
+            listed = index.get(entry.key)
+            if listed is not None:
+                registered = registered_by(entry.key.decode(), listed)
+                born[registered.row_name] = registered
+        return [registered for name, registered in born.items() if name not in self.floors]
+
+    def _head(self, row_name: str) -> Head | None:
+        store = self._references.store
+        row = store.backend.read_reference(store.realm, row_name)
+        if row is None:
+            return None
+        head = read_head(row, row_name)
+        self._references.ids.observe(max(head.commit, head.fence))
+        return head
+
+
+def _history(references: References, head: Head, floor: int) -> array[int]:
+    """Ids of the commits from number `floor` to the head."""
+    found = array("q", [head.commit])
+    number = head.number
+    while number > floor:
+        commit = references.store.get(found[-1], Commit)
+        some = commit.parents[: number - floor]
+        found.extend(some)
+        number -= len(some)
+    return found
+
+
+def _expired(listed: list[Registered], policy: Policy, now: int) -> list[Registered]:
+    """References that were dropped longer ago than the grace period."""
+    return [
+        one
+        for one in listed
+        if one.registration.state == "dropped" and now - one.registration.time >= policy.grace_ms
+    ]
+
+
+def _bury(references: References) -> None:
+    """Leave tombstones of sealed rows whose registration ended, was replaced, or continues as another generation."""
+    sealed = [name for name, head in _rows(references) if name != ROOT and head.sealed and head.commit]
+    registered = {one.row_name for one in references.listed()} if sealed else set()
+    for name in sealed:
+        if name not in registered:
+            references.bury(name)
+
+
+def _rows(references: References) -> Iterator[tuple[str, Head]]:
+    """Every reference row of the realm."""
+    store = references.store
+    for split in store.backend.splits("references", [store.realm], 1):
+        for batch in store.backend.scan(split):
+            names, versions, values = (
+                batch.column(name).to_pylist() for name in ("name", "version", "value")
+            )
+            for name, version, value in zip(names, versions, values, strict=True):
+                yield name, read_head(ReferenceRow(version, value), name)
+
+
+def _id_at(ms: int) -> int:
+    """The lowest id of a millisecond since 1970."""
+    return pack(IdParts(max(EPOCH_MS, ms), 0, 0))

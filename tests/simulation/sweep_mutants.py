@@ -1,0 +1,83 @@
+"""Sweeps that are broken in one place each."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from polaris_spark.maintenance import marking, sweeping
+from polaris_spark.system.registrations import Create
+from polaris_spark.system.registry import References
+from polaris_spark.testing.faults import Rates
+from polaris_spark.testing.simulation.plan import HOUR, MINUTE, SECOND
+from tests.simulation.mutants import Mutant, Patch
+
+_Fencing = sweeping._Fencing
+
+BUSY = MappingProxyType(
+    {
+        "rates": Rates(stall=0.05, stall_ms=(20.0, 3 * SECOND), delay_ms=2.0),
+        "gaps": (SECOND,) * 4,
+        "actions": 16,
+        "think_ms": 10.0,
+        "transactional": False,
+        "grace_ms": 0.0,
+        "retention_ms": 0.0,
+        "upkeep": 0.3,
+        "registry": 0.2,
+        "processes": 4,
+        "names": ("main", "branch", "other"),
+        "skews": (0.0,),
+    }
+)
+"""Sweeps and stalls all the time, nothing kept that is not needed."""
+
+SLEEPS = Rates(stall=0.02, stall_ms=(SECOND, 2 * HOUR), delay_ms=2.0)
+
+SWEEP_MUTANTS: dict[str, Mutant] = {
+    "no reference is fenced": Mutant(
+        (Patch(_Fencing, "_close", "references.fence(registered.row_name)", "pass"),), BUSY
+    ),
+    "the registry is not fenced": Mutant(
+        (Patch(_Fencing, "run", "references.fence(ROOT)", "pass"),), {**BUSY, "registry": 0.6}
+    ),
+    "only grace keeps what is on its way": Mutant(
+        (
+            Patch(_Fencing, "_close", "references.fence(registered.row_name)", "pass"),
+            Patch(_Fencing, "run", "references.fence(ROOT)", "pass"),
+        ),
+        {**BUSY, "rates": SLEEPS, "grace_ms": MINUTE, "retention_ms": MINUTE, "gaps": (MINUTE,) * 4},
+    ),
+    "dropped references are no roots": Mutant(
+        (
+            Patch(
+                _Fencing,
+                "roots",
+                "found += _history(self._references, head, floor)",
+                "found += _history(self._references, head, floor) if not head.sealed else array('q')",
+            ),
+        ),
+        {**BUSY, "rates": SLEEPS, "grace_ms": HOUR, "gaps": (20 * MINUTE,) * 4, "think_ms": 2.0},
+    ),
+    "the source of a branch is read before the registry": Mutant(
+        (
+            Patch(
+                Create,
+                "_begin",
+                "snapshot = self.references.read(source.name)",
+                "snapshot = self.references.open(source.name).known()",
+            ),
+        ),
+        {**BUSY, "registry": 0.6},
+    ),
+    "a registration ends before its row is sealed": Mutant(
+        (Patch(References, "end", "self._seal(registered)", "pass"),), {**BUSY, "registry": 0.6}
+    ),
+    "history is no root": Mutant(
+        (Patch(sweeping, "_history", "while number > floor:", "while False:"),),
+        {**BUSY, "retention_ms": HOUR},
+    ),
+    "marking ends at a level": Mutant(
+        (Patch(marking, "marked_from", "level = deeper", "level = deeper if not roots.commits else {}"),),
+        BUSY,
+    ),
+}
