@@ -70,4 +70,7 @@ class Builder:
         objects.append((id, commit))
         recent = thin(base.head.recent, RecentHead(time, number, id))
         head = msgspec.structs.replace(base.head, commit=id, number=number, time=time, recent=recent)
-        return Built(Snapshot(self._store, new_version(), head, commit, ours=True, indexes=indexes), objects)
+        snapshot = Snapshot(
+            self._store, new_version(), head, commit, row_name=base.row_name, ours=True, indexes=indexes
+        )
+        return Built(snapshot, objects)

@@ -55,7 +55,8 @@ class HeadReader:
         if head.sealed:  # its commits may have been swept by now
             raise ReferenceGoneError(f"reference {self._name!r} was dropped")
         self._ids.observe(max(head.commit, head.fence))
-        return self.advance(Snapshot(self._store, row.version, head, self._store.get(head.commit, Commit)))
+        commit = self._store.get(head.commit, Commit)
+        return self.advance(Snapshot(self._store, row.version, head, commit, row_name=self._name))
 
     def advance(self, snapshot: Snapshot) -> Snapshot:
         """Know a head that is in the store, unless a later one is known. A recovery goes back in numbers, but its

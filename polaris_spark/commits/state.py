@@ -81,14 +81,17 @@ class Snapshot:
         head: Head,
         commit: Commit,
         *,
+        row_name: str = "",
         ours: bool = False,
         indexes: dict[str, Index] | None = None,
     ) -> None:
         """
         Args:
+            row_name: of the reference whose head it is, or was; empty where that does not matter.
             ours: whether this process made it, and maybe has not written it yet.
             indexes: those that are open already.
         """
+        self.row_name = row_name
         self.ours = ours
         self.store = store
         self.version = version

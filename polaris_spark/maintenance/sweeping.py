@@ -25,7 +25,7 @@ c. It points only to what it read of the target or of those others, and to new r
    when the change was prepared, it is prepared, and its rows are written, anew (`Applier`); rows that were written
    outside of an attempt, as an import's are, are refused if their ids are not above the target's fence (`Place`).
 d. A new reference is born by a commit to the registry, from a commit that was in the history of a live reference when
-   it was read, after the registry; its row's first fence is its generation, an id that was made after the registry
+   that was read, after the registry; its row's first fence is its generation, an id that was made after the registry
    was read. Whoever opens a reference has read the registry, or the row, since it was born.
 e. A floor never goes back; a sealed row takes no commits; rows of references are never deleted, only their content
    is.
@@ -44,11 +44,11 @@ attempt makes reachable is kept, and by induction over all swaps after the listi
 ever: a process may sleep anywhere for as long as it likes, the one that sweeps included. Those whose swap took effect
 before the roots were listed are in the heads of step 4.
 
-Readers are another matter. One that read a head keeps reading rows of it while floors are raised above that head and
-the sweep deletes them; it is told that history was trimmed, or that the reference is gone. The retention, which is
-not shorter than the grace period, gives it that long. Dropping is undone within the grace period, by the clocks of
-who dropped and who sweeps; afterwards the registration has ended, and there is nothing to undrop. Only these periods
-trust clocks; one that is far behind the store's is refused.
+Readers are another matter, and so is an attempt whose base is old and which fails in any case. One that read a head
+before floors were raised above it may find rows of it missing. The retention, which is not shorter than the grace
+period, gives it that long. Dropping is undone within the grace period, by the clocks of who dropped and who sweeps;
+afterwards the registration has ended, and there is nothing to undrop. Only these periods trust clocks; one that is
+far behind the store's is refused.
 
 Two sweeps at once do each other no harm: the other one may delete what only trimmed history needs while this one
 marks, and may end registrations. This one then misses an object, or finds a row without its head, and ends. Nothing
@@ -70,7 +70,7 @@ from polaris_spark.commits.log import ancestor, entries
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import Snapshot
-from polaris_spark.errors import HistoryTrimmedError, ReferenceGoneError, TryAgainError
+from polaris_spark.errors import CorruptionError, HistoryTrimmedError, ReferenceGoneError, TryAgainError
 from polaris_spark.ids import IdParts, pack
 from polaris_spark.maintenance.trimming import trim
 from polaris_spark.system.leases import NodeLeases
@@ -111,8 +111,16 @@ def list_roots(references: References, policy: Policy, operation: Operation, pro
     Raises:
         ClockError: this machine's clock is too far behind the store's.
         TryAgainError: another sweep is at work.
+        CorruptionError: a commit that is needed is missing or unreadable.
     """
     NodeLeases(references.store.backend, references.clock).refuse_behind()
+    try:
+        return _list_roots(references, policy, operation, progress)
+    except CorruptionError:  # between its head and itself, another sweep may have taken a commit: heads are newer now
+        return _list_roots(references, policy, operation, progress)
+
+
+def _list_roots(references: References, policy: Policy, operation: Operation, progress: Progress) -> Roots:
     now = references.clock.now_ms()
     trim(
         references,

@@ -11,8 +11,8 @@ from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Change, Operation, PrepareAgain
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit, Head, LogEntry
-from polaris_spark.commits.state import State
-from polaris_spark.errors import AlreadyExistsError, CorruptionError, NotFoundError
+from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.errors import AlreadyExistsError, NotFoundError, ReferenceGoneError
 from polaris_spark.index import Entry, Index
 
 if TYPE_CHECKING:
@@ -68,15 +68,6 @@ class Registered(NamedTuple):
             fence=r.generation,
             sealed=sealed,
         )
-
-
-class Source(NamedTuple):
-    """Where a new reference begins."""
-
-    name: str
-    """Of a live reference."""
-    commit: int = 0
-    """In its history; 0: its head, whatever that is when the new reference is registered."""
 
 
 def listed_in(index: Index) -> list[Registered]:
@@ -137,7 +128,7 @@ class Create(RegistryChange):
     action = "create-reference"
 
     def __init__(
-        self, name: str, operation: Operation, source: Source | None, references: References
+        self, name: str, operation: Operation, source: Snapshot | None, references: References
     ) -> None:
         super().__init__(name, operation, references)
         self.source = source
@@ -146,21 +137,26 @@ class Create(RegistryChange):
         self.seal_dropped(view)
         return self.clock.now_ms(), None if self.source is None else self._begin(view, self.source)
 
-    def _begin(self, view: State, source: Source) -> Head:
-        """The head to begin with, read after the registry: a fence of the registry in between has it read again, and so
-        has a change of the source's registration. Thereby no sweep overlooks it."""
-        view.lookup(REFERENCES, source.name.encode())
-        snapshot = self.references.read(source.name)
-        if source.commit in (0, snapshot.head.commit):
-            return snapshot.head
-        store, head = snapshot.store, snapshot.head
-        try:
-            commit = store.get(source.commit, Commit)
-        except CorruptionError as error:
-            raise NotFoundError(f"{source.name!r} has no commit {source.commit:x}") from error
-        if commit.number > head.number or ancestor(store, head, commit.number) != source.commit:
-            raise NotFoundError(f"commit {source.commit:x} is not in the history of {source.name!r}")
-        return msgspec.structs.replace(head, commit=source.commit, number=commit.number, time=commit.time)
+    def _begin(self, view: State, source: Snapshot) -> Head:
+        """The head to begin with, if it is still in the history of its reference, which is read after the registry: a
+        fence of the registry in between has it read again, and so has a change of its registration. Thereby no sweep
+        overlooks it."""
+        name, _, generation = source.row_name.rpartition("@")
+        entry = view.lookup(REFERENCES, name.encode())
+        found = None if entry is None else registered_by(name, entry)
+        if found is None or found.row_name != source.row_name or found.registration.state != "live":
+            raise ReferenceGoneError(
+                f"reference {name!r} ({generation}), the source of {self.name!r}, is gone"
+            )
+        fresh, old = self.references.read(name), source.head
+        if fresh.row_name != source.row_name:
+            raise ReferenceGoneError(
+                f"reference {name!r}, the source of {self.name!r}, was dropped meanwhile"
+            )
+        if old.number > fresh.head.number or ancestor(fresh.store, fresh.head, old.number) != old.commit:
+            raise NotFoundError(f"commit {old.commit:x} is not in the history of {name!r}")
+        floor = {"floor_number": fresh.head.floor_number, "floor_time": fresh.head.floor_time}
+        return msgspec.structs.replace(old, **floor)
 
     def apply(self, state: State, prepared: object) -> Registered:
         assert isinstance(prepared, tuple)

@@ -57,9 +57,6 @@ from polaris_spark.system.registrations import (
     Registration as Registration,
 )
 from polaris_spark.system.registrations import (
-    Source as Source,
-)
-from polaris_spark.system.registrations import (
     encode_registration as encode_registration,
 )
 from polaris_spark.system.registrations import (
@@ -164,14 +161,14 @@ class References:
                 self.forget(name)
         raise ReferenceGoneError(f"reference {name!r} is dropped and created again and again")
 
-    def create(self, name: str, operation: Operation, *, source: Source | None = None) -> Registered:
-        """Create a reference from `source`, or with an empty first commit.
+    def create(self, name: str, operation: Operation, *, source: Snapshot | None = None) -> Registered:
+        """Create a reference from a head that another one has or had, or with an empty first commit.
 
         Raises:
             AlreadyExistsError: the name is live.
-            ReferenceGoneError: the source is not.
-            HistoryTrimmedError: the source's commit lies below its history floor.
-            NotFoundError: the source's commit is not in its history.
+            ReferenceGoneError: the source was dropped.
+            HistoryTrimmedError: the head lies below the source's history floor by now.
+            NotFoundError: the head is not in the source's history.
         """
         registered = self.root.commit(Create(name, operation, source, self))
         self._afterwards(name, lambda: self._complete_unless_dropped(registered))

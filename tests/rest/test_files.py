@@ -13,7 +13,6 @@ from pyiceberg.table import StaticTable
 
 from polaris_spark.catalog import reading
 from polaris_spark.commits.change import Operation
-from polaris_spark.system.registry import Source
 from tests.rest.client import (
     Client,
     at_once,
@@ -419,7 +418,7 @@ def test_a_purge_waits_for_maintenance_while_a_branch_may_need_the_files(
     open_table(catalog).append(ROWS)
     inner = catalog.session.catalog
     branch = inner.reference.replace("/main", "/branch")
-    inner.references.create(branch, Operation(b"", "me"), source=Source(inner.reference))
+    inner.references.create(branch, Operation(b"", "me"), source=inner.head())
     before = files_below(warehouse)
     purge(catalog)
     assert catalog.names("db") == []

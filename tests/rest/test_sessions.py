@@ -33,7 +33,6 @@ from polaris_spark.errors import (
 from polaris_spark.store.cache import ObjectCache
 from polaris_spark.system.connections import connect_store
 from polaris_spark.system.realms import RealmState
-from polaris_spark.system.registry import Source
 from polaris_spark.system.stores import SYSTEM_REALM, StoreRecord, system_references
 from tests.rest.client import Client, at_once, connect, path, set_properties, table, tables
 from tests.rest.conftest import Open
@@ -175,7 +174,7 @@ def test_a_branch_that_does_not_exist_is_refused(opened: Open, store: str, wareh
     catalog.namespace("db")
     inner = catalog.session.catalog
     name = inner.reference.replace("/main", "/dev")
-    inner.references.create(name, Operation(b"", "me"), source=Source(inner.reference))
+    inner.references.create(name, Operation(b"", "me"), source=inner.head())
     branch = opened(store, warehouse, branch="dev")
     branch.create()
     assert branch.names("db") == ["t"]

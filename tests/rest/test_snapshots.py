@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from polaris_spark.commits.change import Operation
-from polaris_spark.system.registry import Source
 from tests.rest.client import Client, Json, identifier, rename, set_properties, table, table_request, tables
 from tests.rest.conftest import Open
 
@@ -244,7 +243,7 @@ def test_numbers_of_other_rows_are_no_versions(long: Client) -> None:
 def test_branches_that_went_apart_are_not_confused(long: Client, opened: Open) -> None:
     inner = long.session.catalog
     branch = inner.reference.replace("/main", "/dev")
-    inner.references.create(branch, Operation(b"", "me"), source=Source(inner.reference))
+    inner.references.create(branch, Operation(b"", "me"), source=inner.head())
     dev = opened(str(long.session.properties.store), None, branch="dev")
     commit(long, remove(1))
     on_main, on_dev = commit(long, *append(7)), commit(dev, *append(6))

@@ -63,8 +63,8 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
             Patch(
                 Create,
                 "_begin",
-                "snapshot = self.references.read(source.name)",
-                "snapshot = self.references.open(source.name).known()",
+                "fresh, old = self.references.read(name), source.head",
+                "fresh, old = source, source.head",
             ),
         ),
         {**BUSY, "registry": 0.6},

@@ -24,7 +24,7 @@ from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.recovery.carrying_out import Recovered, Recovery
 from polaris_spark.system.recovery.plan import plan
 from polaris_spark.system.recovery.survey import Found, Survey
-from polaris_spark.system.registry import ROOT, References, Source
+from polaris_spark.system.registry import ROOT, References
 from tests.commits.support import Add, Box, number, references
 
 REALM = "r"
@@ -80,7 +80,7 @@ class History:
         self.note()
 
     def create(self, name: str, source: str | None = None) -> None:
-        self.references.create(name, ME, source=Source(source) if source else None)
+        self.references.create(name, ME, source=self.references.read(source) if source else None)
         self.note()
 
     def drop(self, name: str) -> None:

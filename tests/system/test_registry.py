@@ -23,7 +23,7 @@ from polaris_spark.commits.log import entries
 from polaris_spark.commits.state import State
 from polaris_spark.errors import AlreadyExistsError, NotFoundError, ReferenceGoneError, UnprocessableError
 from polaris_spark.system.leases import NodeLeases
-from polaris_spark.system.registry import References, Source
+from polaris_spark.system.registry import References
 from tests.commits.support import Add, number, references
 from tests.servers import StoreOn, databases
 
@@ -98,7 +98,7 @@ def test_a_name_is_created_once(two: Two) -> None:
 def test_a_reference_begins_where_its_source_stood(two: Two) -> None:
     two.one.create(NAME, ME)
     two.one.commit(NAME, Add("n"))
-    two.one.create("branch", ME, source=Source(NAME))
+    two.one.create("branch", ME, source=two.one.read(NAME))
     two.one.commit(NAME, Add("n"))
     two.other.commit("branch", Add("n", 10))
     assert number(two.other.open("branch"), "n") == 11

@@ -18,6 +18,7 @@ from polaris_spark.spark.procedures import (
     migrate,
     remove_orphans,
     storage_summary,
+    sweep,
     trim,
 )
 from polaris_spark.spark.procedures.procedure import Call, Procedure, Watch
@@ -36,6 +37,7 @@ BUILT_IN = (
     migrate.PROCEDURE,
     remove_orphans.PROCEDURE,
     storage_summary.PROCEDURE,
+    sweep.PROCEDURE,
     trim.PROCEDURE,
 )
 """The procedures of this package."""

@@ -12,13 +12,13 @@ from polaris_spark.errors import (
     ClockError,
     CommitFailedError,
     CorruptionError,
+    HistoryTrimmedError,
     NotFoundError,
     OutcomeUnknownError,
     PolarisError,
     ReferenceGoneError,
     TryAgainError,
 )
-from polaris_spark.system.registry import Source
 from polaris_spark.testing.simulation.changes import NUMBERS, Box, TaskChange
 from polaris_spark.testing.simulation.programs import Task
 from polaris_spark.testing.simulation.world import Process, Read, Request, World
@@ -28,6 +28,7 @@ _OUTCOMES: tuple[tuple[type[Exception], str], ...] = (
     (AlreadyExistsError, "refused"),
     (NotFoundError, "refused"),
     (BadRequestError, "forgotten"),
+    (HistoryTrimmedError, "refused"),
     (ReferenceGoneError, "gone"),
     (OutcomeUnknownError, "unknown"),
     (TryAgainError, "again"),
@@ -195,7 +196,7 @@ class Client:
             "drop": lambda: references.drop(request.name, operation),
             "undrop": lambda: references.undrop(request.name, operation),
             "fork": lambda: references.create(
-                request.name, operation, source=Source(self._world.plan.names[0])
+                request.name, operation, source=references.read(self._world.plan.names[0])
             ),
         }
         actions[request.action]()

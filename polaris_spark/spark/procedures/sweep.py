@@ -1,0 +1,92 @@
+"""`sweep`: deletes every object that nothing needs any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from polaris_spark.commits.change import Operation
+from polaris_spark.config import duration_ms
+from polaris_spark.ids import id_time_ms
+from polaris_spark.maintenance.marking import Count, sweep
+from polaris_spark.maintenance.sweeping import Policy
+from polaris_spark.maintenance.trimming import check_retention
+from polaris_spark.spark.procedures.maintaining import job
+from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+
+
+def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    session, properties = call.session, call.session.properties
+    references = session.catalog.references
+    session.connection.realms.active(properties.realm)
+    policy, dry_run = _policy(call, arguments), bool(arguments.get("dry_run", False))
+    swept = sweep(
+        references,
+        policy,
+        operation=Operation(b"", session.principal),
+        progress=call.progress,
+        dry_run=dry_run,
+    )
+    kept_from = references.clock.now_ms() - policy.retention_ms
+    return [
+        (
+            properties.realm,
+            count.type,
+            count.objects,
+            count.rows,
+            count.bytes,
+            not dry_run,
+            _time(id_time_ms(swept.roots.limit)),
+            _time(kept_from),
+            None if dry_run else swept.roots.fence,
+        )
+        for count in swept.counts or [Count(None, 0, 0, 0)]
+    ]
+
+
+def _policy(call: Call, arguments: Mapping[str, Any]) -> Policy:
+    properties = call.session.properties
+    given = {name: duration_ms(name, arguments[name]) for name in ("retention", "grace") if name in arguments}
+    policy = Policy(
+        given.get("retention", properties.history_retention), given.get("grace", properties.grace)
+    )
+    check_retention(
+        policy.retention_ms,
+        grace_ms=policy.grace_ms,
+        operation_lifetime_ms=properties.idempotency_key_lifetime,
+    )
+    return policy
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1_000, timezone.utc)
+
+
+PROCEDURE = job(
+    name="sweep",
+    comment="Deletes every object of the realm that no reference and no history needs any more.",
+    parameters=(
+        Parameter("dry_run", "BOOLEAN", "only say what would be deleted, and change nothing"),
+        Parameter(
+            "retention", "STRING", "how long history is kept; the property history-retention if left out"
+        ),
+        Parameter(
+            "grace",
+            "STRING",
+            "how long rows that nothing needs, and dropped references, are kept; the property grace if left out",
+        ),
+    ),
+    columns=(
+        Column("realm", "STRING"),
+        Column("type", "STRING"),
+        Column("objects", "BIGINT"),
+        Column("rows", "BIGINT"),
+        Column("bytes", "BIGINT"),
+        Column("deleted", "BOOLEAN"),
+        Column("older_than", "TIMESTAMP"),
+        Column("history_from", "TIMESTAMP"),
+        Column("fence", "BIGINT"),
+    ),
+    run=_run,
+)
