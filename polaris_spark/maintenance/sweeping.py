@@ -116,7 +116,9 @@ def list_roots(references: References, policy: Policy, operation: Operation, pro
     NodeLeases(references.store.backend, references.clock).refuse_behind()
     try:
         return _list_roots(references, policy, operation, progress)
-    except CorruptionError:  # between its head and itself, another sweep may have taken a commit: heads are newer now
+    except (
+        CorruptionError
+    ):  # another sweep may have taken the commit of a head just read: heads are newer now
         return _list_roots(references, policy, operation, progress)
 
 

@@ -23,6 +23,7 @@ from polaris_spark.errors import (
 from polaris_spark.index import Entry
 from polaris_spark.objects import Strong, object_type
 from polaris_spark.store.references import new_version
+from polaris_spark.system.recovery.survey import Survey
 from tests.commits.support import Add, Box, number
 from tests.maintenance.interleaving import (
     GONE,
@@ -182,6 +183,7 @@ def test_what_was_given_up_cannot_be_undropped(place: Place) -> None:
     with pytest.raises(ReferenceGoneError, match="given up"):
         stale.sealed_head(registered)
     assert stale.lookup(GONE) is None
+    assert GONE not in [found.name for found in Survey(stale.store).run()]
 
 
 def test_a_creator_that_was_held_up_brings_nothing_back(place: Place) -> None:
@@ -233,6 +235,7 @@ def test_the_old_generation_of_a_name_is_not_used_for_the_new_one(place: Place) 
 def test_a_new_reference_is_born_with_a_fence(place: Place) -> None:
     written, _ = place.process()
     prepared = written.ids.next_id()
+    place.clock.advance(SECOND)
     place.founder.drop(SIDE, ME)
     for act in (place.founder.undrop, place.founder.create):
         act(SIDE if act == place.founder.undrop else "new", ME)
