@@ -15,11 +15,13 @@ from polaris_spark import __version__
 from polaris_spark.cli.cat import cat
 from polaris_spark.cli.demo.command import demo
 from polaris_spark.cli.export import export
+from polaris_spark.cli.fsck import fsck
 from polaris_spark.cli.heads import heads
 from polaris_spark.cli.info import info
 from polaris_spark.cli.log import log
 from polaris_spark.cli.maintain import app as maintain
 from polaris_spark.cli.output import errors, plain
+from polaris_spark.cli.realms import realms
 from polaris_spark.cli.recover import recover
 from polaris_spark.cli.serve import serve
 from polaris_spark.cli.tables import tables
@@ -65,7 +67,7 @@ def top(
         raise typer.Exit
 
 
-for command in (demo, info, log, tables, cat, serve, export, heads, recover):
+for command in (demo, info, log, tables, cat, serve, export, heads, recover, fsck, realms):
     app.command()(command)
 app.add_typer(maintain)
 

@@ -78,7 +78,8 @@ class _References:
                 if head is None and self._backend_has(row_name):
                     continue
             roots += self._compared(registered, head, unreadable=row_name in names and head is None)
-        self._unlisted(heads, listed)
+        if root is not None:
+            self._unlisted(heads, listed)
         catalogs = self._catalogs(roots)
         if catalogs is not None:
             self._strays(roots, catalogs)

@@ -120,12 +120,21 @@ class Realms:
 
     def all(self) -> list[RealmRecord]:
         """Every realm that is not gone, by name."""
+        return [record for record in self.records() if record.state is not RealmState.GONE]
+
+    def records(self) -> list[RealmRecord]:
+        """Every realm, and the last one of each name that is gone, by name.
+
+        Raises:
+            CorruptionError: a record cannot be read.
+            NewerFormatError: a newer release made it.
+        """
         records = []
         for split in self._backend.splits("references", [SYSTEM_REALM], 1):
             for batch in self._backend.scan(split):
                 names = batch.column("name").to_pylist()
-                records += [self.find(name[len(_PREFIX) :]) for name in names if name.startswith(_PREFIX)]
-        return sorted((record for record in records if record is not None), key=lambda record: record.name)
+                records += [self._read(name[len(_PREFIX) :]) for name in names if name.startswith(_PREFIX)]
+        return sorted((found.value for found in records if found is not None), key=lambda record: record.name)
 
     def create(
         self,

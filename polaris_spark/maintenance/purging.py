@@ -1,0 +1,203 @@
+"""Purging realms: deleting every row of a realm that serves no more, and rows that no realm has.
+
+| step | a crash right after it leaves behind |
+| --- | --- |
+| the record goes to PURGING | a realm that nothing serves any more; purging it again goes on |
+| rows of references are deleted, the registry's first, then objects; again until none is left | fewer rows; the same |
+| the record goes to PURGED, then to GONE, which frees the name | a record without rows; the same |
+
+A writer that had the realm open before it was deactivated finds no reference to swap any more, so nothing that it does
+can take effect. What it was writing at that moment may still arrive, under an instance id that is never used again:
+rows that nobody reads. A check of the store finds them (`leftover`), and purging that instance deletes them. Files of
+tables are not touched: drop and purge tables first, or delete the warehouse's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from polaris_spark.backends.base import Backend, ObjectKey, Split, Table
+from polaris_spark.clock import Clock
+from polaris_spark.errors import InputError, RealmStateError
+from polaris_spark.system.realms import FOLLOWING, RealmRecord, Realms, RealmState
+from polaris_spark.system.registry import ROOT
+from polaris_spark.system.stores import SYSTEM_REALM
+
+BATCH = 1_000
+"""Objects that are deleted together."""
+
+_PASSES = 10
+"""How often rows are looked for that others still write."""
+
+ENDED = frozenset({RealmState.PURGED, RealmState.GONE})
+"""States in which a realm has no rows."""
+
+
+class Purged(NamedTuple):
+    """A realm, or an instance without one, and what became of it."""
+
+    realm: str | None
+    """Its name; None for rows that no realm has."""
+    instance: str
+    state: str | None
+    """Of the realm by now."""
+    references: int
+    """Rows found."""
+    objects: int
+    """Rows found; -1 where the database deleted them in bulk, uncounted."""
+    deleted: bool
+
+
+Progress = Callable[[str, int, int], None]
+Delete = Callable[[Sequence[Split]], Iterable[int]]
+"""Deletes the objects of splits; gives how many rows, in portions."""
+
+
+class Purge:
+    """Purges of one store."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        clock: Clock,
+        *,
+        parts: int = 1,
+        delete: Delete | None = None,
+        progress: Progress = lambda _what, _done, _total: None,
+    ) -> None:
+        """
+        Args:
+            parts: into about how many ranges objects are cut where they are deleted by scan.
+            delete: deletes the objects of ranges; here, one after the other, unless given.
+        """
+        self._backend = backend
+        self._realms = Realms(backend, clock)
+        self._parts = parts
+        self._delete = delete or (lambda splits: delete_objects(backend, splits))
+        self._progress = progress
+
+    def candidates(self) -> list[Purged]:
+        """Realms that can be purged, and instances that have rows and no realm. Reads every row's key."""
+        references = self._instances("references")
+        objects = self._instances("objects")
+        records = self._realms.records()  # read last: a realm has a record before it has rows
+        found = [
+            _purged(record, references.get(record.instance, 0), objects.get(record.instance, 0))
+            for record in records
+            if RealmState.PURGING in FOLLOWING[record.state] or record.state is RealmState.PURGING
+        ]
+        known = {record.instance for record in records if record.state not in ENDED} | {SYSTEM_REALM}
+        found += [
+            Purged(None, instance, None, references.get(instance, 0), objects.get(instance, 0), deleted=False)
+            for instance in sorted((references.keys() | objects.keys()) - known)
+        ]
+        return found
+
+    def realm(self, name: str, *, deactivate: bool = False) -> Purged:
+        """Delete a realm with all its rows; one that was begun is gone on with.
+
+        Args:
+            deactivate: deactivate it first if it is ACTIVE.
+        Raises:
+            RealmStateError: there is none of that name, or it is ACTIVE and not to be deactivated.
+        """
+        record = self._realms.find(name)
+        if record is None:
+            raise RealmStateError(f"there is no realm {name!r}")
+        if record.state is RealmState.ACTIVE:
+            if not deactivate:
+                raise RealmStateError(
+                    f"realm {name!r} is ACTIVE: deactivate it first, so that nobody opens it"
+                )
+            self._realms.move(name, RealmState.INACTIVE, instance=record.instance)
+        references = objects = 0
+        if record.state is not RealmState.PURGED:
+            self._realms.move(name, RealmState.PURGING, instance=record.instance)
+            references, objects = self._delete_rows(record.instance)
+            self._realms.move(name, RealmState.PURGED, instance=record.instance)
+        record = self._realms.move(name, RealmState.GONE, instance=record.instance)
+        return _purged(record, references, objects)._replace(deleted=True)
+
+    def instance(self, instance: str) -> Purged:
+        """Delete the rows of an instance that no realm has: what came late when its realm was purged.
+
+        Raises:
+            InputError: a realm has it.
+        """
+        owner = next((r for r in self._realms.records() if r.instance == instance), None)
+        if instance == SYSTEM_REALM or (owner is not None and owner.state not in ENDED):
+            whose = (
+                "the store itself" if owner is None else f"realm {owner.name!r}, which is {owner.state.value}"
+            )
+            raise InputError(f"the rows of {instance!r} are those of {whose}: purge realms by name")
+        references, objects = self._delete_rows(instance)
+        return Purged(None, instance, None, references, objects, deleted=True)
+
+    def _instances(self, table: Table) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for split in self._backend.splits(table, None, self._parts):
+            for batch in self._backend.scan(split):
+                for realm in batch.column("realm").to_pylist():
+                    found[realm] = found.get(realm, 0) + 1
+            self._progress(f"looking for {table} of realms", sum(found.values()), 0)
+        return found
+
+    def _delete_rows(self, instance: str) -> tuple[int, int]:
+        """Delete every row of an instance; how many references and objects there were."""
+        references = self._delete_references(instance)
+        if self._backend.drop_realm(instance) and not self._has_rows(instance):
+            return references, -1
+        objects = 0
+        for _ in range(_PASSES):
+            splits = self._backend.splits("objects", [instance], self._parts)
+            for count in self._delete(splits):
+                objects += count
+                self._progress(f"deleting objects of {instance}", objects, 0)
+            references += self._delete_references(instance)
+            if not self._has_rows(instance):
+                break
+        return references, objects
+
+    def _delete_references(self, instance: str) -> int:
+        """Delete the rows of references, the registry first: nobody finds another then, nor makes one."""
+        deleted = 0
+        names = {
+            name for split in self._backend.splits("references", [instance], 1) for name in self._names(split)
+        }
+        for name in sorted(names, key=lambda name: (name != ROOT, name)):
+            while (row := self._backend.read_reference(instance, name)) is not None:
+                self._backend.delete_reference(instance, name, row.version)
+            deleted += 1
+            self._progress(f"deleting references of {instance}", deleted, len(names))
+        return deleted
+
+    def _names(self, split: Split) -> list[str]:
+        return [name for batch in self._backend.scan(split) for name in batch.column("name").to_pylist()]
+
+    def _has_rows(self, instance: str) -> bool:
+        tables: tuple[Table, ...] = ("references", "objects")
+        return any(
+            batch.num_rows
+            for table in tables
+            for split in self._backend.splits(table, [instance], 1)
+            for batch in self._backend.scan(split)
+        )
+
+
+def delete_objects(backend: Backend, splits: Sequence[Split]) -> Iterable[int]:
+    """Delete the objects of ranges of rows; how many, in portions."""
+    for split in splits:
+        for batch in backend.scan(split):
+            by_realm: dict[str, list[ObjectKey]] = {}
+            columns = (batch.column(name).to_pylist() for name in ("realm", "id", "part"))
+            for realm, id, part in zip(*columns, strict=True):
+                by_realm.setdefault(realm, []).append(ObjectKey(id, part))
+            for realm, keys in by_realm.items():
+                for start in range(0, len(keys), BATCH):
+                    backend.delete_objects(realm, keys[start : start + BATCH])
+            yield batch.num_rows
+
+
+def _purged(record: RealmRecord, references: int, objects: int) -> Purged:
+    return Purged(record.name, record.instance, record.state.value, references, objects, deleted=False)

@@ -1,0 +1,51 @@
+"""`purge_realm`: deletes every row of a realm that serves no more, or rows that no realm has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from polaris_spark.errors import InputError
+from polaris_spark.maintenance.purging import Purge, Purged
+from polaris_spark.spark.procedures.maintaining import job
+from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+
+
+def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    session = call.session
+    name, instance = arguments.get("name"), arguments.get("instance")
+    if name is not None and instance is not None:
+        raise InputError("purge_realm takes a name or an instance, not both")
+    if name == session.properties.realm:
+        raise InputError(f"realm {name!r} is the one that this catalog is in: purge it from another one")
+    purge = Purge(session.connection.backend, session.connection.clock, progress=call.progress)
+    if name is not None:
+        return [_row(purge.realm(name, deactivate=arguments.get("deactivate", False)))]
+    if instance is not None:
+        return [_row(purge.instance(instance))]
+    return [_row(one) for one in purge.candidates()]
+
+
+def _row(one: Purged) -> tuple[Any, ...]:
+    return (*one[:4], None if one.objects < 0 else one.objects, one.deleted)
+
+
+PROCEDURE = job(
+    name="purge_realm",
+    comment="Deletes every row of a realm that serves no more; without arguments, lists what can be purged.",
+    parameters=(
+        Parameter("name", "STRING", "the realm to be purged; not the one of this catalog"),
+        Parameter("instance", "STRING", "rows to be purged that no realm has, such as `fsck` finds"),
+        Parameter("deactivate", "BOOLEAN", "deactivate the realm first if it is ACTIVE"),
+    ),
+    columns=(
+        Column("realm", "STRING"),
+        Column("instance", "STRING"),
+        Column("state", "STRING"),
+        Column("references", "BIGINT"),
+        Column("objects", "BIGINT"),
+        Column("deleted", "BOOLEAN"),
+    ),
+    run=_run,
+    scope="store",
+)

@@ -1,0 +1,63 @@
+"""The commands that look after a whole store: `fsck` and `realms`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import ObjectKey
+from polaris_spark.config import StoreURI
+from tests.cli.catalogs import make_catalog, run
+
+
+def test_a_sound_store_is_said_to_be_sound(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    answer = run("fsck", store)
+    assert (answer.code, answer.out.strip()) == (0, "sound")
+    assert run("fsck", store, "--json").json == []
+
+
+def test_damage_is_told_with_its_row_even_where_the_store_cannot_be_opened(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    uri = StoreURI.parse(store)
+    backend = open_backend(uri, {})
+    instance = run("realms", store, "--json").json[0]["instance"]
+    row = backend.read_reference(instance, "root")
+    assert row is not None
+    backend.delete_reference(instance, "root", row.version)
+    backend.close()
+    answer = run("fsck", store, "--realm", "default")
+    assert answer.code == 1
+    assert "error missing: default root: the registry has no row" in answer.out
+    found = run("fsck", store, "--json")
+    assert found.code == 1
+    assert {"kind": "missing", "key": "root"}.items() <= found.json[0].items()
+    assert run("fsck", store, "--realm", "nobody").code == 2
+
+
+def test_a_realm_is_deactivated_activated_and_purged(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    refused = run("realms", store, "--purge", "default")
+    assert refused.code == 2
+    assert "ACTIVE" in refused.err
+    assert "INACTIVE" in run("realms", store, "--deactivate", "default").out
+    assert run("realms", store, "--activate", "default", "--json").json[0]["state"] == "ACTIVE"
+    instance = run("realms", store, "--deactivate", "default", "--json").json[0]["instance"]
+    assert run("realms", store, "--purge", "default", "--json").json == []
+    backend = open_backend(StoreURI.parse(store), {})
+    left = [batch for split in backend.splits("objects", [instance], 1) for batch in backend.scan(split)]
+    assert sum(batch.num_rows for batch in left) == 0
+    backend.close()
+    assert run("realms", store, "--purge", "a", "--activate", "b").code == 2
+
+
+def test_a_lost_object_is_named(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    backend = open_backend(StoreURI.parse(store), {})
+    (split,) = backend.splits("objects", None, 1)
+    rows = [row for batch in backend.scan(split) for row in batch.to_pylist()]
+    lost = next(row for row in rows if b"schema" in row["value"][:30])
+    backend.delete_objects(lost["realm"], [ObjectKey(lost["id"])])
+    backend.close()
+    (problem,) = run("fsck", store, "--json").json
+    assert (problem["kind"], problem["key"]) == ("missing", f"{lost['id']}/0")
