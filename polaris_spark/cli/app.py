@@ -23,6 +23,7 @@ from polaris_spark.cli.maintain import app as maintain
 from polaris_spark.cli.output import errors, plain
 from polaris_spark.cli.realms import realms
 from polaris_spark.cli.recover import recover
+from polaris_spark.cli.report.command import report
 from polaris_spark.cli.serve import serve
 from polaris_spark.cli.tables import tables
 from polaris_spark.errors import PolarisError
@@ -67,7 +68,7 @@ def top(
         raise typer.Exit
 
 
-for command in (demo, info, log, tables, cat, serve, export, heads, recover, fsck, realms):
+for command in (demo, info, log, tables, cat, report, serve, export, heads, recover, fsck, realms):
     app.command()(command)
 app.add_typer(maintain)
 

@@ -1,0 +1,97 @@
+"""`polaris-spark report`: a page of pictures about a catalog."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn
+
+from polaris_spark.catalog.catalogs import MAIN
+from polaris_spark.cli.opening import OpenStore, open_store
+from polaris_spark.cli.options import Password, Realm, Store
+from polaris_spark.cli.output import errors, plain, screen, utc
+from polaris_spark.cli.report.deadline import Deadline
+from polaris_spark.cli.report.history import read_history
+from polaris_spark.cli.report.lake import read_lake
+from polaris_spark.cli.report.page import Page, render
+from polaris_spark.cli.report.plots import require_matplotlib
+from polaris_spark.cli.report.rows import read_rows
+from polaris_spark.cli.report.sections import Figures, sections, tiles
+from polaris_spark.errors import InputError
+
+SHARES = 3
+"""The log, the tables and the rows share the time; what one of them leaves is the next one's."""
+
+
+def report(
+    store: Store,
+    output: Annotated[Path, typer.Option(help="File to write; one that is there is replaced.")] = Path(
+        "report.html"
+    ),
+    realm: Realm = "default",
+    catalog: Annotated[
+        str | None, typer.Option(help="Catalog to show; may be left out if there is only one.")
+    ] = None,
+    branch: Annotated[str, typer.Option(help="Branch of the catalog.")] = MAIN,
+    seconds: Annotated[
+        float, typer.Option(help="About how long to read; of a large catalog the page then shows a part.")
+    ] = 60,
+    password: Password = None,
+) -> None:
+    """Write a page of pictures about a catalog: its commits, tables, storage, growth and garbage."""
+    if not seconds > 0:
+        raise InputError(f"--seconds is {seconds:g}; it is a number above 0")
+    require_matplotlib()
+    with open_store(store, password) as opened:
+        page = _read(opened, realm, catalog, branch, seconds)
+    _replace(output, render(page))
+    screen().print(f"wrote {plain(str(output))}")
+
+
+def _read(opened: OpenStore, realm: str, catalog: str | None, branch: str, seconds: float) -> Page:
+    place = opened.realm(realm)
+    row = place.catalog(catalog)
+    head = place.catalog_head(row, branch)
+    now = time.time_ns() // 1_000_000
+    console, end = errors(), time.monotonic() + seconds
+
+    def share(part: int) -> Deadline:
+        return Deadline((end - time.monotonic()) / (SHARES - part))
+
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True,
+        disable=not console.is_terminal,
+    ) as progress:  # fmt: skip  # one line says what is shown
+        task = progress.add_task("reading the log")
+        history = read_history(head, share(0))
+        progress.update(task, description="reading tables")
+        lake = read_lake(head, now, share(1))
+        progress.update(task, description="reading rows")
+        rows = read_rows(opened.backend, place, now, share(2))
+        progress.update(task, description="drawing")
+        figures = Figures(history, lake, rows)
+        return Page(
+            title=f"Catalog {plain(row.name)}",
+            about=[
+                f"Branch {plain(branch)} of catalog {plain(row.name)}, realm {plain(realm)}, store {opened.uri}; "
+                f"made {utc(now)} from commit {head.head.commit:x} (number {head.head.number:,}, "
+                f"{utc(head.head.time)}).",
+                "All times are UTC.",
+            ],
+            tiles=tiles(figures),
+            sections=sections(figures),
+        )
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole, or not at all."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

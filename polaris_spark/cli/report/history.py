@@ -1,0 +1,107 @@
+"""What the log of a branch says: commits over time, busy tables, waits, writers, growth."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from polaris_spark.catalog.rows import TABLE
+from polaris_spark.cli.output import entity_name
+from polaris_spark.cli.report.deadline import Deadline
+from polaris_spark.commits.log import commits
+from polaris_spark.commits.rows import Commit, Entries, LogEntry
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.errors import CorruptionError
+from polaris_spark.ids import unpack
+from polaris_spark.index.keys import decode_key
+
+_READ_TOGETHER = 200
+
+
+@dataclass
+class History:
+    """Figures of the newest commits of a branch. Times and durations are in milliseconds."""
+
+    commits: int
+    """Commits from the history floor to the head."""
+    floor: int
+    """Number of the first of them."""
+    read: int = 0
+    """How many of them were read, the newest ones."""
+    changes: int = 0
+    times: array[int] = field(default_factory=lambda: array("q"))
+    """Of the commits, the newest first."""
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    """Changes in each of them."""
+    waits: array[int] = field(default_factory=lambda: array("q"))
+    """Of each change, from when it was prepared to the time of its commit."""
+    writers: Counter[int] = field(default_factory=Counter)
+    """Commits by the node number that their ids carry: one process at a time has it."""
+    takeovers: int = 0
+    """Commits whose parent is of another writer."""
+    actions: Counter[str] = field(default_factory=Counter)
+    tables: Counter[int] = field(default_factory=Counter)
+    """Changes by the table's entity id."""
+    names: dict[int, str] = field(default_factory=dict)
+    """The newest name of each of them."""
+    births: list[tuple[int, int]] = field(default_factory=list)
+    """(time, 1 for a table that came and -1 for one that went), the newest first."""
+    written: list[tuple[int, int]] = field(default_factory=list)
+    """(time, records that a snapshot added less those that it deleted), the newest first."""
+
+
+def read_history(head: Snapshot, deadline: Deadline) -> History:
+    """The figures of a branch's log, from its head backwards until the time is over."""
+    found = History(head.head.number - head.head.floor_number + 1, head.head.floor_number)
+    walk = commits(head.store, head.head)
+    newer: int | None = None
+    while run := list(islice(walk, _READ_TOGETHER)):
+        entries = _entries(head, [commit for _, commit in run])
+        for id, commit in run:
+            node = unpack(id).node
+            found.takeovers += newer is not None and newer != node
+            newer = node
+            found.writers[node] += 1
+            _count(found, commit, entries.get(commit.entries, ()))
+        if deadline.passed():
+            break
+    return found
+
+
+def _entries(head: Snapshot, run: Iterable[Commit]) -> dict[int, tuple[LogEntry, ...]]:
+    ids = [commit.entries for commit in run if commit.entries]
+    return {id: one.entries for id, one in head.store.get_many(ids, Entries).items()}
+
+
+def _count(found: History, commit: Commit, entries: tuple[LogEntry, ...]) -> None:
+    found.read += 1
+    found.times.append(commit.time)
+    found.sizes.append(len(entries))
+    found.changes += len(entries)
+    for entry in reversed(entries):
+        found.actions[entry.action] += 1
+        found.waits.append(max(0, commit.time - entry.time))
+        if not _is_table(entry.key):
+            continue
+        found.tables[entry.entity] += 1
+        found.names.setdefault(entry.entity, entity_name(entry.key)[1])
+        if bool(entry.before) != bool(entry.after):
+            found.births.append((commit.time, 1 if entry.after else -1))
+        if "snapshot-id" in entry.summary:
+            records = _number(entry, "added-records") - _number(entry, "deleted-records")
+            found.written.append((commit.time, records))
+
+
+def _is_table(key: bytes) -> bool:
+    try:
+        return decode_key(key).kind == TABLE
+    except CorruptionError:  # of a recovery: the name of a reference
+        return False
+
+
+def _number(entry: LogEntry, name: str) -> int:
+    text = entry.summary.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else 0

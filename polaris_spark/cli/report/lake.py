@@ -1,0 +1,122 @@
+"""What the head of a branch says of its tables: storage, records, and how old their data is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from polaris_spark.catalog.rows import NAMES, NAMESPACE, TABLE, id_from
+from polaris_spark.cli.output import dotted
+from polaris_spark.cli.report.deadline import Deadline
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.index import Entry
+from polaris_spark.index.keys import decode_key
+from polaris_spark.spark.views.entities import Named
+from polaris_spark.spark.views.tables import Tables
+
+MOST_TABLES = 200_000
+"""Of more tables a random sample of so many is looked at."""
+
+_SEED = 20250301
+_LOOK_EVERY = 1_000
+
+
+class Storage(NamedTuple):
+    """Sums over tables, by the summaries of their current snapshots."""
+
+    tables: int = 0
+    records: int = 0
+    bytes: int = 0
+
+    def and_one(self, records: int, bytes: int) -> Storage:
+        """These and one more table."""
+        return Storage(self.tables + 1, self.records + records, self.bytes + bytes)
+
+
+@dataclass
+class Lake:
+    """Figures of the tables of a branch's head."""
+
+    namespaces: int = 0
+    tables: int = 0
+    views: int = 0
+    counted: bool = True
+    """Whether all names were counted before the time was over."""
+    read: int = 0
+    """Tables that were looked at, a random sample if these are not all."""
+    unloaded: int = 0
+    """Of these, tables that were imported and not read yet: nothing else is known of them."""
+    total: Storage = field(default_factory=Storage)
+    by_namespace: dict[str, Storage] = field(default_factory=dict)
+    largest: list[tuple[int, str]] = field(default_factory=list)
+    """(bytes, name) of tables with files, the largest first."""
+    ages: list[int] = field(default_factory=list)
+    """Of current snapshots, milliseconds."""
+    empty: int = 0
+    """Tables without a current snapshot."""
+    kept: list[int] = field(default_factory=list)
+    """How many snapshots each table keeps."""
+
+
+def read_lake(head: Snapshot, now_ms: int, deadline: Deadline) -> Lake:
+    """The figures of a head, of as many tables as the time allows."""
+    found = Lake()
+    chosen = _choose(head, found, deadline)
+    names = (_named(key, entry) for key, entry in chosen)
+    for row in Tables().of(head.store, names, frozenset({"snapshot", "count"})):
+        found.read += 1
+        namespace = dotted(row.entry.path)
+        if row.unloaded is not None:
+            found.unloaded += 1
+            continue
+        records, size = row.total("total-records") or 0, row.total("total-files-size") or 0
+        found.total = found.total.and_one(records, size)
+        found.by_namespace[namespace] = found.by_namespace.get(namespace, Storage()).and_one(records, size)
+        found.kept.append(row.snapshots)
+        if size:
+            found.largest.append((size, dotted((*row.entry.path, row.entry.name))))
+        if row.snapshot is None or row.snapshot.timestamp_ms is None:
+            found.empty += 1
+        else:
+            found.ages.append(max(0, now_ms - row.snapshot.timestamp_ms))
+        if deadline.passed():
+            break
+    found.largest = sorted(found.largest, reverse=True)[:100]
+    return found
+
+
+def _choose(head: Snapshot, found: Lake, deadline: Deadline) -> list[tuple[bytes, Entry]]:
+    """At most `MOST_TABLES` tables in random order; counts names on the way."""
+    draw = random.Random(_SEED)
+    chosen: list[tuple[bytes, Entry]] = []
+    for key, entry in _names(head, found, deadline):
+        if len(chosen) < MOST_TABLES:
+            chosen.append((key, entry))
+        elif (place := draw.randrange(found.tables)) < MOST_TABLES:  # each is kept with the same probability
+            chosen[place] = (key, entry)
+    draw.shuffle(chosen)
+    return chosen
+
+
+def _names(head: Snapshot, found: Lake, deadline: Deadline) -> Iterator[tuple[bytes, Entry]]:
+    if NAMES not in head.commit.index_names:
+        return
+    for position, (key, entry) in enumerate(head.index(NAMES).range()):
+        kind = decode_key(key).kind
+        if kind == TABLE:
+            found.tables += 1
+            yield key, entry
+        elif kind == NAMESPACE:
+            found.namespaces += 1
+        else:
+            found.views += 1
+        if position % _LOOK_EVERY == 0 and deadline.passed():
+            found.counted = False
+            return
+
+
+def _named(key: bytes, entry: Entry) -> Named:
+    path, kind, name = decode_key(key)
+    return Named("", path, kind, name, id_from(entry.value), entry.pointer, key)
