@@ -9,10 +9,8 @@ import os
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import urlsplit
-
-from pyiceberg.io import FileIO, InputStream, load_file_io
 
 from polaris_spark.errors import (
     BadRequestError,
@@ -22,6 +20,9 @@ from polaris_spark.errors import (
     TryAgainError,
     UnreadableFileError,
 )
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO, InputStream
 
 
 def local_path(location: str) -> Path | None:
@@ -50,6 +51,10 @@ class Files:
         Raises:
             BadRequestError: none does.
         """
+        from pyiceberg.io import (
+            load_file_io,
+        )  # imported here: half of what processes import that read no files
+
         uri = urlsplit(location)
         key = (os.getpid(), uri.scheme, uri.netloc)  # connections do not survive a fork
         try:

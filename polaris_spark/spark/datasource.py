@@ -4,27 +4,22 @@
 
 Planning reads heads and finds ranges of keys, of commits or of the database; everything that a read needs travels in
 its partitions, pinned to the heads that were read. What is committed meanwhile is not seen.
+
+Spark runs the steps of a query, from looking for data sources to reading, in Python processes of their own each, the
+first time that a session has such a query. So each step imports what it needs and no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
-from pyspark.sql.types import StructType
-
-from polaris_spark.errors import InputError
-from polaris_spark.spark.feed_reader import FeedReader
-from polaris_spark.spark.options import StoreLocation, ViewOptions
-from polaris_spark.spark.pruning import Condition, conditions
-from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
-from polaris_spark.spark.views import VIEWS
-from polaris_spark.spark.views.columns import chosen, struct
-from polaris_spark.spark.views.view import Request
+from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from polaris_spark.spark.feed_reader import FeedReader
+    from polaris_spark.spark.view_reader import ViewReader
 
 FORMAT = "polaris-objects"
 
@@ -37,6 +32,9 @@ class PolarisObjects(DataSource):
         Raises:
             InputError: an option is missing, unknown, or cannot be used.
         """
+        from polaris_spark.spark.options import ViewOptions
+        from polaris_spark.spark.views import VIEWS
+
         # The base class would keep the options as they are, a password among them.
         self._options = ViewOptions.parse(options, VIEWS)
 
@@ -45,74 +43,20 @@ class PolarisObjects(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
+        from polaris_spark.spark.views import VIEWS
+        from polaris_spark.spark.views.columns import struct
+
         return struct(VIEWS[self._options.view].columns)
 
     def reader(self, schema: StructType) -> ViewReader:
+        from polaris_spark.errors import InputError
+        from polaris_spark.spark.view_reader import ViewReader
+
         if given := self._options.stream.given:
             raise InputError(f"{', '.join(given)}: only for streams (spark.readStream)")
         return ViewReader(self._options, schema)
 
     def streamReader(self, schema: StructType) -> FeedReader:  # noqa: N802 - Spark's name
+        from polaris_spark.spark.feed_reader import FeedReader
+
         return FeedReader(self._options, schema)
-
-
-class ViewPartition(InputPartition):
-    """What an executor reads. Its `repr` shows no secret."""
-
-    def __init__(self, location: StoreLocation, tasks: tuple[Any, ...], planned_on: str) -> None:
-        self.location = location
-        self.tasks = tasks
-        self.planned_on = planned_on
-
-    def __repr__(self) -> str:
-        return f"ViewPartition({self.location.uri}, {len(self.tasks)} tasks)"
-
-
-class ViewReader(DataSourceReader):
-    """Plans on the driver's machine, reads on executors; a schema of fewer columns reads only those."""
-
-    def __init__(self, options: ViewOptions, schema: StructType) -> None:
-        """
-        Raises:
-            InputError: the schema names a column that the view does not have.
-        """
-        # Travels to executors: names, because neither views nor columns can be pickled.
-        self._options = options
-        self._columns = [column.name for column in chosen(VIEWS[options.view].columns, schema, options.view)]
-        self._conditions: dict[str, Condition] = {}
-        self.pushFilters = _PushFilters(self._conditions if options.prune else {})  # type: ignore[method-assign]  # see there
-
-    def partitions(self) -> Sequence[InputPartition]:
-        location = self._options.location.resolved()
-        request = Request(self._options, open_for_reading(location), self._conditions)
-        here = machine()
-        return [
-            ViewPartition(location, tasks, here) for tasks in VIEWS[self._options.view].partitions(request)
-        ]
-
-    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, ViewPartition):
-            return
-        refuse_other_machine(partition.location, partition.planned_on)
-        store = open_for_reading(partition.location)
-        view = VIEWS[self._options.view]
-        by_name = {column.name: column for column in view.columns}
-        yield from view.read(store, partition.tasks, [by_name[name] for name in self._columns])
-
-
-class _PushFilters:
-    """The method `pushFilters` of one reader: takes note of filters, and leaves all of them to Spark as well.
-
-    Spark refuses a reader that overrides the method wherever `spark.sql.python.filterPushdown.enabled` is false, which
-    the reader cannot know. It compares `__func__`, so this passes as the method of the base class; it is called only
-    where filters are pushed.
-    """
-
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, into: dict[str, Condition]) -> None:
-        self._into = into
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._into.update(conditions(filters))
-        return filters

@@ -156,10 +156,11 @@ def test_pushed_filters_leave_out_nothing_that_passes_them(shop: Catalog, view: 
     seed = random.randrange(2**32)
     print("seed", seed)
     choose = random.Random(seed)
-    everything = rows(view, store=shop.store)
+    options = {"store": shop.store, "unreadable": "report"}  # the snapshots' manifest lists do not exist
+    everything = rows(view, **options)
     for _ in range(2):
         for pushed, passes in list(_filters(everything, choose)):
-            read = rows(view, pushed, store=shop.store, prune="true")
+            read = rows(view, pushed, **options, prune="true")
             assert sorted(filter(passes, read), key=repr) == sorted(filter(passes, everything), key=repr), (
                 pushed
             )

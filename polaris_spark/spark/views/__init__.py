@@ -1,43 +1,53 @@
-"""Views of a catalog's own data, by name."""
+"""Views of a catalog's own data, by name. A view's module is imported when the view is first asked for."""
 
 from __future__ import annotations
 
-from polaris_spark.spark.views.changes import Changes
-from polaris_spark.spark.views.commits import Commits
-from polaris_spark.spark.views.files import FilesView
-from polaris_spark.spark.views.index import IndexView
-from polaris_spark.spark.views.metrics import Metrics
-from polaris_spark.spark.views.namespaces import Namespaces
-from polaris_spark.spark.views.nodes import Nodes
-from polaris_spark.spark.views.objects import Objects
-from polaris_spark.spark.views.realms import RealmsView
-from polaris_spark.spark.views.references import References
-from polaris_spark.spark.views.refs import Refs
-from polaris_spark.spark.views.schemas import Schemas
-from polaris_spark.spark.views.snapshots import Snapshots
-from polaris_spark.spark.views.sql_views import SqlViews
-from polaris_spark.spark.views.tables import Tables
-from polaris_spark.spark.views.tasks import TasksView
-from polaris_spark.spark.views.view import AnyView
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-_ALL: tuple[AnyView, ...] = (
-    Objects(),
-    References(),
-    IndexView(),
-    Commits(),
-    Changes(),
-    Namespaces(),
-    Tables(),
-    SqlViews(),
-    Snapshots(),
-    Schemas(),
-    Refs(),
-    FilesView(),
-    Metrics(),
-    RealmsView(),
-    Nodes(),
-    TasksView(),
-)
+if TYPE_CHECKING:
+    from polaris_spark.spark.views.view import AnyView
 
-VIEWS: dict[str, AnyView] = {view.name: view for view in _ALL}
+_CLASSES = {
+    "objects": "objects.Objects",
+    "references": "references.References",
+    "index": "index.IndexView",
+    "commits": "commits.Commits",
+    "changes": "changes.Changes",
+    "namespaces": "namespaces.Namespaces",
+    "tables": "tables.Tables",
+    "views": "sql_views.SqlViews",
+    "snapshots": "snapshots.Snapshots",
+    "schemas": "schemas.Schemas",
+    "refs": "refs.Refs",
+    "files": "files.FilesView",
+    "metrics": "metrics.Metrics",
+    "realms": "realms.RealmsView",
+    "nodes": "nodes.Nodes",
+    "tasks": "tasks.TasksView",
+}
+
+
+class _Views(Mapping[str, "AnyView"]):
+    def __init__(self) -> None:
+        self._loaded: dict[str, AnyView] = {}
+
+    def __getitem__(self, name: str) -> AnyView:
+        if name not in self._loaded:
+            module, cls = _CLASSES[name].split(".")
+            self._loaded[name] = getattr(import_module(f"{__name__}.{module}"), cls)()
+        return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in _CLASSES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_CLASSES)
+
+    def __len__(self) -> int:
+        return len(_CLASSES)
+
+
+VIEWS: Mapping[str, AnyView] = _Views()
 """Every view by name."""

@@ -33,6 +33,9 @@ BATCH_ROWS = 1_024
 BATCH_BYTES = 4 * 2**20
 """An Arrow batch ends with the row that reaches this many bytes."""
 
+BATCH_EQUAL_ROWS = 16_384
+"""Most rows of an Arrow batch of equal ones."""
+
 STRING, LONG, INT, BOOLEAN, BINARY = StringType(), LongType(), IntegerType(), BooleanType(), BinaryType()
 TIMESTAMP = TimestampType()
 """Values are given as microseconds since 1970 UTC."""
@@ -115,6 +118,18 @@ def batches(
             for column, field in zip(columns, schema, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def equal_rows(columns: Sequence[Column[Any]], values: Sequence[Any], n: int) -> Iterator[pa.RecordBatch]:
+    """`n` times the same row of small values, as Arrow batches of at most `BATCH_EQUAL_ROWS` rows."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(struct(columns))
+    scalars = [pa.scalar(value, type=field.type) for value, field in zip(values, schema, strict=True)]
+    for start in range(0, n, BATCH_EQUAL_ROWS):
+        length = min(BATCH_EQUAL_ROWS, n - start)
+        yield pa.RecordBatch.from_arrays([pa.repeat(one, length) for one in scalars], schema=schema)
 
 
 def _chunks(rows: Iterable[R], weigh: Callable[[R], int]) -> Iterator[list[R]]:

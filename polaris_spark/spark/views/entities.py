@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
@@ -18,9 +18,9 @@ from polaris_spark.ids import MAX_ID
 from polaris_spark.index import Branch, Entry, IndexRoot, ShardReader
 from polaris_spark.index.keys import decode_key, encode_path, entry_key, key_after
 from polaris_spark.spark.as_of import AsOf, find_commit, pinned
-from polaris_spark.spark.pruning import Condition
+from polaris_spark.spark.pruning import ANYTHING, Condition
 from polaris_spark.spark.reading import ReadStore, RealmReader, grouped
-from polaris_spark.spark.views.columns import LONG, STRING, Column, batches
+from polaris_spark.spark.views.columns import LONG, STRING, Column, batches, equal_rows
 from polaris_spark.spark.views.identifiers import dotted, parse_dotted
 from polaris_spark.spark.views.view import Request, View, Weighted, partition_count
 from polaris_spark.store.objects import ObjectStore
@@ -273,7 +273,7 @@ def named(snapshot: Snapshot, task: NamesTask, kind: bytes | None) -> Iterator[N
     """The entries of a task, of one kind or of all."""
     mark = None if kind is None else b"\x01" + kind
     for key, entry in snapshot.index(NAMES).range(task.start, task.end):
-        if mark is not None and key[key.find(b"\x01") :][:2] != mark:
+        if mark is not None and mark not in key:  # the byte before a kind is in no other place
             continue
         found = _named(task.pin.catalog, key, entry)
         if task.names.allows(found.name) and task.entities.allows(found.entity_id):
@@ -355,8 +355,22 @@ class EntityView(View[NamesTask, R], Generic[R]):
     ) -> Iterator[pa.RecordBatch]:
         if not self.one_each or any(column.needs for column in columns):
             return super().read(store, tasks, columns)
+        if all(column is _CATALOG for column in columns):  # as for count(*)
+            return chain.from_iterable(self._alike(store, task, columns) for task in tasks)
         entries = (entry for task in tasks for entry in self._named(store, task))
         return batches(cast("Sequence[Column[Named]]", columns), entries, lambda entry: 128 + len(entry.key))
+
+    def _alike(
+        self, store: ReadStore, task: NamesTask, columns: Sequence[Column[R]]
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a task that say no more than the catalog: keys are counted, and not decoded."""
+        if task.names != ANYTHING or task.entities != ANYTHING:
+            n = sum(1 for _ in self._named(store, task))
+        else:
+            mark = b"\x01" + self.kind
+            names = task.pin.snapshot(store.objects(task.pin.realm)).index(NAMES)
+            n = sum(mark in key for key in names.keys(task.start, task.end))
+        return equal_rows(columns, [task.pin.catalog] * len(columns), n)
 
     def _named(self, store: ReadStore, task: NamesTask) -> Iterator[Named]:
         return named(task.pin.snapshot(store.objects(task.pin.realm)), task, self.kind)
@@ -374,8 +388,12 @@ class OfEntity(Protocol):
         """The entity's entry in the index."""
 
 
+_CATALOG: Column[Any] = Column(
+    "catalog", STRING, "Catalog that the entity belongs to", lambda row: row.entry.catalog, ""
+)
+
 IDENTITY: tuple[Column[OfEntity], ...] = (
-    Column("catalog", STRING, "Catalog that the entity belongs to", lambda row: row.entry.catalog, ""),
+    _CATALOG,
     Column(
         "namespace",
         STRING,
