@@ -8,16 +8,22 @@ followed nor deleted: what they point to lies elsewhere.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from polaris_spark.catalog.files import Files, local_path
-from polaris_spark.errors import BadRequestError
+from polaris_spark.errors import BadRequestError, UnreadableFileError
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
+
+R = TypeVar("R")
+
+_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+"""Errors that repetition does not help."""
 
 
 class Listed(NamedTuple):
@@ -51,7 +57,9 @@ class Folders:
         """
         try:
             path = local_path(folder)
-            return _local(path, folder.rstrip("/")) if path is not None else self._remote(folder)
+            if path is not None:
+                return _local(path, folder.rstrip("/"))
+            return repeated(lambda: self._remote(folder))
         except FileNotFoundError:
             return Contents([], [])
         except (OSError, ValueError) as error:
@@ -148,6 +156,23 @@ def resolved(location: str) -> str:
 @lru_cache(maxsize=65_536)
 def _real(folder: str) -> str:
     return os.path.realpath(folder or "/").rstrip("/")
+
+
+def repeated(action: Callable[[], R], *, attempts: int = 4, first_wait_s: float = 0.2) -> R:
+    """What an action of a file system gives; one that fails for want of it is repeated, with growing pauses.
+
+    Raises:
+        OSError, UnreadableFileError: it failed each time, or the file is not there, not allowed, or damaged.
+    """
+    for attempt in range(attempts - 1):
+        try:
+            return action()
+        except (OSError, UnreadableFileError) as error:
+            reason = error.__cause__ if isinstance(error, UnreadableFileError) else error
+            if not isinstance(reason, OSError) or isinstance(reason, _LASTING):
+                raise
+            time.sleep(first_wait_s * 2**attempt)
+    return action()
 
 
 def _is_file(info: FileInfo) -> bool:

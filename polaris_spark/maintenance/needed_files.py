@@ -5,14 +5,14 @@ Each step is a function of what was read before, so that they run in one process
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
 from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.folders import repeated
 from polaris_spark.catalog.locations import PATHS
 from polaris_spark.catalog.manifest_entries import (
     FILE_PATH,
@@ -27,19 +27,14 @@ from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
 from polaris_spark.commits.log import ancestor, entries
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.state import Snapshot, StoredObjects
-from polaris_spark.errors import BadRequestError, MissingFileError, PolarisError, UnreadableFileError
+from polaris_spark.errors import BadRequestError, MissingFileError, PolarisError
 from polaris_spark.index.keys import decode_key
 from polaris_spark.store.objects import ObjectStore
-
-R = TypeVar("R")
 
 _READ_TOGETHER = 128
 """How many contents are read in one batch."""
 
 _TAKES_AWAY = ("drop-table", "drop-view", "register-table", "register-view")
-
-_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-"""Errors that repetition does not help."""
 
 
 class Content(NamedTuple):
@@ -263,20 +258,3 @@ def _named(read: Callable[[], list[str]]) -> Named:
         return Named(problem=str(error), missing=True)
     except (OSError, ValueError, PolarisError) as error:
         return Named(problem=str(error))
-
-
-def repeated(action: Callable[[], R], *, attempts: int = 4, first_wait_s: float = 0.2) -> R:
-    """What an action of a file system gives; one that fails for want of it is repeated, with growing pauses.
-
-    Raises:
-        OSError, UnreadableFileError: it failed each time, or the file is not there, not allowed, or damaged.
-    """
-    for attempt in range(attempts - 1):
-        try:
-            return action()
-        except (OSError, UnreadableFileError) as error:
-            reason = error.__cause__ if isinstance(error, UnreadableFileError) else error
-            if not isinstance(reason, OSError) or isinstance(reason, _LASTING):
-                raise
-            time.sleep(first_wait_s * 2**attempt)
-    return action()

@@ -24,10 +24,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.folders import Folders, Listed
+from polaris_spark.catalog.folders import Folders, Listed, repeated
 from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.maintenance.known_files import Gathering, Known, Names, changed, needed_by
-from polaris_spark.maintenance.needed_files import repeated
 from polaris_spark.maintenance.orphans import FileName, Mismatch, Place, folders_of, judge
 from polaris_spark.maintenance.store_heads import StoreHead
 from polaris_spark.store.objects import ObjectStore

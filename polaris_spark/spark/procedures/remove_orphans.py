@@ -27,6 +27,9 @@ from polaris_spark.maintenance.orphans import (
 )
 from polaris_spark.maintenance.store_heads import StoreHead, store_heads
 from polaris_spark.rest.session import Session
+from polaris_spark.spark.jobs.known_files import Reading
+from polaris_spark.spark.jobs.orphans import SparkEngine
+from polaris_spark.spark.options import location_of
 from polaris_spark.spark.procedures.maintaining import job
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
 from polaris_spark.spark.views.identifiers import levels_of
@@ -40,7 +43,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     session = call.session
     search = _search(session, arguments)
     outcomes = remove(
-        _engine(call),
+        _engine(call, search.names),
         search,
         heads=lambda: heads_of(session),
         objects=lambda realm: objects_of(session, realm),
@@ -91,6 +94,8 @@ def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _places_of(session: Session, levels: tuple[str, ...]) -> list[str]:
+    if len(levels) > 2 and levels[0] == session.catalog.name:
+        levels = levels[1:]
     name = TableName(levels[:-1], levels[-1])
     index = session.catalog.head().index(NAMES)
     reader = session.catalog.reader
@@ -119,9 +124,12 @@ def objects_of(session: Session, realm: str) -> ObjectStore:
     return session.connection.store_of(realm)
 
 
-def _engine(call: Call) -> Engine:
+def _engine(call: Call, names: Names) -> Engine:
     session = call.session
-    return LocalEngine(session.catalog.files, lambda realm: objects_of(session, realm))
+    if not call.has_spark:
+        return LocalEngine(session.catalog.files, lambda realm: objects_of(session, realm))
+    location = location_of(session.properties).resolved()
+    return SparkEngine(call.spark(), Reading(location, dict(session.properties.other), names))
 
 
 def row_of(outcome: Outcome) -> tuple[Any, ...]:

@@ -1,0 +1,221 @@
+"""Every file that a store's tables and views name, read by executors: metadata, manifest lists, then manifests.
+
+Each manifest list and each manifest is read once, however many snapshots, branches and tables name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.rows import NAMES
+from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.state import StoredObjects
+from polaris_spark.maintenance.known_files import Names, kept_drops, places_of
+from polaris_spark.maintenance.needed_files import Content, Manifests, Named, contents_of, needs_of
+from polaris_spark.maintenance.store_heads import StoreHead
+from polaris_spark.spark.options import StoreLocation
+from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
+from polaris_spark.spark.views.entities import key_ranges
+from polaris_spark.spark.views.view import partition_count
+from polaris_spark.store.objects import ObjectStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+TABLES_PER_TASK = 200
+COMMITS_PER_TASK = 1_000
+TASKS_PER_CORE = 4
+"""Into how many tasks the reading of manifests is cut for each core: they differ in size."""
+
+FILE, LIST, MANIFEST, PLACE, BROKEN = "file", "list", "manifest", "place", "broken"
+
+NAMED = "scheme string, authority string, path string"
+"""A file's name in the form in which files are compared."""
+_FIRST = (
+    f"kind string, location string, {NAMED}, owner string, strict boolean, kept boolean, "
+    "partitions array<string>, problem string"
+)
+_NEXT = f"source string, location string, {NAMED}, problem string, missing boolean"
+_ROWS = 4_096
+
+Row = dict[str, Any]
+
+
+class Task(NamedTuple):
+    """Some tables and views of a head, or those that some commits of its history dropped."""
+
+    head: StoreHead
+    start: bytes = b""
+    end: bytes | None = None
+    commits: tuple[int, int] | None = None
+    """First and last number, of a task that looks at history."""
+
+    def contents(self, store: ObjectStore, oldest_purge_ms: int) -> Iterator[Content]:
+        """What it is about."""
+        if self.commits is None:
+            snapshot = self.head.snapshot(store)
+            return contents_of(snapshot, self.head.catalog, self.start, self.end)
+        return kept_drops(self.head, store, oldest_purge_ms, *self.commits)
+
+
+class Reading(NamedTuple):
+    """How executors reach the store and the files."""
+
+    store: StoreLocation
+    files: Mapping[str, str]
+    names: Names
+
+
+def tasks_of(head: StoreHead, store: ObjectStore, splits: int) -> list[Task]:
+    """The tasks that cover a head and its history; reads the upper levels of the index of names."""
+    commit = store.get(head.head.commit, Commit)
+    tasks = []
+    if NAMES in commit.index_names:
+        root = commit.index_roots[commit.index_names.index(NAMES)]
+        n = partition_count(splits, root.count + len(root.keys), TABLES_PER_TASK)
+        ranges = key_ranges(root, StoredObjects(store).read_shards, b"", None, n)
+        tasks += [Task(head, found.start, found.end) for found in ranges]
+    low, high = head.head.floor_number, head.head.number
+    for first in range(low, high + 1, COMMITS_PER_TASK):
+        tasks.append(Task(head, commits=(first, min(high, first + COMMITS_PER_TASK - 1))))
+    return tasks
+
+
+class KnownFiles:
+    """What tables and views name, as DataFrames that are computed once."""
+
+    def __init__(
+        self, spark: SparkSession, reading: Reading, tasks: Sequence[Task], oldest_purge_ms: int
+    ) -> None:
+        from pyspark.sql.functions import col
+
+        job = _ReadContents(reading, list(tasks), oldest_purge_ms, machine())
+        # By number, or Spark would put so few bytes into one task.
+        spread = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
+        numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
+        self._first = numbers.mapInArrow(job, _FIRST).persist()
+        lists = self._first.where(col("kind") == LIST).select("location").distinct().repartition(spread)
+        self._lists = lists.mapInArrow(_ReadNamed(reading, LIST), _NEXT).persist()
+        direct = self._first.where(col("kind") == MANIFEST).select("location")
+        manifests = (
+            self._lists.where("problem IS NULL")
+            .select("location")
+            .union(direct)
+            .distinct()
+            .repartition(spread)
+        )
+        self._manifests = manifests.mapInArrow(_ReadNamed(reading, MANIFEST), _NEXT).persist()
+
+    def names(self) -> DataFrame:
+        """The name of every file, some of them several times: columns of `NAMED`."""
+        columns = ("scheme", "authority", "path")
+        files = self._first.where(f"kind IN ('{FILE}', '{LIST}', '{MANIFEST}')").select(*columns)
+        for found in (self._lists, self._manifests):
+            files = files.union(found.where("problem IS NULL").select(*columns))
+        return files
+
+    def places(self) -> DataFrame:
+        """The locations that tables and views own: `folder` in normal form, `owner`, `kept` and `partitions`."""
+        places = self._first.where(f"kind = '{PLACE}'")
+        return places.selectExpr("path AS folder", "owner", "kept", "partitions").distinct()
+
+    def broken(self) -> dict[str, str]:
+        """What could not be read wholly: owners, and why."""
+        first = self._first
+        own = first.where(f"kind = '{BROKEN}'").select("owner", "problem")
+        lists = self._lists.where("problem IS NOT NULL").select("source", "problem", "missing")
+        manifests = self._manifests.where("problem IS NOT NULL").select("source", "problem", "missing")
+        above = self._lists.where("problem IS NULL").selectExpr("location AS manifest", "source AS list")
+        by_lists = manifests.join(above, manifests.source == above.manifest)
+        unread = lists.union(by_lists.select("list", "problem", "missing")).union(manifests)
+        named = first.where(f"kind IN ('{LIST}', '{MANIFEST}')").select("location", "owner", "strict")
+        found = unread.join(named, unread.source == named.location).where("strict OR NOT missing")
+        told = found.selectExpr("owner", "concat(owner, ': ', problem) AS problem")
+        return {row.owner: row.problem for row in own.union(told).distinct().collect()}
+
+    def release(self) -> None:
+        """Give the memory of the executors back."""
+        for frame in (self._first, self._lists, self._manifests):
+            frame.unpersist()
+
+
+class _ReadContents:
+    """What executors run first: numbers of tasks in, what metadata names out."""
+
+    def __init__(self, reading: Reading, tasks: list[Task], oldest_purge_ms: int, planned_on: str) -> None:
+        self._reading = reading
+        self._tasks = tasks
+        self._oldest_purge_ms = oldest_purge_ms
+        self._planned_on = planned_on
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        refuse_other_machine(self._reading.store, self._planned_on)
+        opened = open_for_reading(self._reading.store)
+        files = Files(dict(self._reading.files))
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                task = self._tasks[number]
+                store = opened.objects(task.head.realm)
+                contents = task.contents(store, self._oldest_purge_ms)
+                yield from in_batches(self._rows(contents, store, files), _FIRST)
+
+    def _rows(self, contents: Iterable[Content], store: ObjectStore, files: Files) -> Iterator[Row]:
+        names = self._reading.names
+        for content in contents:
+            needs = needs_of(content, store, files)
+            own = {"owner": content.owner, "strict": content.strict}
+            for kind, locations in ((FILE, needs.files), (LIST, needs.lists), (MANIFEST, needs.manifests)):
+                for location in locations:
+                    yield {"kind": kind, "location": location, **names.of(location)._asdict(), **own}
+            for place in places_of(content.owner, needs, names):
+                partitions = list(place.partitions)
+                yield {"kind": PLACE, "path": place.path, "kept": place.kept, "partitions": partitions, **own}
+            if needs.problem and (content.strict or not needs.missing):
+                yield {"kind": BROKEN, "problem": needs.problem, **own}
+
+
+class _ReadNamed:
+    """What executors run next: manifest lists or manifests in, what they name out."""
+
+    def __init__(self, reading: Reading, kind: str) -> None:
+        self._reading = reading
+        self._kind = kind
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        manifests = Manifests(Files(dict(self._reading.files)))
+        read = manifests.of_list if self._kind == LIST else manifests.of_manifest
+        for batch in batches:
+            yield from in_batches(self._rows(batch.column(0).to_pylist(), read), _NEXT)
+
+    def _rows(self, locations: Iterable[str], read: Callable[[str], Named]) -> Iterator[Row]:
+        names = self._reading.names
+        for source in locations:
+            named = read(source)
+            if named.problem:
+                yield {"source": source, "problem": named.problem, "missing": named.missing}
+            for location in named.locations:
+                # Nobody asks which manifest a data file is in.
+                kept = {"source": source, "location": location} if self._kind == LIST else {}
+                yield {**kept, **names.of(location)._asdict()}
+
+
+def in_batches(rows: Iterator[Row], schema: str) -> Iterator[pa.RecordBatch]:
+    """Rows as record batches of a schema; columns that a row lacks are null."""
+    import pyarrow as pa
+
+    columns = [column.split(" ") for column in schema.split(", ")]
+    arrow = pa.schema([(name, _TYPES[type](pa)) for name, type in columns])
+    while run := list(islice(rows, _ROWS)):
+        yield pa.RecordBatch.from_pylist(run, arrow)
+
+
+_TYPES: dict[str, Callable[[Any], Any]] = {
+    "string": lambda pa: pa.string(),
+    "boolean": lambda pa: pa.bool_(),
+    "bigint": lambda pa: pa.int64(),
+    "array<string>": lambda pa: pa.list_(pa.string()),
+}

@@ -1,0 +1,240 @@
+"""Orphan files as a Spark job: executors list folders, read what tables name, and delete.
+
+`maintenance.orphan_search` says in which order, and why it is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.folders import Folders, Listed
+from polaris_spark.maintenance.orphan_search import (
+    Broken,
+    Found,
+    Orphan,
+    Outcome,
+    Search,
+    delete_one,
+    refuse_mismatches,
+)
+from polaris_spark.maintenance.orphans import Mismatch, Place, judge
+from polaris_spark.maintenance.store_heads import StoreHead
+from polaris_spark.spark.jobs.known_files import NAMED, KnownFiles, Reading, in_batches, tasks_of
+from polaris_spark.spark.reading import open_for_reading
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_DEPTH = 4
+"""How many levels of folders the driver lists itself, at most, to find enough of them."""
+_FOLDERS_PER_CORE = 16
+_TASKS_PER_CORE = 4
+
+_LISTED = f"location string, size bigint, modified bigint, root string, {NAMED}"
+_ORPHANS = "location string, size bigint, modified bigint, owner string"
+_OUTCOMES = "number bigint, outcome string, error string"
+
+_ANCESTORS = """concat(array('/'), transform(
+    filter(sequence(1, size(split(path, '/'))), i -> i > 1 AND i < size(split(path, '/'))),
+    i -> array_join(slice(split(path, '/'), 1, i), '/')))"""
+"""The folders that a path in normal form lies in."""
+
+
+class SparkEngine:
+    """Does the work on executors (`orphan_search.Engine`)."""
+
+    def __init__(self, spark: SparkSession, reading: Reading) -> None:
+        self._spark = spark
+        self._reading = reading
+        self._cores = spark.sparkContext.defaultParallelism
+        self._listed: DataFrame | None = None
+
+    def list_files(self, search: Search) -> None:
+        """List the folders of a search, and keep what was found."""
+        import pyarrow as pa
+
+        folders = [
+            found
+            for root in search.roots
+            for found in _spread(Folders(Files(dict(self._reading.files))), root, self._cores)
+        ]
+        table = pa.Table.from_pylist(
+            [{"folder": folder, "root": root, "deep": deep} for folder, root, deep in folders],
+            pa.schema([("folder", pa.string()), ("root", pa.string()), ("deep", pa.bool_())]),
+        )
+        # Folders differ in size: more tasks than cores even that out.
+        tasks = max(1, min(len(folders), _FOLDERS_PER_CORE * self._cores))
+        frame = self._spark.createDataFrame(table).repartition(tasks)
+        self._listed = frame.mapInArrow(_List(self._reading, search), _LISTED).persist()
+        self._listed.count()  # now: heads are read afterwards
+
+    def find(self, search: Search, heads: Sequence[StoreHead]) -> Found:
+        """The orphans among what was listed."""
+        assert self._listed is not None
+        opened = open_for_reading(self._reading.store)
+        splits = _TASKS_PER_CORE * self._cores
+        tasks = [task for head in heads for task in tasks_of(head, opened.objects(head.realm), splits)]
+        known = KnownFiles(self._spark, self._reading, tasks, search.oldest_purge_ms)
+        try:
+            return self._found(search, known)
+        finally:
+            known.release()
+            self._listed.unpersist()
+
+    def _found(self, search: Search, known: KnownFiles) -> Found:
+        assert self._listed is not None
+        names = known.names().selectExpr(
+            "path AS known_path", "scheme AS known_scheme", "authority AS known_authority"
+        )
+        unknown = self._unknown(names, search.mismatch).persist()
+        broken = known.broken()
+        judged = _with_places(unknown, known.places()).mapInArrow(_Judge(search, set(broken)), _ORPHANS)
+        rows = judged.limit(search.max_files).collect()
+        orphans = sorted(Orphan(row.location, row.size, row.modified, row.owner) for row in rows)
+        unknown.unpersist()
+        return Found(orphans, self._told(broken, known.places()))
+
+    def _unknown(self, names: DataFrame, mismatch: Mismatch) -> DataFrame:
+        """What was listed and is not known.
+
+        Raises:
+            InputError: it may be known by another scheme or authority.
+        """
+        from pyspark.sql.functions import col, expr
+
+        assert self._listed is not None
+        same_path = col("path") == col("known_path")
+        same_prefix = expr("known_scheme IN ('', scheme) AND known_authority IN ('', authority)")
+        unknown = self._listed.join(names, same_path & same_prefix, "left_anti")
+        if mismatch is Mismatch.DELETE:
+            return unknown
+        if mismatch is Mismatch.IGNORE:
+            return unknown.join(names, same_path, "left_anti")
+        pairs = unknown.join(names, same_path).selectExpr(
+            "concat(known_scheme, '://', known_authority) AS known",
+            "concat(scheme, '://', authority) AS listed",
+        )
+        refuse_mismatches([(row.known, row.listed) for row in pairs.distinct().limit(10).collect()], mismatch)
+        return unknown
+
+    def _told(self, broken: dict[str, str], places: DataFrame) -> list[Broken]:
+        if not broken:
+            return []
+        from pyspark.sql.functions import col
+
+        owned: dict[str, list[str]] = {}
+        for row in places.where(col("owner").isin(list(broken))).collect():
+            owned.setdefault(row.owner, []).append(row.folder)
+        return [Broken(owner, tuple(sorted(owned.get(owner, ()))), why) for owner, why in broken.items()]
+
+    def delete(self, orphans: Sequence[Orphan], before_ms: int) -> list[Outcome]:
+        """Delete files that have not been changed since a time."""
+        import pyarrow as pa
+
+        if not orphans:
+            return []
+        rows = [{"number": number, **orphan._asdict()} for number, orphan in enumerate(orphans)]
+        columns = {"number": pa.int64(), "location": pa.string(), "size": pa.int64()}
+        columns |= {"modified_ms": pa.int64(), "owner": pa.string()}
+        table = pa.Table.from_pylist(rows, pa.schema(list(columns.items())))
+        tasks = min(len(orphans), _TASKS_PER_CORE * self._cores)
+        frame = self._spark.createDataFrame(table).repartition(tasks)
+        done = frame.mapInArrow(_Delete(self._reading, before_ms), _OUTCOMES).collect()
+        return [
+            Outcome(*orphans[int(row.number)], outcome=row.outcome, error=row.error)
+            for row in sorted(done, key=lambda row: int(row.number))
+        ]
+
+
+def _spread(folders: Folders, root: str, cores: int) -> Iterator[tuple[str, str, bool]]:
+    """Folders that together are a folder: each with whether all below it belongs to it."""
+    level = [root]
+    for _ in range(_DEPTH):
+        if not level or len(level) >= _FOLDERS_PER_CORE * cores:
+            break
+        yield from ((folder, root, False) for folder in level)
+        level = [inner for folder in level for inner in folders.contents(folder).folders]
+    yield from ((folder, root, True) for folder in level)
+
+
+def _with_places(unknown: DataFrame, places: DataFrame) -> DataFrame:
+    """Files with the places that they lie in, as arrays of `folder`, `owner`, `kept` and `partitions`."""
+    from pyspark.sql.functions import collect_list, expr
+
+    around = unknown.select("*", expr(f"explode({_ANCESTORS}) AS ancestor"))
+    joined = around.join(places, around.ancestor == places.folder, "left")
+    place = expr("CASE WHEN folder IS NOT NULL THEN struct(folder, owner, kept, partitions) END")
+    return joined.groupBy("location", "size", "modified", "root", "path").agg(
+        collect_list(place).alias("places")
+    )
+
+
+class _List:
+    """What executors run: folders in, files out."""
+
+    def __init__(self, reading: Reading, search: Search) -> None:
+        self._reading = reading
+        self._search = search
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        folders = Folders(Files(dict(self._reading.files)))
+        for batch in batches:
+            for one in batch.to_pylist():
+                yield from in_batches(self._rows(folders, **one), _LISTED)
+
+    def _rows(self, folders: Folders, folder: str, root: str, deep: bool) -> Iterator[dict[str, object]]:  # noqa: FBT001  # a column
+        found: Iterable[Listed]
+        found = folders.below(folder) if deep else folders.contents(folder).files
+        for listed in found:
+            if self._search.concerns(listed):
+                name = self._search.names.of(listed.location)._asdict()
+                yield {
+                    "location": listed.location,
+                    "size": listed.size,
+                    "modified": listed.modified_ms,
+                    "root": root,
+                    **name,
+                }
+
+
+class _Judge:
+    """What executors run: files that nothing names with the places around them in, orphans out."""
+
+    def __init__(self, search: Search, broken: set[str]) -> None:
+        self._roots = {root: search.names.of(root).path for root in search.roots}
+        self._broken = broken
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from in_batches(self._rows(batch), _ORPHANS)
+
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[dict[str, object]]:
+        for row in batch.to_pylist():
+            around = [
+                Place(p["folder"], p["owner"], p["kept"], tuple(p["partitions"] or ())) for p in row["places"]
+            ]
+            judged = judge(row["path"], self._roots[row["root"]], around, self._broken)
+            if judged.is_orphan:
+                yield {name: row[name] for name in ("location", "size", "modified")} | {"owner": judged.owner}
+
+
+class _Delete:
+    """What executors run: files in, what came of them out."""
+
+    def __init__(self, reading: Reading, before_ms: int) -> None:
+        self._reading = reading
+        self._before_ms = before_ms
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        folders = Folders(Files(dict(self._reading.files)))
+        for batch in batches:
+            yield from in_batches(self._rows(folders, batch), _OUTCOMES)
+
+    def _rows(self, folders: Folders, batch: pa.RecordBatch) -> Iterator[dict[str, object]]:
+        for row in batch.to_pylist():
+            orphan = Orphan(row["location"], row["size"], row["modified_ms"], row["owner"])
+            done = delete_one(folders, orphan, self._before_ms)
+            yield {"number": row["number"], "outcome": done.outcome, "error": done.error}

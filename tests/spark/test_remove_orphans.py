@@ -1,0 +1,139 @@
+"""`remove_orphans` as a Spark job, beside Iceberg's own."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from conftest import CatalogPlace
+from polaris_spark.rest.session import Session, connect
+from polaris_spark.spark.procedures.registry import call
+from tests.maintenance.lakes import DAY, age, paths
+
+
+@pytest.fixture
+def session(spark: SparkSession, place: CatalogPlace) -> Iterator[Session]:
+    with connect(store=place.store, warehouse=place.warehouse, catalog="polaris") as opened:
+        yield opened
+
+
+@pytest.fixture
+def home(spark: SparkSession, namespace: str, place: CatalogPlace) -> Path:
+    """A table `t` of two partitions with some history, all of its files old; its directory."""
+    table = f"{namespace}.t"
+    spark.sql(f"CREATE TABLE {table} (id BIGINT, _p STRING) USING iceberg PARTITIONED BY (_p)")
+    spark.sql(f"INSERT INTO {table} VALUES (1, 'a b'), (2, 'x/y')")
+    spark.sql(f"INSERT INTO {table} VALUES (3, 'a#b')")
+    spark.sql(f"ALTER TABLE {table} CREATE TAG first")
+    spark.sql(f"DELETE FROM {table} WHERE id = 2")
+    folder = Path(location(spark, table))
+    make_old(folder)
+    return folder
+
+
+def location(spark: SparkSession, table: str) -> str:
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
+    return str(next(row.data_type for row in rows if row.col_name == "Location")).removeprefix("file://")
+
+
+def make_old(folder: Path) -> None:
+    for file in folder.rglob("*"):
+        age(file, 10)
+
+
+def strays(folder: Path) -> set[Path]:
+    names = [
+        "data/stray.parquet",
+        "data/_p=a b/stray",
+        "data/_p=a%23b/s#1",
+        "metadata/stray.avro",
+        "data/ünï/x y",
+    ]
+    found = {folder / name for name in names}
+    hidden = {folder / "data/.hidden", folder / "_temporary/0/f"}
+    for file in found | hidden:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"stray")
+        age(file, 10)
+    return found
+
+
+def everything(folder: Path) -> set[str]:
+    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+
+
+def test_it_finds_the_same_files_as_icebergs(
+    spark: SparkSession, session: Session, namespace: str, home: Path
+) -> None:
+    wanted = strays(home)
+    ours = paths(call(session, "remove_orphans", spark=spark, location=str(home)), "would delete")
+    rows = spark.sql(
+        f"CALL polaris.system.remove_orphan_files(table => '{namespace}.t', dry_run => true, "
+        f"older_than => {before(3)})"
+    ).collect()
+    theirs = {Path(row[0].removeprefix("file:")) for row in rows}
+    assert ours == theirs == wanted
+
+
+def before(days: float) -> str:
+    return f"timestamp_millis({int((time.time() - days * DAY) * 1_000)})"
+
+
+def test_after_either_the_same_files_are_left(
+    spark: SparkSession, session: Session, namespace: str, home: Path, tmp_path: Path
+) -> None:
+    wanted = strays(home)
+    rows_before = spark.table(f"{namespace}.t").count()
+    shutil.copytree(home, tmp_path / "kept", copy_function=shutil.copy2)
+    done = call(
+        session, "remove_orphans", spark=spark, table=f"polaris.{namespace.split('.')[1]}.t", dry_run=False
+    )
+    assert paths(done, "deleted") == wanted
+    ours = everything(home)
+    shutil.rmtree(home)
+    shutil.copytree(tmp_path / "kept", home, copy_function=shutil.copy2)
+    spark.sql(
+        f"CALL polaris.system.remove_orphan_files(table => '{namespace}.t', older_than => {before(3)})"
+    ).collect()
+    assert ours == everything(home)
+    assert spark.table(f"{namespace}.t").count() == rows_before
+
+
+def test_it_is_a_statement(spark: SparkSession, home: Path) -> None:
+    [stray, *_] = sorted(strays(home))
+    found = spark.sql(f"CALL polaris.system.remove_orphans(location => '{home}')")
+    assert found.columns == ["path", "size", "modified", "owner", "outcome", "error"]
+    row = next(row for row in found.collect() if row.path == f"file://{stray}")
+    assert (row.size, row.outcome, row.error) == (5, "would delete", None)
+    assert row.owner.startswith("default.polaris.ns")
+
+
+def test_a_table_that_cannot_be_read_keeps_what_it_may_need(
+    spark: SparkSession, session: Session, namespace: str, home: Path
+) -> None:
+    spark.sql(f"CREATE TABLE {namespace}.sound (id BIGINT) USING iceberg")
+    sound = Path(location(spark, f"{namespace}.sound"))
+    goes = sound / "data" / "stray"
+    goes.parent.mkdir(parents=True, exist_ok=True)
+    goes.write_bytes(b"")
+    make_old(sound)
+    wanted = strays(home)
+    outside = home.parent / "stray"
+    outside.write_bytes(b"")
+    age(outside, 10)
+    [manifest, *_] = sorted(file for file in (home / "metadata").glob("*-m0.avro"))
+    content = manifest.read_bytes()
+    manifest.write_bytes(content[: len(content) // 2])
+    rows = call(session, "remove_orphans", spark=spark, location=str(home.parent), dry_run=False)
+    assert paths(rows, "deleted") == {goes}
+    assert all(file.exists() for file in wanted)
+    [kept] = [row for row in rows if row[4] == "kept"]
+    assert kept[0] == str(home)
+    assert manifest.name in kept[5]
+    manifest.write_bytes(content)
+    outside.unlink()
