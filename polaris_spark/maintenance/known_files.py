@@ -50,6 +50,10 @@ class Known(NamedTuple):
     """What could not be read: owners, and why."""
 
 
+CONTENT, MANIFEST, LIST, METADATA = range(4)
+"""Ranks of files, in the order in which they are deleted: what is read to find others goes after them."""
+
+
 class Gathering:
     """Gathers the files that contents name."""
 
@@ -60,12 +64,14 @@ class Gathering:
         self._lists: dict[str, list[Content]] = {}
         self._manifest_owners: dict[str, list[Content]] = {}
         self.known = Known(set(), [], {})
+        self.ranks: dict[str, int] = {}
+        """Every location, as it stands there, with its rank."""
 
     def add(self, contents: Iterable[Content], store: ObjectStore) -> None:
         """Add what the metadata of tables and views says."""
         for content in contents:
             needs = needs_of(content, store, self._files)
-            self._name(needs.files)
+            self._name(needs.files, METADATA)
             self.known.places.extend(places_of(content.owner, needs, self._names))
             if needs.problem and (content.strict or not needs.missing):
                 self.known.broken[content.owner] = needs.problem
@@ -76,21 +82,23 @@ class Gathering:
 
     def finish(self) -> Known:
         """Read manifest lists and manifests, each once."""
-        self._name(self._lists)
+        self._name(self._lists, LIST)
         for location, owners in self._lists.items():
             named = self._manifests.of_list(location)
             self._broken(named.problem, owners, missing=named.missing)
             for manifest in named.locations:
                 self._manifest_owners.setdefault(manifest, []).extend(owners)
-        self._name(self._manifest_owners)
+        self._name(self._manifest_owners, MANIFEST)
         for location, owners in self._manifest_owners.items():
             named = self._manifests.of_manifest(location)
             self._broken(named.problem, owners, missing=named.missing)
-            self._name(named.locations)
+            self._name(named.locations, CONTENT)
         return self.known
 
-    def _name(self, locations: Iterable[str]) -> None:
-        self.known.files.update(map(self._names.of, locations))
+    def _name(self, locations: Iterable[str], rank: int) -> None:
+        for location in locations:
+            self.known.files.add(self._names.of(location))
+            self.ranks.setdefault(location, rank)
 
     def _broken(self, problem: str, owners: Sequence[Content], *, missing: bool) -> None:
         if problem:

@@ -27,7 +27,8 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, Listed, repeated
 from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.maintenance.known_files import Gathering, Known, Names, changed, needed_by
-from polaris_spark.maintenance.orphans import FileName, Mismatch, Place, folders_of, judge
+from polaris_spark.maintenance.needed_files import Drop, contents_of_drops
+from polaris_spark.maintenance.orphans import FileName, Mismatch, Place, folders_of, is_below, judge
 from polaris_spark.maintenance.store_heads import StoreHead
 from polaris_spark.store.objects import ObjectStore
 
@@ -84,6 +85,14 @@ class Found(NamedTuple):
     broken: list[Broken]
 
 
+class FoundDoomed(NamedTuple):
+    """Files of dropped tables that may go."""
+
+    phases: list[list[Orphan]]
+    """Those of a phase go when all of the phases before are gone: they say where the others are."""
+    broken: list[Broken]
+
+
 class Outcome(NamedTuple):
     """What came of a file, or of a table that cannot be read."""
 
@@ -99,6 +108,17 @@ Objects = Callable[[str], ObjectStore]
 """The objects of a realm, by its instance id."""
 
 
+class Doomed(NamedTuple):
+    """Tables that were dropped with PURGE, and whose files are to be deleted."""
+
+    realm: str
+    """Instance id of the realm."""
+    drops: tuple[Drop, ...]
+    places: tuple[tuple[str, str], ...]
+    """Locations that they owned, each with its owner's name."""
+    warehouse: str
+
+
 class Engine(Protocol):
     """Where the work is done."""
 
@@ -107,6 +127,9 @@ class Engine(Protocol):
 
     def find(self, search: Search, heads: Sequence[StoreHead]) -> Found:
         """The orphans among what was listed."""
+
+    def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
+        """The files of dropped tables that nothing needs."""
 
     def delete(self, orphans: Sequence[Orphan], before_ms: int) -> list[Outcome]:
         """Delete files that have not been changed since a time."""
@@ -139,22 +162,40 @@ def remove(
     progress("reading what tables need", 0, 0)
     seen = heads()
     found = engine.find(search, seen)
-    for broken in found.broken:
+    yield from broken_ones(found.broken)
+    if dry_run:
+        yield from (Outcome(*orphan, outcome=WOULD_DELETE) for orphan in found.orphans)
+    else:
+        yield from delete_in_waves(engine, search, found.orphans, seen, heads, objects, files, progress)
+
+
+def broken_ones(found: Iterable[Broken]) -> Iterator[Outcome]:
+    """What is said of tables that cannot be read."""
+    for broken in found:
         for place in broken.places or ("",):
             why = f"{broken.problem}; nothing is deleted here, nor outside the locations of tables that can be read"
             yield Outcome(place, None, None, broken.owner, KEPT, why)
-    if dry_run:
-        yield from (Outcome(*orphan, outcome=WOULD_DELETE) for orphan in found.orphans)
-        return
+
+
+def delete_in_waves(
+    engine: Engine,
+    search: Search,
+    orphans: Sequence[Orphan],
+    seen: Iterable[StoreHead],
+    heads: Callable[[], list[StoreHead]],
+    objects: Objects,
+    files: Files,
+    progress: Progress,
+) -> Iterator[Outcome]:
+    """Delete files; before each wave, those that tables have come to need since heads were seen are taken out."""
     since = {(head.realm, head.reference): head for head in seen}
-    for start in range(0, len(found.orphans), WAVE):
-        progress("deleting files", start, len(found.orphans))
-        wave = found.orphans[start : start + WAVE]
+    for start in range(0, len(orphans), WAVE):
+        progress("deleting files", start, len(orphans))
         needed = needed_since(since, heads(), objects, files, search.names)
-        yield from _deleted(engine, wave, needed, search)
+        yield from _deleted(engine, orphans[start : start + WAVE], needed, search)
 
 
-def _deleted(engine: Engine, wave: list[Orphan], needed: Known, search: Search) -> Iterator[Outcome]:
+def _deleted(engine: Engine, wave: Sequence[Orphan], needed: Known, search: Search) -> Iterator[Outcome]:
     if needed.broken:
         why = f"it may be needed by now: {next(iter(needed.broken.values()))}"
         yield from (Outcome(*orphan, outcome=KEPT, error=why) for orphan in wave)
@@ -212,13 +253,16 @@ class LocalEngine:
             if search.concerns(listed)
         ]
 
-    def find(self, search: Search, heads: Sequence[StoreHead]) -> Found:
-        """The orphans among what was listed."""
+    def _known(self, search: Search, heads: Sequence[StoreHead]) -> Known:
         gathering = Gathering(self._files, search.names)
         for head in heads:
             store = self._objects(head.realm)
             gathering.add(needed_by(head, store, search.oldest_purge_ms), store)
-        known = gathering.finish()
+        return gathering.finish()
+
+    def find(self, search: Search, heads: Sequence[StoreHead]) -> Found:
+        """The orphans among what was listed."""
+        known = self._known(search, heads)
         prefixes: dict[str, set[tuple[str, str]]] = {}
         for name in known.files:
             prefixes.setdefault(name.path, set()).add((name.scheme, name.authority))
@@ -245,15 +289,67 @@ class LocalEngine:
             judged = judge(name.path, search.names.of(root).path, around, known.broken)
             if judged.is_orphan and len(found) < search.max_files:
                 found.append(Orphan(*listed, owner=judged.owner))
-        broken = [
-            Broken(owner, tuple(sorted({p.path for p in known.places if p.owner == owner})), problem)
-            for owner, problem in known.broken.items()
-        ]
-        return Found(found, broken)
+        return Found(found, _broken(known))
+
+    def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
+        """The files of dropped tables that nothing needs."""
+        known = self._known(search, heads)
+        store = self._objects(doomed.realm)
+        gathering = Gathering(self._files, search.names)
+        gathering.add(contents_of_drops(store, doomed.drops), store)
+        gathering.finish()
+        needed = {name.path for name in known.files}
+        owned = {place.path for place in known.places}
+        doomed_judge = DoomedJudge(doomed, search.names)
+        found: list[tuple[int, Orphan]] = []
+        for location, rank in sorted(gathering.ranks.items(), key=lambda item: item[1]):
+            path = search.names.of(location).path
+            if known.broken or path in needed or not owned.isdisjoint(folders_of(path)):
+                continue
+            orphan = doomed_judge.found(self._folders, location)
+            if orphan is not None and len(found) < search.max_files:
+                found.append((rank, orphan))
+        return FoundDoomed(phases(found), _broken(known))
 
     def delete(self, orphans: Sequence[Orphan], before_ms: int) -> list[Outcome]:
         """Delete files that have not been changed since a time."""
         return [delete_one(self._folders, orphan, before_ms) for orphan in orphans]
+
+
+def phases(ranked: Iterable[tuple[int, Orphan]]) -> list[list[Orphan]]:
+    """Files in the order of their ranks, those of a rank together."""
+    found: dict[int, list[Orphan]] = {}
+    for rank, orphan in ranked:
+        found.setdefault(rank, []).append(orphan)
+    return [sorted(found[rank]) for rank in sorted(found)]
+
+
+class DoomedJudge:
+    """Which files of dropped tables may go: those in their own locations, or in the warehouse."""
+
+    def __init__(self, doomed: Doomed, names: Names) -> None:
+        self._places = [(names.of(place), owner) for place, owner in doomed.places]
+        self._warehouse = names.of(doomed.warehouse)
+        self._names = names
+
+    def found(self, folders: Folders, location: str) -> Orphan | None:
+        """A file that may go, if it is there."""
+        name = self._names.of(location)
+        owner = next((owner for place, owner in self._places if is_below(name, place)), None)
+        if owner is None and not is_below(name, self._warehouse):
+            return None
+        try:
+            there = repeated(lambda: folders.file(location))
+        except (OSError, ValueError, BadRequestError):  # whoever deletes it will be told
+            return Orphan(location, 0, 0, owner)
+        return None if there is None else Orphan(*there, owner=owner)
+
+
+def _broken(known: Known) -> list[Broken]:
+    return [
+        Broken(owner, tuple(sorted({p.path for p in known.places if p.owner == owner})), problem)
+        for owner, problem in known.broken.items()
+    ]
 
 
 def conflicts(

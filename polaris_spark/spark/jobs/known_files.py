@@ -13,8 +13,17 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.rows import NAMES
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import StoredObjects
+from polaris_spark.maintenance import known_files
 from polaris_spark.maintenance.known_files import Names, kept_drops, places_of
-from polaris_spark.maintenance.needed_files import Content, Manifests, Named, contents_of, needs_of
+from polaris_spark.maintenance.needed_files import (
+    Content,
+    Drop,
+    Manifests,
+    Named,
+    contents_of,
+    contents_of_drops,
+    needs_of,
+)
 from polaris_spark.maintenance.store_heads import StoreHead
 from polaris_spark.spark.options import StoreLocation
 from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
@@ -53,9 +62,13 @@ class Task(NamedTuple):
     end: bytes | None = None
     commits: tuple[int, int] | None = None
     """First and last number, of a task that looks at history."""
+    drops: tuple[Drop, ...] = ()
+    """Of a task about these alone."""
 
     def contents(self, store: ObjectStore, oldest_purge_ms: int) -> Iterator[Content]:
         """What it is about."""
+        if self.drops:
+            return contents_of_drops(store, self.drops)
         if self.commits is None:
             snapshot = self.head.snapshot(store)
             return contents_of(snapshot, self.head.catalog, self.start, self.end)
@@ -89,8 +102,19 @@ class KnownFiles:
     """What tables and views name, as DataFrames that are computed once."""
 
     def __init__(
-        self, spark: SparkSession, reading: Reading, tasks: Sequence[Task], oldest_purge_ms: int
+        self,
+        spark: SparkSession,
+        reading: Reading,
+        tasks: Sequence[Task],
+        oldest_purge_ms: int,
+        *,
+        located: bool = False,
     ) -> None:
+        """
+        Args:
+            oldest_purge_ms: see `known_files.kept_drops`.
+            located: whether `located` is to be asked for.
+        """
         from pyspark.sql.functions import col
 
         job = _ReadContents(reading, list(tasks), oldest_purge_ms, machine())
@@ -99,7 +123,7 @@ class KnownFiles:
         numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
         self._first = numbers.mapInArrow(job, _FIRST).persist()
         lists = self._first.where(col("kind") == LIST).select("location").distinct().repartition(spread)
-        self._lists = lists.mapInArrow(_ReadNamed(reading, LIST), _NEXT).persist()
+        self._lists = lists.mapInArrow(_ReadNamed(reading, LIST, located=True), _NEXT).persist()
         direct = self._first.where(col("kind") == MANIFEST).select("location")
         manifests = (
             self._lists.where("problem IS NULL")
@@ -108,7 +132,9 @@ class KnownFiles:
             .distinct()
             .repartition(spread)
         )
-        self._manifests = manifests.mapInArrow(_ReadNamed(reading, MANIFEST), _NEXT).persist()
+        self._manifests = manifests.mapInArrow(
+            _ReadNamed(reading, MANIFEST, located=located), _NEXT
+        ).persist()
 
     def names(self) -> DataFrame:
         """The name of every file, some of them several times: columns of `NAMED`."""
@@ -117,6 +143,20 @@ class KnownFiles:
         for found in (self._lists, self._manifests):
             files = files.union(found.where("problem IS NULL").select(*columns))
         return files
+
+    def located(self) -> DataFrame:
+        """Every location as it stands there, once, with its path in normal form and its `rank`."""
+        first = self._first.where(f"kind IN ('{FILE}', '{LIST}', '{MANIFEST}')").selectExpr(
+            "location",
+            "path",
+            f"CASE kind WHEN '{FILE}' THEN {known_files.METADATA} "
+            f"WHEN '{LIST}' THEN {known_files.LIST} ELSE {known_files.MANIFEST} END AS rank",
+        )
+        for found, rank in ((self._lists, known_files.MANIFEST), (self._manifests, known_files.CONTENT)):
+            first = first.union(
+                found.where("problem IS NULL").selectExpr("location", "path", f"{rank} AS rank")
+            )
+        return first.groupBy("location", "path").agg({"rank": "max"}).withColumnRenamed("max(rank)", "rank")
 
     def places(self) -> DataFrame:
         """The locations that tables and views own: `folder` in normal form, `owner`, `kept` and `partitions`."""
@@ -181,9 +221,14 @@ class _ReadContents:
 class _ReadNamed:
     """What executors run next: manifest lists or manifests in, what they name out."""
 
-    def __init__(self, reading: Reading, kind: str) -> None:
+    def __init__(self, reading: Reading, kind: str, *, located: bool) -> None:
+        """
+        Args:
+            located: whether the locations are wanted as they stand there, and where they come from.
+        """
         self._reading = reading
         self._kind = kind
+        self._located = located
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         manifests = Manifests(Files(dict(self._reading.files)))
@@ -198,8 +243,7 @@ class _ReadNamed:
             if named.problem:
                 yield {"source": source, "problem": named.problem, "missing": named.missing}
             for location in named.locations:
-                # Nobody asks which manifest a data file is in.
-                kept = {"source": source, "location": location} if self._kind == LIST else {}
+                kept = {"source": source, "location": location} if self._located else {}
                 yield {**kept, **names.of(location)._asdict()}
 
 

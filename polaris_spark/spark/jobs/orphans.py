@@ -12,21 +12,25 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, Listed
 from polaris_spark.maintenance.orphan_search import (
     Broken,
+    Doomed,
+    DoomedJudge,
     Found,
+    FoundDoomed,
     Orphan,
     Outcome,
     Search,
     delete_one,
+    phases,
     refuse_mismatches,
 )
 from polaris_spark.maintenance.orphans import Mismatch, Place, judge
 from polaris_spark.maintenance.store_heads import StoreHead
-from polaris_spark.spark.jobs.known_files import NAMED, KnownFiles, Reading, in_batches, tasks_of
+from polaris_spark.spark.jobs.known_files import NAMED, KnownFiles, Reading, Task, in_batches, tasks_of
 from polaris_spark.spark.reading import open_for_reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _DEPTH = 4
 """How many levels of folders the driver lists itself, at most, to find enough of them."""
@@ -35,6 +39,7 @@ _TASKS_PER_CORE = 4
 
 _LISTED = f"location string, size bigint, modified bigint, root string, {NAMED}"
 _ORPHANS = "location string, size bigint, modified bigint, owner string"
+_DOOMED = f"{_ORPHANS}, rank bigint"
 _OUTCOMES = "number bigint, outcome string, error string"
 
 _ANCESTORS = """concat(array('/'), transform(
@@ -71,13 +76,35 @@ class SparkEngine:
         self._listed = frame.mapInArrow(_List(self._reading, search), _LISTED).persist()
         self._listed.count()  # now: heads are read afterwards
 
-    def find(self, search: Search, heads: Sequence[StoreHead]) -> Found:
-        """The orphans among what was listed."""
-        assert self._listed is not None
+    def _known(self, search: Search, heads: Sequence[StoreHead]) -> KnownFiles:
         opened = open_for_reading(self._reading.store)
         splits = _TASKS_PER_CORE * self._cores
         tasks = [task for head in heads for task in tasks_of(head, opened.objects(head.realm), splits)]
-        known = KnownFiles(self._spark, self._reading, tasks, search.oldest_purge_ms)
+        return KnownFiles(self._spark, self._reading, tasks, search.oldest_purge_ms)
+
+    def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
+        """The files of dropped tables that nothing needs."""
+        known = self._known(search, heads)
+        tasks = [Task(_of(heads, doomed.realm), drops=(drop,)) for drop in doomed.drops]
+        named = KnownFiles(self._spark, self._reading, tasks, search.oldest_purge_ms, located=True)
+        try:
+            broken = known.broken()
+            told = self._told(broken, known.places())
+            if broken:
+                return FoundDoomed([], told)
+            unneeded = _outside_places(_unneeded(named.located(), known.names()), known.places())
+            found = unneeded.mapInArrow(_Look(self._reading, doomed), _DOOMED).orderBy("rank")
+            rows = found.limit(search.max_files).collect()
+            ranked = [(row.rank, Orphan(row.location, row.size, row.modified, row.owner)) for row in rows]
+            return FoundDoomed(phases(ranked), told)
+        finally:
+            known.release()
+            named.release()
+
+    def find(self, search: Search, heads: Sequence[StoreHead]) -> Found:
+        """The orphans among what was listed."""
+        assert self._listed is not None
+        known = self._known(search, heads)
         try:
             return self._found(search, known)
         finally:
@@ -160,6 +187,31 @@ def _spread(folders: Folders, root: str, cores: int) -> Iterator[tuple[str, str,
     yield from ((folder, root, True) for folder in level)
 
 
+def _of(heads: Sequence[StoreHead], realm: str) -> StoreHead:
+    """Any head of a realm: a task about drops needs no more of it than its realm."""
+    return next(head for head in heads if head.realm == realm)
+
+
+def _unneeded(located: DataFrame, names: DataFrame) -> DataFrame:
+    """Locations whose path nothing names, in whatever storage."""
+    return located.join(names.selectExpr("path AS needed"), located.path == _column("needed"), "left_anti")
+
+
+def _outside_places(located: DataFrame, places: DataFrame) -> DataFrame:
+    """Locations that lie in no location of a table or view."""
+    from pyspark.sql.functions import expr
+
+    around = located.select("location", expr(f"explode({_ANCESTORS}) AS ancestor"))
+    owned = around.join(places, around.ancestor == places.folder, "left_semi").select("location").distinct()
+    return located.join(owned, "location", "left_anti")
+
+
+def _column(name: str) -> Column:
+    from pyspark.sql.functions import col
+
+    return col(name)
+
+
 def _with_places(unknown: DataFrame, places: DataFrame) -> DataFrame:
     """Files with the places that they lie in, as arrays of `folder`, `owner`, `kept` and `partitions`."""
     from pyspark.sql.functions import collect_list, expr
@@ -197,6 +249,35 @@ class _List:
                     "modified": listed.modified_ms,
                     "root": root,
                     **name,
+                }
+
+
+class _Look:
+    """What executors run: locations of dropped tables' files in, those that are there and may go out."""
+
+    def __init__(self, reading: Reading, doomed: Doomed) -> None:
+        self._reading = reading
+        self._doomed = doomed
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        folders = Folders(Files(dict(self._reading.files)))
+        judge = DoomedJudge(self._doomed, self._reading.names)
+        for batch in batches:
+            yield from in_batches(self._rows(folders, judge, batch), _DOOMED)
+
+    def _rows(
+        self, folders: Folders, judge: DoomedJudge, batch: pa.RecordBatch
+    ) -> Iterator[dict[str, object]]:
+        for row in batch.to_pylist():
+            found = judge.found(folders, row["location"])
+            if found is not None:
+                location, size, modified, owner = found
+                yield {
+                    "location": location,
+                    "size": size,
+                    "modified": modified,
+                    "owner": owner,
+                    "rank": row["rank"],
                 }
 
 

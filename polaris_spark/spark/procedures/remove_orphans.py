@@ -43,7 +43,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     session = call.session
     search = _search(session, arguments)
     outcomes = remove(
-        _engine(call, search.names),
+        engine_of(call, search.names),
         search,
         heads=lambda: heads_of(session),
         objects=lambda realm: objects_of(session, realm),
@@ -124,7 +124,8 @@ def objects_of(session: Session, realm: str) -> ObjectStore:
     return session.connection.store_of(realm)
 
 
-def _engine(call: Call, names: Names) -> Engine:
+def engine_of(call: Call, names: Names) -> Engine:
+    """Where the work is done: on executors, if there are any."""
     session = call.session
     if not call.has_spark:
         return LocalEngine(session.catalog.files, lambda realm: objects_of(session, realm))

@@ -1,0 +1,124 @@
+"""Purges that were left to maintenance: files of tables that were dropped with PURGE.
+
+`DROP TABLE ... PURGE` deletes a table's files at once where no other head of its catalog may need them. Else, and if
+that was interrupted, the drop's log entry says that they are to go. They go once the drop is older than grace and no
+live or recoverable head of the store needs them; a log entry of its own then says that they are gone. A drop that is
+trimmed away from history before that leaves orphans, which `orphan_search` finds.
+
+The argument for safety is that of `orphan_search`, but for age: what a table named when it was dropped with PURGE is
+not young. Files go in the order of their ranks, so that an interrupted run finds the rest again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from polaris_spark.catalog.entities import CatalogChange, Context
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.folders import Folders, repeated
+from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.log import entries
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.state import State
+from polaris_spark.errors import BadRequestError, CorruptionError
+from polaris_spark.maintenance.needed_files import Content, Drop, drops_of, needs_of, read_contents
+from polaris_spark.maintenance.store_heads import StoreHead
+from polaris_spark.store.objects import ObjectStore
+
+PURGED = "purge-table"
+"""Action of the log entry which says that the files of a dropped table are gone."""
+
+_LOOKS = 16
+"""How many files are looked for at once."""
+
+
+class Pending(NamedTuple):
+    """A drop whose files are still to be deleted."""
+
+    head: StoreHead
+    """Of a branch whose history has it."""
+    drop: Drop
+    places: tuple[str, ...]
+    """Locations that the table owned."""
+
+
+def pending(
+    heads: Iterable[StoreHead], store: ObjectStore, files: Files, *, oldest_ms: int
+) -> tuple[list[Pending], list[Pending]]:
+    """Drops with PURGE that are older than a time and not yet recorded as carried out.
+
+    Args:
+        heads: branches of one catalog.
+        oldest_ms: milliseconds since 1970; later drops have to wait.
+    Returns:
+        those whose files are to be deleted, and those of whose metadata nothing is left: only a record is missing.
+    """
+    found: dict[tuple[int, int], tuple[StoreHead, Drop]] = {}
+    done: set[tuple[int, int]] = set()
+    for head in heads:
+        done |= _recorded(store, head)
+        for drop in drops_of(store, head.head, head.catalog):
+            if drop.purge and drop.time <= oldest_ms:
+                found.setdefault((drop.entity, drop.content), (head, drop))
+    waiting = [one for key, one in found.items() if key not in done]
+    folders = Folders(files)
+    there: list[Pending] = []
+    gone: list[Pending] = []
+    with ThreadPoolExecutor(_LOOKS) as pool:
+        for head, drop in waiting:
+            needs = needs_of(_content(store, drop), store, files)
+            look = pool.map(lambda location: _is_there(folders, location), (*needs.files, *needs.lists))
+            one = Pending(head, drop, needs.places)
+            (there if any(look) else gone).append(one)
+    return there, gone
+
+
+def _recorded(store: ObjectStore, head: StoreHead) -> set[tuple[int, int]]:
+    log = entries(store, head.head)
+    return {(entry.entity, entry.before) for _, _, _, entry in log if entry.action == PURGED}
+
+
+def _content(store: ObjectStore, drop: Drop) -> Content:
+    [content] = read_contents(store, iter([(drop.owner, drop.content)]))
+    if not isinstance(content.value, Table):
+        raise CorruptionError(f"object {store.key(drop.content)}, which a drop with PURGE names, is no table")
+    return content._replace(strict=False)
+
+
+def _is_there(folders: Folders, location: str) -> bool:
+    try:
+        return repeated(lambda: folders.file(location)) is not None
+    except (OSError, ValueError, BadRequestError):  # nobody can say: whoever deletes it will
+        return True
+
+
+class RecordPurges(CatalogChange[None]):
+    """Say in the log that the files of dropped tables are gone."""
+
+    action = PURGED
+
+    def __init__(self, context: Context, operation: Operation, drops: Sequence[Drop]) -> None:
+        super().__init__(context, operation)
+        self._drops = drops
+
+    def apply(self, state: State, prepared: object) -> None:
+        assert isinstance(prepared, int)
+        for drop in self._drops:
+            self.record(state, prepared, drop.entity, drop.key, before=drop.content)
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> None:
+        return None
+
+
+def record(
+    purged: Iterable[Pending], commit: Callable[[str, RecordPurges], None], context: Context, principal: str
+) -> None:
+    """Record drops as carried out, in one commit for each branch."""
+    by_reference: dict[str, list[Drop]] = {}
+    for one in purged:
+        by_reference.setdefault(one.head.reference, []).append(one.drop)
+    for reference, drops in by_reference.items():
+        commit(reference, RecordPurges(context, Operation(b"", principal), drops))

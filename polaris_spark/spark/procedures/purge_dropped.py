@@ -1,0 +1,124 @@
+"""`purge_dropped`: deletes the files of tables that were dropped with PURGE, where that was left to maintenance."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.errors import InputError, ReferenceGoneError
+from polaris_spark.maintenance.known_files import Names
+from polaris_spark.maintenance.orphan_search import (
+    DELETED,
+    WOULD_DELETE,
+    Doomed,
+    Engine,
+    Outcome,
+    Search,
+    broken_ones,
+    delete_in_waves,
+)
+from polaris_spark.maintenance.orphans import Comparison, Mismatch
+from polaris_spark.maintenance.purges import Pending, RecordPurges, pending, record
+from polaris_spark.maintenance.store_heads import StoreHead
+from polaris_spark.rest.session import Session
+from polaris_spark.spark.procedures.maintaining import job
+from polaris_spark.spark.procedures.procedure import Call, Parameter
+from polaris_spark.spark.procedures.remove_orphans import (
+    COLUMNS,
+    DEFAULT_FILES,
+    engine_of,
+    heads_of,
+    objects_of,
+    row_of,
+)
+
+_ANY_AGE = 1 << 62
+"""A time after all files."""
+
+
+def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    session = call.session
+    max_files = arguments.get("max_files", DEFAULT_FILES)
+    if max_files < 1:
+        raise InputError(f"max_files is {max_files}; it is at least 1")
+    oldest = session.connection.clock.now_ms() - session.properties.grace
+    search = Search((), _ANY_AGE, Names(Comparison()), Mismatch.IGNORE, (), oldest, max_files)
+    dry_run = arguments.get("dry_run", False)
+    call.progress("looking for drops")
+    heads = heads_of(session)
+    there, gone = _pending(session, heads, oldest)
+    outcomes = list(_purge(call, search, heads, there, dry_run=dry_run)) if there else []
+    if not dry_run:
+        if there:
+            there, gone = _pending(session, heads, oldest)
+        record(
+            gone,
+            lambda name, change: _commit(session, name, change),
+            session.catalog.context,
+            session.principal,
+        )
+    return [row_of(outcome) for outcome in outcomes]
+
+
+def _pending(
+    session: Session, heads: Sequence[StoreHead], oldest: int
+) -> tuple[list[Pending], list[Pending]]:
+    catalog = session.catalog
+    realm, prefix = catalog.references.store.realm, head_name(catalog.row, "")
+    mine = [head for head in heads if head.realm == realm and head.reference.startswith(prefix)]
+    return pending(mine, objects_of(session, realm), catalog.files, oldest_ms=oldest)
+
+
+def _commit(session: Session, reference: str, change: RecordPurges) -> None:
+    with contextlib.suppress(ReferenceGoneError):  # a dropped branch has no log to write to
+        session.catalog.references.commit(reference, change)
+
+
+def _purge(
+    call: Call, search: Search, heads: Sequence[StoreHead], drops: Sequence[Pending], *, dry_run: bool
+) -> Iterator[Outcome]:
+    session = call.session
+    engine: Engine = engine_of(call, search.names)
+    doomed = Doomed(
+        session.catalog.references.store.realm,
+        tuple(one.drop for one in drops),
+        tuple((place, one.drop.owner) for one in drops for place in one.places),
+        session.catalog.context.warehouse,
+    )
+    call.progress("reading what tables need")
+    found = engine.find_doomed(search, heads, doomed)
+    yield from broken_ones(found.broken)
+    for phase in found.phases:
+        if dry_run:
+            yield from (Outcome(*orphan, outcome=WOULD_DELETE) for orphan in phase)
+            continue
+        outcomes = list(
+            delete_in_waves(
+                engine,
+                search,
+                phase,
+                heads,
+                lambda: heads_of(session),
+                lambda realm: objects_of(session, realm),
+                session.catalog.files,
+                call.progress,
+            )
+        )
+        yield from outcomes
+        if any(outcome.outcome != DELETED for outcome in outcomes):
+            break  # what says where these are stays
+
+
+PROCEDURE = job(
+    name="purge_dropped",
+    comment="Deletes the files of tables that were dropped with PURGE, where that was left to maintenance.",
+    parameters=(
+        Parameter("dry_run", "BOOLEAN", "only say what would be deleted"),
+        Parameter("max_files", "BIGINT", f"how many files at most; {DEFAULT_FILES} if left out"),
+    ),
+    columns=COLUMNS,
+    run=_run,
+    scope="catalog",
+)
