@@ -138,6 +138,16 @@ class Engine(Protocol):
 Progress = Callable[[str, int, int], None]
 
 
+class Record(Protocol):
+    """Keeps a record of deletions, where others can read it."""
+
+    def deleting(self, orphans: Sequence[Orphan]) -> None:
+        """Files are about to be deleted."""
+
+    def failed(self, outcomes: Sequence[Outcome]) -> None:
+        """Some of them could not be."""
+
+
 def remove(
     engine: Engine,
     search: Search,
@@ -145,6 +155,7 @@ def remove(
     heads: Callable[[], list[StoreHead]],
     objects: Objects,
     files: Files,
+    record: Record,
     dry_run: bool,
     progress: Progress,
 ) -> Iterator[Outcome]:
@@ -166,7 +177,9 @@ def remove(
     if dry_run:
         yield from (Outcome(*orphan, outcome=WOULD_DELETE) for orphan in found.orphans)
     else:
-        yield from delete_in_waves(engine, search, found.orphans, seen, heads, objects, files, progress)
+        yield from delete_in_waves(
+            engine, search, found.orphans, seen, heads, objects, files, record, progress
+        )
 
 
 def broken_ones(found: Iterable[Broken]) -> Iterator[Outcome]:
@@ -185,6 +198,7 @@ def delete_in_waves(
     heads: Callable[[], list[StoreHead]],
     objects: Objects,
     files: Files,
+    record: Record,
     progress: Progress,
 ) -> Iterator[Outcome]:
     """Delete files; before each wave, those that tables have come to need since heads were seen are taken out."""
@@ -192,10 +206,12 @@ def delete_in_waves(
     for start in range(0, len(orphans), WAVE):
         progress("deleting files", start, len(orphans))
         needed = needed_since(since, heads(), objects, files, search.names)
-        yield from _deleted(engine, orphans[start : start + WAVE], needed, search)
+        yield from _deleted(engine, orphans[start : start + WAVE], needed, search, record)
 
 
-def _deleted(engine: Engine, wave: Sequence[Orphan], needed: Known, search: Search) -> Iterator[Outcome]:
+def _deleted(
+    engine: Engine, wave: Sequence[Orphan], needed: Known, search: Search, record: Record
+) -> Iterator[Outcome]:
     if needed.broken:
         why = f"it may be needed by now: {next(iter(needed.broken.values()))}"
         yield from (Outcome(*orphan, outcome=KEPT, error=why) for orphan in wave)
@@ -206,7 +222,10 @@ def _deleted(engine: Engine, wave: Sequence[Orphan], needed: Known, search: Sear
             yield Outcome(*orphan, outcome=KEPT, error="a table has come to need it")
         else:
             going.append(orphan)
-    yield from engine.delete(going, search.before_ms)
+    record.deleting(going)
+    outcomes = engine.delete(going, search.before_ms)
+    record.failed([outcome for outcome in outcomes if outcome.outcome == FAILED])
+    yield from outcomes
 
 
 def is_known(name: FileName, known: set[FileName]) -> bool:

@@ -2,8 +2,9 @@
 
 `DROP TABLE ... PURGE` deletes a table's files at once where no other head of its catalog may need them. Else, and if
 that was interrupted, the drop's log entry says that they are to go. They go once the drop is older than grace and no
-live or recoverable head of the store needs them; a log entry of its own then says that they are gone. A drop that is
-trimmed away from history before that leaves orphans, which `orphan_search` finds.
+live or recoverable head of the store needs them; a log entry of its own then says that they are gone: of the entity
+that was dropped, and when. A drop that is trimmed away from history before that leaves orphans, which `orphan_search`
+finds.
 
 The argument for safety is that of `orphan_search`, but for age: what a table named when it was dropped with PURGE is
 not young. Files go in the order of their ranks, so that an interrupted run finds the rest again.
@@ -19,6 +20,7 @@ from polaris_spark.catalog.entities import CatalogChange, Context
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, repeated
 from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.rows import NAMES
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries
 from polaris_spark.commits.rows import LogEntry
@@ -30,6 +32,9 @@ from polaris_spark.store.objects import ObjectStore
 
 PURGED = "purge-table"
 """Action of the log entry which says that the files of a dropped table are gone."""
+
+_DROPPED_AT = "dropped-at"
+"""In the summary of such an entry: time of the drop, milliseconds since 1970. Branches may drop one table each."""
 
 _LOOKS = 16
 """How many files are looked for at once."""
@@ -62,7 +67,7 @@ def pending(
         done |= _recorded(store, head)
         for drop in drops_of(store, head.head, head.catalog):
             if drop.purge and drop.time <= oldest_ms:
-                found.setdefault((drop.entity, drop.content), (head, drop))
+                found.setdefault((drop.entity, drop.time), (head, drop))
     waiting = [one for key, one in found.items() if key not in done]
     folders = Folders(files)
     there: list[Pending] = []
@@ -78,7 +83,9 @@ def pending(
 
 def _recorded(store: ObjectStore, head: StoreHead) -> set[tuple[int, int]]:
     log = entries(store, head.head)
-    return {(entry.entity, entry.before) for _, _, _, entry in log if entry.action == PURGED}
+    return {
+        (entry.entity, int(entry.summary[_DROPPED_AT])) for _, _, _, entry in log if entry.action == PURGED
+    }
 
 
 def _content(store: ObjectStore, drop: Drop) -> Content:
@@ -107,7 +114,13 @@ class RecordPurges(CatalogChange[None]):
     def apply(self, state: State, prepared: object) -> None:
         assert isinstance(prepared, int)
         for drop in self._drops:
-            self.record(state, prepared, drop.entity, drop.key, before=drop.content)
+            # Another table may have the name by now; nothing changes of it.
+            entry = state.lookup(NAMES, drop.key)
+            content = 0 if entry is None else entry.pointer
+            summary = {_DROPPED_AT: str(drop.time)}
+            self.record(
+                state, prepared, drop.entity, drop.key, before=content, after=content, summary=summary
+            )
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
         return None

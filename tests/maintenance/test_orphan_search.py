@@ -11,7 +11,8 @@ import pytest
 from polaris_spark.catalog.catalogs import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.upkeep import raise_floor
-from polaris_spark.errors import InputError
+from polaris_spark.errors import InputError, ReferenceGoneError
+from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
 from polaris_spark.system.realms import RealmState
 from tests.maintenance.lakes import ROWS, Lake, age, folder, paths
 from tests.pyiceberg_adapter.content import view_version
@@ -51,6 +52,24 @@ def test_a_file_that_nothing_names_goes_and_every_other_stays(lake: Lake) -> Non
     assert lake.files() == before
     assert table.refresh().scan().to_arrow().num_rows == 6
     assert lake.remove(dry_run=False) == []
+
+
+def test_every_deletion_is_recorded(lake: Lake) -> None:
+    stray = lake.stray("stray")
+    lake.remove()
+    assert recorded_deletions(lake) == []
+    lake.remove(dry_run=False)
+    assert recorded_deletions(lake) == [("remove_orphans", "deleted", f"file://{stray}", 5)]
+
+
+def recorded_deletions(lake: Lake) -> list[tuple[str, str, str, int]]:
+    references = lake.session.catalog.references
+    try:
+        head = references.read(deletions_reference(lake.session.catalog.row))
+    except ReferenceGoneError:
+        return []
+    batches = [head.store.get(entry.pointer, DeletedFiles) for _, entry in head.index(DELETIONS).range()]
+    return [(one.job, one.outcome, file.location, file.bytes) for one in batches for file in one.files]
 
 
 def test_rows_say_size_time_and_the_table_that_a_file_lies_in(lake: Lake) -> None:

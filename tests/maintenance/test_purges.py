@@ -62,6 +62,7 @@ def test_files_that_a_purge_left_go_and_the_log_says_so(lake: Lake) -> None:
     assert purge(lake) == []
     assert recorded(lake) == 1
     assert kept.scan().to_arrow().num_rows == 6
+    assert call(lake.session, "fsck") == []
 
 
 def test_a_purge_carried_out_at_once_is_only_recorded(tmp_path: Path) -> None:
@@ -107,6 +108,16 @@ def test_a_table_that_another_branch_still_has_waits(lake: Lake) -> None:
     drop_branch(lake, "other")
     assert paths(purge(lake), "deleted") == everything
     assert recorded(lake) == 1
+
+
+def test_a_name_that_another_table_has_by_now_stays_as_it_is(lake: Lake) -> None:
+    lake.table()
+    lake.catalog.purge_table("db.t")
+    before = lake.files()
+    again = lake.table()
+    assert paths(purge(lake), "deleted") == before
+    assert again.scan().to_arrow().num_rows == 6
+    assert call(lake.session, "fsck") == []
 
 
 def test_files_that_another_table_needs_stay(tmp_path: Path) -> None:

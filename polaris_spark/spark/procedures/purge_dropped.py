@@ -28,6 +28,7 @@ from polaris_spark.spark.procedures.procedure import Call, Parameter
 from polaris_spark.spark.procedures.remove_orphans import (
     COLUMNS,
     DEFAULT_FILES,
+    DeletionRecord,
     engine_of,
     heads_of,
     objects_of,
@@ -103,6 +104,7 @@ def _purge(
                 lambda: heads_of(session),
                 lambda realm: objects_of(session, realm),
                 session.catalog.files,
+                DeletionRecord(session, PROCEDURE.name),
                 call.progress,
             )
         )

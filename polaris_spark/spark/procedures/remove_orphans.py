@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Literal
 
 from polaris_spark.catalog.contents import content_of, places
 from polaris_spark.catalog.entities import TableName, table_key
@@ -12,11 +12,13 @@ from polaris_spark.catalog.files import absolute
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import LOCATIONS, NAMES, TABLE, VIEW
+from polaris_spark.commits.change import Operation
 from polaris_spark.config import duration_ms
 from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.index.keys import decode_key
+from polaris_spark.maintenance.deletions import DeletedFile, DeletedFiles, record_deletions
 from polaris_spark.maintenance.known_files import Names
-from polaris_spark.maintenance.orphan_search import Engine, LocalEngine, Outcome, Search, remove
+from polaris_spark.maintenance.orphan_search import Engine, LocalEngine, Orphan, Outcome, Search, remove
 from polaris_spark.maintenance.orphans import (
     DEFAULT_AGE_MS,
     Mismatch,
@@ -48,6 +50,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         heads=lambda: heads_of(session),
         objects=lambda realm: objects_of(session, realm),
         files=session.catalog.files,
+        record=DeletionRecord(session, PROCEDURE.name),
         dry_run=arguments.get("dry_run", True),
         progress=call.progress,
     )
@@ -131,6 +134,44 @@ def engine_of(call: Call, names: Names) -> Engine:
         return LocalEngine(session.catalog.files, lambda realm: objects_of(session, realm))
     location = location_of(session.properties).resolved()
     return SparkEngine(call.spark(), Reading(location, dict(session.properties.other), names))
+
+
+class DeletionRecord:
+    """The catalog's record of deleted files (`orphan_search.Record`)."""
+
+    def __init__(self, session: Session, job: str) -> None:
+        self._session = session
+        self._job = job
+
+    def deleting(self, orphans: Sequence[Orphan]) -> None:
+        """Files are about to be deleted."""
+        self._record("deleted", [(one.owner, one.location, one.size) for one in orphans])
+
+    def failed(self, outcomes: Sequence[Outcome]) -> None:
+        """Some of them could not be."""
+        self._record("failed", [(one.owner, one.location, one.size or 0) for one in outcomes])
+
+    def _record(
+        self, outcome: Literal["deleted", "failed"], files: Sequence[tuple[str | None, str, int]]
+    ) -> None:
+        catalog, who = self._session.catalog, self._session.principal
+        now = catalog.context.clock.now_ms()
+        batches = [
+            DeletedFiles(
+                now, who, self._job, 0, owner or "", outcome, tuple(DeletedFile(*file) for file in some)
+            )
+            for owner, some in _by_owner(files).items()
+        ]
+        record_deletions(
+            catalog, Operation(b"", who), batches, keep_ms=self._session.properties.history_retention
+        )
+
+
+def _by_owner(files: Iterable[tuple[str | None, str, int]]) -> dict[str | None, list[tuple[str, str, int]]]:
+    found: dict[str | None, list[tuple[str, str, int]]] = {}
+    for owner, location, size in files:
+        found.setdefault(owner, []).append((location, "orphan", size))
+    return found
 
 
 def row_of(outcome: Outcome) -> tuple[Any, ...]:
