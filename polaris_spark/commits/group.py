@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from polaris_spark.clock import Clock, Signal
 from polaris_spark.commits.change import Change
-from polaris_spark.commits.state import Effects, Point, Range
+from polaris_spark.commits.state import Effects, Point, Range, Tree
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 
 
@@ -29,7 +29,7 @@ class Memo:
 
     __slots__ = ("effects", "fence", "reads", "result")
 
-    def __init__(self, reads: list[Point | Range], effects: Effects, result: Any, fence: int) -> None:
+    def __init__(self, reads: list[Point | Range | Tree], effects: Effects, result: Any, fence: int) -> None:
         self.reads = reads
         self.effects = effects
         self.result = result
@@ -68,7 +68,7 @@ class Pending:
         self.deadline = deadline
         self.turn = turn
         self.prepared: Any = None
-        self.prepared_reads: list[Point | Range] = []
+        self.prepared_reads: list[Point | Range | Tree] = []
         self.prepared_fence = 0
         self.memo: Memo | None = None
         self.batch: Batch | None = None

@@ -10,6 +10,7 @@ import msgspec
 from polaris_spark.commits.rows import Commit, Head, LogEntry
 from polaris_spark.errors import WrongTypeError
 from polaris_spark.index import Entry, Index, IndexRoot, Shard
+from polaris_spark.index.compaction import Compacted, compact
 from polaris_spark.objects import refuse_newer, type_name
 from polaris_spark.store.objects import ObjectStore
 
@@ -37,6 +38,26 @@ class Range(NamedTuple):
     reverse: bool
     limit: int | None
     found: tuple[tuple[bytes, Entry], ...]
+
+
+class Tree(NamedTuple):
+    """A tree that was rewritten, and the embedded changes of a range that went into it."""
+
+    name: str
+    """Of the index."""
+    tree: IndexRoot
+    start: bytes
+    end: bytes | None
+    found: dict[bytes, Entry | None]
+
+
+class Replanted(NamedTuple):
+    """A tree put in the place of another that holds the same but for the changes `absorbed`."""
+
+    name: str
+    """Of the index."""
+    tree: IndexRoot
+    absorbed: tuple[bytes, ...]
 
 
 class StoredObjects:
@@ -110,6 +131,20 @@ class Snapshot:
         return found
 
 
+class _Shards:
+    """Reads index shards, new ones among them. It knows no state: an index in a state that it read by would hold that
+    state, with everything in it, until Python looks for cycles."""
+
+    def __init__(self, new: Mapping[int, Any], stored: StoredObjects) -> None:
+        self._new = new
+        self._stored = stored
+
+    def __call__(self, ids: Collection[int]) -> Mapping[int, Any]:
+        mine = {id: self._new[id] for id in ids if id in self._new}
+        rest = [id for id in ids if id not in mine]
+        return mine | dict(self._stored.read_shards(rest)) if rest else mine
+
+
 class State:
     """A working copy of a snapshot that records reads and collects effects.
 
@@ -125,10 +160,11 @@ class State:
         self.base = base
         self.new_id = new_id
         self._stored = StoredObjects(base.store, rewrites=rewrites)
-        self.reads: list[Point | Range] = []
+        self.reads: list[Point | Range | Tree] = []
         self.effects = Effects()
         self.indexes: dict[str, Index] = {}
         self._objects: dict[int, msgspec.Struct] = {}
+        self._shards = _Shards(self._objects, self._stored)
         self._savepoints: dict[str, Any] = {}
 
     # Reading
@@ -196,9 +232,7 @@ class State:
 
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Any]:
         """Index shards by id, those written by this state among them."""
-        mine = {id: self._objects[id] for id in ids if id in self._objects}
-        rest = [id for id in ids if id not in mine]
-        return mine | dict(self._stored.read_shards(rest)) if rest else mine
+        return self._shards(ids)
 
     # Writing
 
@@ -211,6 +245,21 @@ class State:
         """Map `key` to nothing."""
         self._writable(index).remove(key)
         self.effects.puts.append((index, key, None))
+
+    def compact(self, index: str, start: bytes, leaves: int) -> Compacted:
+        """Rewrite some consecutive leaves of an index, from the one of key `start` on, to fewer fuller ones."""
+        found = self._open(index)
+        compacted = compact(found, start, leaves, self._shards, self.new_id)
+        embedded = found.embedded(compacted.start, compacted.end)
+        self.reads.append(Tree(index, found.tree, compacted.start, compacted.end, embedded))
+        if compacted.tree != found.tree:
+            self.add_all(compacted.shards)
+            self._replant(Replanted(index, compacted.tree, tuple(embedded)))
+        return compacted
+
+    def _replant(self, replanted: Replanted) -> None:
+        self._writable(replanted.name).replant(replanted.tree, replanted.absorbed)
+        self.effects.trees.append(replanted)
 
     def add(self, value: msgspec.Struct) -> int:
         """A new object; its id."""
@@ -248,7 +297,7 @@ class State:
             self._objects.pop(id, None)
         self.begin()
 
-    def holds(self, reads: Iterable[Point | Range]) -> bool:
+    def holds(self, reads: Iterable[Point | Range | Tree]) -> bool:
         """Whether everything that was read before would be read the same now."""
         return all(self._same(read) for read in reads)
 
@@ -260,11 +309,15 @@ class State:
             else:
                 self.put(index, key, entry)
         self.add_all(effects.objects)
+        for replanted in effects.trees:
+            self._replant(replanted)
         self.effects.files += effects.files
         self.effects.entries += effects.entries
 
-    def _same(self, read: Point | Range) -> bool:
+    def _same(self, read: Point | Range | Tree) -> bool:
         index = self._open(read.name)
+        if isinstance(read, Tree):
+            return index.tree == read.tree and index.embedded(read.start, read.end) == read.found
         if isinstance(read, Point):
             return index.get(read.key) == read.found
         return _take(index.range(read.start, read.end, reverse=read.reverse), read.limit) == read.found
@@ -275,7 +328,7 @@ class State:
     def _writable(self, name: str) -> Index:
         index = self.indexes.get(name)
         if index is None:
-            index = self.indexes[name] = self.base.index(name).copy(self._stored.read_shards)
+            index = self.indexes[name] = self.base.index(name).copy(self._shards)
         if name not in self._savepoints:
             self._savepoints[name] = index.savepoint()
         return index
@@ -284,19 +337,21 @@ class State:
 class Effects:
     """What one change does, in the order in which it did it."""
 
-    __slots__ = ("entries", "files", "objects", "puts")
+    __slots__ = ("entries", "files", "objects", "puts", "trees")
 
     def __init__(self) -> None:
         self.puts: list[tuple[str, bytes, Entry | None]] = []
         self.objects: list[tuple[int, msgspec.Struct]] = []
         self.files: list[tuple[str, bytes]] = []
         self.entries: list[LogEntry] = []
+        self.trees: list[Replanted] = []
 
     def copy(self) -> Effects:
         """The same effects, apart from what is added to these later."""
         copy = Effects()
         copy.puts, copy.objects = list(self.puts), list(self.objects)
         copy.files, copy.entries = list(self.files), list(self.entries)
+        copy.trees = list(self.trees)
         return copy
 
     def __bool__(self) -> bool:

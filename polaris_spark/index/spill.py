@@ -65,7 +65,7 @@ def spill(
     floor = limits.floor
     if floor is not None and not root.shard:
         pending = {key: change for key, change in pending.items() if key >= floor}
-    change = _Change(root, pending, floor, read, settings)
+    change = TreeChange(root, pending, floor, read, settings)
     groups = _choose(change.groups(), pending, limits, settings)
     gone = {key for group in groups for key in group.keys}
     nodes, height = change.apply(groups)
@@ -75,7 +75,7 @@ def spill(
     if not nodes:
         return Spilled(IndexRoot(), [], {key: value for key, value in kept.items() if value[2] is not None})
     shards: list[tuple[int, Shard]] = []
-    shard = _finish(nodes[0], new_id, shards)
+    shard = finish(nodes[0], new_id, shards)
     return Spilled(IndexRoot(shard, height, nodes[0].count), shards, kept)
 
 
@@ -141,7 +141,7 @@ def _recent(sizes: Mapping[bytes, int], pending: Mapping[bytes, Pending], limit:
     return recent
 
 
-def _finish(node: Node, new_id: Callable[[], int], shards: list[tuple[int, Shard]]) -> int:
+def finish(node: Node, new_id: Callable[[], int], shards: list[tuple[int, Shard]]) -> int:
     """Give ids to the new shards of a subtree, children first."""
     if node.id:
         return node.id
@@ -151,14 +151,14 @@ def _finish(node: Node, new_id: Callable[[], int], shards: list[tuple[int, Shard
     else:
         assert node.children is not None
         assert node.front_coded is not None
-        ids = [_finish(child, new_id, shards) for child in node.children]
+        ids = [finish(child, new_id, shards) for child in node.children]
         shard = Branch(node.front_coded, tuple(ids), tuple([child.count for child in node.children]))
     id = new_id()
     shards.append((id, shard))
     return id
 
 
-class _Change:
+class TreeChange:
     """One rewriting of a tree. Levels count from the leaves, which are level 0."""
 
     def __init__(
@@ -209,6 +209,10 @@ class _Change:
             nodes = self._rebuilt(old, height, 0, len(self._keys))
         else:
             nodes = leaf_nodes(self._changed(Leaf(FrontCoded()), self._keys), b"", self._settings)
+        return self.rooted(nodes, height)
+
+    def rooted(self, nodes: list[Node], height: int) -> tuple[list[Node], int]:
+        """A single root above nodes of a height (no node if there are none), and its height."""
         while len(nodes) > 1:
             nodes = branch_nodes(nodes, b"", self._settings)
             height += 1
@@ -220,10 +224,10 @@ class _Change:
     def _rebuilt(self, node: Node, level: int, low: int, high: int) -> list[Node]:
         """What stands in the place of an old node after the changes at positions `low` to `high`."""
         if level == 0:
-            leaf = self._leaf(node)
+            leaf = self.leaf(node)
             changed = self._changed(leaf, self._keys[low:high])
             return [node] if changed is leaf else leaf_nodes(changed, node.lower, self._settings)
-        children = self._children(node)
+        children = self.children(node)
         separators = [child.lower for child in children[1:]]
         cut = 0 if self._floor is None else bisect_right(separators, self._floor)
         routes = {child: (i, j) for child, i, j in _routes(separators, self._keys, low, high)}
@@ -235,12 +239,12 @@ class _Change:
             result += self._rebuilt(child, level - 1, *routes[position]) if position in routes else [child]
         if result == children:
             return [node]
-        balanced = self._balanced(result, level - 1)
+        balanced = self.balanced(result, level - 1)
         if node.id and separators == [child.lower for child in balanced[1:]]:
             return branch_nodes(balanced, node.lower, self._settings, self._branch(node.id).front_coded)
         return branch_nodes(balanced, node.lower, self._settings)
 
-    def _balanced(self, nodes: Sequence[Node], level: int) -> list[Node]:
+    def balanced(self, nodes: Sequence[Node], level: int) -> list[Node]:
         """Siblings, the small ones among them joined with neighbours."""
         nodes = list(nodes)
         position = 0
@@ -262,8 +266,8 @@ class _Change:
 
     def _joined(self, left: Node, right: Node, level: int) -> list[Node]:
         if level == 0:
-            return leaf_nodes(joined_leaf(self._leaf(left), self._leaf(right)), left.lower, self._settings)
-        children = self._balanced([*self._children(left), *self._children(right)], level - 1)
+            return leaf_nodes(joined_leaf(self.leaf(left), self.leaf(right)), left.lower, self._settings)
+        children = self.balanced([*self.children(left), *self.children(right)], level - 1)
         return branch_nodes(children, left.lower, self._settings)
 
     def _changed(self, leaf: Leaf, keys: Sequence[bytes]) -> Leaf:
@@ -301,14 +305,16 @@ class _Change:
             return leaf
         return Leaf.of(present, pointers, values, leaf.front_coded)
 
-    def _children(self, node: Node) -> list[Node]:
+    def children(self, node: Node) -> list[Node]:
+        """The children of a branch, old or new."""
         if node.children is not None:
             return list(node.children)
         branch = self._branch(node.id)
         lowers = [node.lower, *branch.separators]
         return [Node(*child) for child in zip(lowers, branch.counts, branch.children, strict=True)]
 
-    def _leaf(self, node: Node) -> Leaf:
+    def leaf(self, node: Node) -> Leaf:
+        """The entries of a leaf, old or new."""
         if node.leaf is not None:
             return node.leaf
         self._fetch([node.id])

@@ -8,7 +8,7 @@ whatever holds the root, so that a small change writes no shard. It is the idea 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 
 from polaris_spark.errors import InputError, ObjectTooLargeError
@@ -53,7 +53,7 @@ class Index:
         self._next = len(root.keys)
         self._size: int | None = None
         self._sorted: list[bytes] | None = None
-        self._undo: list[tuple[bytes, Pending | None]] | None = None
+        self._undo: list[tuple[bytes, Pending | None] | IndexRoot] | None = None
         self._changed = False
         self._ordered = True
 
@@ -188,8 +188,29 @@ class Index:
             raise InputError(f"savepoint {token} is not one of this index, or was rolled back already")
         self._ordered = self._ordered and len(undo) == token
         while len(undo) > token:
-            key, before = undo.pop()
-            self._replace(key, before)
+            done = undo.pop()
+            if isinstance(done, IndexRoot):
+                self._root = done
+            else:
+                self._replace(*done)
+
+    @property
+    def tree(self) -> IndexRoot:
+        """The tree below the embedded part, as a root that embeds nothing."""
+        return IndexRoot(self._root.shard, self._root.height, self._root.count)
+
+    def embedded(self, start: bytes = b"", end: bytes | None = None) -> dict[bytes, Entry | None]:
+        """The embedded changes from `start` on and before `end`, by key; None: removed."""
+        low, high = self._span(start, end)
+        return {key: _entry(self._pending[key]) for key in self._sorted_keys()[low:high]}
+
+    def replant(self, tree: IndexRoot, absorbed: Iterable[bytes]) -> None:
+        """Replace the tree by one that holds the same, and the embedded changes of the keys `absorbed` besides."""
+        if self._undo is not None:
+            self._undo.append(self._root)
+        self._root, self._changed = tree, True
+        for key in absorbed:
+            self._set(key, None)
 
     @property
     def embedded_bytes(self) -> int:

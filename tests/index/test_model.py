@@ -8,8 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from polaris_spark.index import Entry, Index, IndexRoot, check, diff
+from polaris_spark.index import Entry, Index, IndexRoot, IndexSettings, check, diff
+from polaris_spark.index.compaction import compact
 from tests.index.support import FIRST_ID, TINY, Shelf, out_of_bounds
+
+FULL = IndexSettings(max_shard_bytes=256, min_shard_bytes=80, fill=0.9)
 
 short = st.lists(st.sampled_from([b"\x00", b"\x01", b"\x02", b"\x03", b"a", b"b", b"\xff"]), max_size=5)
 keys = st.one_of(
@@ -92,6 +95,16 @@ class IndexMachine(RuleBasedStateMachine):
         self.index = Index(root, self.shelf.read, TINY)
         self.savepoints.clear()
         self.roots.append((root, self.model.copy()))
+
+    @rule(start=keys, leaves=st.integers(1, 12))
+    def compact_some_leaves(self, start: bytes, leaves: int) -> None:
+        found = self.index.embedded()
+        done = compact(self.index, start, leaves, self.shelf.read, self.shelf.new_id, FULL)
+        assert done.end is None or done.end > start
+        if done.tree != self.index.tree:
+            self.shelf.write(done.shards)
+            absorbed = [k for k in found if k >= done.start and (done.end is None or k < done.end)]
+            self.index.replant(done.tree, absorbed)
 
     @rule(quota=st.sampled_from([0, 40, 300]), floor=keys)
     def freeze_with_a_floor(self, quota: int, floor: bytes) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from polaris_spark.errors import InputError
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.procedures import (
+    compact_index,
     expire,
     export_metadata,
     fsck,
@@ -31,6 +32,7 @@ GROUP = "polaris_spark.procedures"
 """The entry-point group of procedures: each entry's value is a `Procedure`, its name is of no concern."""
 
 BUILT_IN = (
+    compact_index.PROCEDURE,
     expire.PROCEDURE,
     export_metadata.PROCEDURE,
     fsck.PROCEDURE,

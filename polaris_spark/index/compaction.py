@@ -1,0 +1,135 @@
+"""Rewriting leaves that are not full into fewer, fuller ones, a bounded run of them at a time.
+
+Splits leave leaves half full, and only a leaf under the least size is joined with a neighbour of the same branch. So an
+index that grew and shrank has more shards than it needs, and every listing reads them all. The content stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from polaris_spark.index.entries import Entry
+from polaris_spark.index.nodes import Node, branch_nodes, leaf_nodes
+from polaris_spark.index.root import IndexRoot, IndexSettings, ShardReader
+from polaris_spark.index.shards import Leaf, Shard
+from polaris_spark.index.spill import TreeChange, finish
+from polaris_spark.index.tree import Index
+
+COMPACT = IndexSettings(fill=0.9)
+"""Full, with some room, so that the next changes do not split every shard again."""
+
+_WORTHWHILE = 0.9
+"""A run is rewritten if at most this share of its leaves is left."""
+
+
+class Compacted(NamedTuple):
+    """What became of a run of leaves."""
+
+    start: bytes
+    """The run holds the keys from here on"""
+    end: bytes | None
+    """and before this one, where the next run begins; None: to the last."""
+    leaves: int
+    """In the run before."""
+    tree: IndexRoot
+    """The new tree: the same content, and the embedded changes of the run's keys besides."""
+    shards: Sequence[tuple[int, Shard]]
+    """New ones, children first; none where the run was full enough and everything stays as it was."""
+
+
+class _Run(NamedTuple):
+    """Consecutive leaves and the keys that belong to them."""
+
+    start: bytes
+    end: bytes | None
+    leaves: list[Node]
+
+
+def compact(
+    index: Index,
+    start: bytes,
+    leaves: int,
+    read: ShardReader,
+    new_id: Callable[[], int],
+    settings: IndexSettings = COMPACT,
+) -> Compacted:
+    """Rewrite a run of at most `leaves` leaves, from the one that `start` belongs to.
+
+    Args:
+        new_id: gives a new object id at each call; called once for each new shard.
+    Raises:
+        CorruptionError: a shard is missing or unreadable.
+    """
+    tree = index.tree
+    if not tree.shard:
+        return Compacted(b"", None, 0, tree, ())
+    return _Compaction(index, tree, read, settings).run(start, leaves, new_id)
+
+
+class _Compaction(TreeChange):
+    def __init__(self, index: Index, tree: IndexRoot, read: ShardReader, settings: IndexSettings) -> None:
+        super().__init__(tree, {}, None, read, settings)
+        self._index = index
+        self._top = Node(b"", tree.count, tree.shard)
+        self._new: list[Node] = []
+
+    def run(self, start: bytes, leaves: int, new_id: Callable[[], int]) -> Compacted:
+        tree = self._root
+        run = self._find(start, leaves)
+        self._new = leaf_nodes(self._joined_run(run), run.start, self._settings)
+        unchanged = Compacted(run.start, run.end, len(run.leaves), tree, ())
+        if len(self._new) > _WORTHWHILE * len(run.leaves):
+            return unchanged
+        nodes, height = self.rooted(self._without(self._top, None, tree.height, run), tree.height)
+        if not nodes:
+            return Compacted(run.start, run.end, len(run.leaves), IndexRoot(), ())
+        shards: list[tuple[int, Shard]] = []
+        shard = finish(nodes[0], new_id, shards)
+        new = IndexRoot(shard, height, nodes[0].count)
+        return Compacted(run.start, run.end, len(run.leaves), new, shards)
+
+    def _find(self, start: bytes, leaves: int) -> _Run:
+        """The run of leaves from the one that `start` belongs to."""
+        level: list[tuple[Node, bytes | None]] = [(self._top, None)]
+        for _ in range(self._root.height):
+            below: list[tuple[Node, bytes | None]] = []
+            for node, upper in level:
+                children = self.children(node)
+                uppers = [child.lower for child in children[1:]]
+                below += [
+                    (child, bound)
+                    for child, bound in zip(children, [*uppers, upper], strict=True)
+                    if bound is None or bound > start
+                ]
+                if len(below) > leaves:
+                    break
+            level = below[: leaves + 1]
+        chosen = level[:leaves]
+        self._fetch([node.id for node, _ in chosen])
+        return _Run(chosen[0][0].lower, chosen[-1][1], [node for node, _ in chosen])
+
+    def _joined_run(self, run: _Run) -> Leaf:
+        """Everything that the run holds, embedded changes included, as one leaf of any size."""
+        entries: dict[bytes, Entry | None] = {}
+        for node in run.leaves:
+            leaf = self.leaf(node)
+            entries.update(zip(leaf.keys, map(Entry, leaf.pointers, leaf.values), strict=True))
+        entries.update(self._index.embedded(run.start, run.end))
+        keys = sorted(key for key, entry in entries.items() if entry is not None)
+        listed = [entry for key in keys if (entry := entries[key]) is not None]
+        return Leaf.of(keys, [entry.pointer for entry in listed], [entry.value for entry in listed])
+
+    def _without(self, node: Node, upper: bytes | None, level: int, run: _Run) -> list[Node]:
+        """What stands in the place of a subtree: the run's new leaves where it begins, nothing where it goes on."""
+        if (run.end is not None and node.lower >= run.end) or (upper is not None and upper <= run.start):
+            return [node]
+        if not level:
+            return self._new if node.lower == run.start else []
+        children = self.children(node)
+        uppers = [*(child.lower for child in children[1:]), upper]
+        result: list[Node] = []
+        for child, bound in zip(children, uppers, strict=True):
+            result += self._without(child, bound, level - 1, run)
+        balanced = self.balanced(result, level - 1)
+        return branch_nodes(balanced, balanced[0].lower, self._settings) if balanced else []

@@ -1,0 +1,153 @@
+"""Compaction of indexes: rewriting the shards of a reference's indexes into fewer, fuller ones, while commits go on.
+
+Each portion is a change like others: some consecutive leaves are rewritten on whatever head there is by then, in a
+commit with no log entry, since no content changes. Embedded changes of the same keys go into the new leaves. What is
+full enough stays as it is. So writers never wait longer than for one portion, and it may be interrupted and repeated.
+
+The indexes within tables (snapshots, statistics) are left alone: they are a few shards each, a load reads only those
+that it needs, and rewriting them would be a new version of the table to every client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.settings import OPERATIONS
+from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.errors import ReferenceGoneError
+from polaris_spark.index import Branch, IndexRoot, Leaf
+from polaris_spark.index.compaction import Compacted
+from polaris_spark.objects import encode
+from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.registry import ROOT, References
+
+LEAVES = 64
+"""Leaves of a portion: about 400 KiB, some 20 ms of work."""
+
+_TOGETHER = 256
+
+
+class Size(NamedTuple):
+    """What an index takes."""
+
+    shards: int
+    bytes: int
+    """Of the shards' rows."""
+    depth: int
+    """Levels of shards."""
+    embedded: int
+    """Bytes that the commit embeds."""
+
+
+class Outcome(NamedTuple):
+    """What became of an index."""
+
+    reference: str
+    index_name: str
+    before: Size
+    after: Size
+
+
+def compact_reference(
+    references: References,
+    name: str,
+    principal: str,
+    *,
+    leaves: int = LEAVES,
+    progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
+) -> Iterator[Outcome]:
+    """Compact every index of a reference; not that of operations, whose shards go by themselves.
+
+    Args:
+        leaves: of a portion.
+    Raises:
+        ReferenceGoneError: there is no such live reference.
+    """
+    for index in [one for one in _read(references, name).commit.index_names if one != OPERATIONS]:
+        before = _read(references, name)
+        start: bytes | None = b""
+        done, total = 0, _leaf_count(before, index)
+        while start is not None:
+            change = _Portion(index, start, leaves, Operation(b"", principal))
+            portion = references.root.commit(change) if name == ROOT else references.commit(name, change)
+            start, done = portion.end, done + portion.leaves
+            progress(f"compacting {index} of {name}", min(done, total), total)
+        sizes = size_of(before.store, before, index), _size_now(references, name, index)
+        yield Outcome(name, index, *sizes)
+
+
+class _Portion(Change[Compacted]):
+    """Rewrite some leaves of an index, if that makes them fewer."""
+
+    def __init__(self, index: str, start: bytes, leaves: int, operation: Operation) -> None:
+        self.index = index
+        self.start = start
+        self.leaves = leaves
+        self.operation = operation
+
+    def prepare(self, view: State) -> object:
+        """Have what is to be read in the cache: others in the same commit do not wait for the database."""
+        scratch = State(view.base, iter(range(1, 1 << 62)).__next__, rewrites=False)
+        scratch.compact(self.index, self.start, self.leaves)
+        return None
+
+    def apply(self, state: State, prepared: object) -> Compacted:
+        return state.compact(self.index, self.start, self.leaves)
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> Compacted:
+        raise AssertionError("it has no operation id, so nobody finds that it was done")
+
+
+def size_of(store: ObjectStore, snapshot: Snapshot, name: str) -> Size:
+    """What an index of a commit takes; reads all its shards."""
+    index = snapshot.index(name)
+    tree = index.tree
+    shards = size = 0
+    level = [tree.shard] if tree.shard else []
+    while level:
+        below: list[int] = []
+        for start in range(0, len(level), _TOGETHER):
+            for decoded in store.read(level[start : start + _TOGETHER]).values():
+                assert isinstance(decoded.value, Leaf | Branch)
+                shards, size = shards + 1, size + len(encode(decoded.value))
+                if isinstance(decoded.value, Branch):
+                    below += decoded.value.children
+        level = below
+    return Size(shards, size, tree.height + 1 if tree.shard else 0, index.embedded_bytes)
+
+
+def _read(references: References, name: str) -> Snapshot:
+    return references.root.read() if name == ROOT else references.read(name)
+
+
+def _size_now(references: References, name: str, index: str) -> Size:
+    snapshot = _read(references, name)
+    return size_of(snapshot.store, snapshot, index)
+
+
+def _leaf_count(snapshot: Snapshot, name: str) -> int:
+    tree: IndexRoot = snapshot.index(name).tree
+    level = [tree.shard] if tree.shard else []
+    for _ in range(tree.height):
+        found = snapshot.store.get_many(level, Branch)
+        level = [child for id in level for child in found[id].children]
+    return len(level)
+
+
+def names(references: References, asked: str | None) -> list[str]:
+    """The references to be compacted: the one that is asked for, or every live one and the registry.
+
+    Raises:
+        ReferenceGoneError: there is no such live reference.
+    """
+    live = [one.name for one in references.listed() if one.registration.state == "live"]
+    if asked is None:
+        return [*live, ROOT]
+    if asked not in (*live, ROOT):
+        raise ReferenceGoneError(
+            f"there is no live reference {asked!r}; there are: {', '.join((*live, ROOT))}"
+        )
+    return [asked]
