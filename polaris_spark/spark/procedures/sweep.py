@@ -12,8 +12,13 @@ from polaris_spark.ids import id_time_ms
 from polaris_spark.maintenance.marking import Count, sweep
 from polaris_spark.maintenance.sweeping import Policy
 from polaris_spark.maintenance.trimming import check_retention
+from polaris_spark.spark.jobs import sweep as jobs
+from polaris_spark.spark.options import location_of
 from polaris_spark.spark.procedures.maintaining import job
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+
+_SHARED = ("machine", "cluster")
+"""Scopes of stores that executors can write to; of the others this process takes care."""
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -21,13 +26,20 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     references = session.catalog.references
     session.connection.realms.active(properties.realm)
     policy, dry_run = _policy(call, arguments), bool(arguments.get("dry_run", False))
-    swept = sweep(
-        references,
-        policy,
-        operation=Operation(b"", session.principal),
-        progress=call.progress,
-        dry_run=dry_run,
-    )
+    operation = Operation(b"", session.principal)
+    if call.has_spark and references.store.backend.scope in _SHARED:
+        location = location_of(properties).resolved()
+        swept = jobs.sweep(
+            call.spark(),
+            references,
+            location,
+            policy,
+            operation=operation,
+            progress=call.progress,
+            dry_run=dry_run,
+        )
+    else:
+        swept = sweep(references, policy, operation=operation, progress=call.progress, dry_run=dry_run)
     kept_from = references.clock.now_ms() - policy.retention_ms
     return [
         (

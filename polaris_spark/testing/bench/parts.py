@@ -20,6 +20,7 @@ from polaris_spark.testing.bench import (
     listing_peers,
     loading,
     peers,
+    sweeping,
 )
 from polaris_spark.testing.bench.findings import Finding
 
@@ -125,6 +126,14 @@ PARTS: dict[str, Part] = {
         "every peer that PyPI and Maven Central carry, in the same workloads",
         lambda folder, of: peers.measure(
             folder, rounds=of.rounds, seconds=of.seconds / 2, with_servers=not of.quick
+        ),
+    ),
+    "sweep": Part(
+        "mark and sweep of half a million and of a million objects",
+        lambda folder, of: sweeping.measure(
+            folder,
+            sizes=(2_000, 4_000) if of.quick else (of.sizes[-1] // 2, of.sizes[-1]),
+            rounds=of.rounds,
         ),
     ),
     "imports": Part(

@@ -1,0 +1,255 @@
+"""Mark and sweep by executors: one scan of all rows for their headers, marking level by level by joins, then deletion.
+
+Headers are read once, in a scan that also finds what may go. Reading them by id, level by level, asks the database for
+most rows a second time, and for each in no order. Ids stay in DataFrames: the driver only holds those of the commits
+that are marked from, eight bytes each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from polaris_spark import objects
+from polaris_spark.backends.base import ObjectKey
+from polaris_spark.clock import EPOCH_MS
+from polaris_spark.commits.change import Operation
+from polaris_spark.errors import CorruptionError, PolarisError
+from polaris_spark.ids import NODE_BITS, SEQUENCE_BITS
+from polaris_spark.maintenance.marking import DELETE_TOGETHER, Count, Swept, explained, missing
+from polaris_spark.maintenance.sweeping import Policy, Progress, Roots, list_roots, list_roots_only
+from polaris_spark.spark.options import StoreLocation
+from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
+from polaris_spark.system.registry import References
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from polaris_spark.backends.base import Split
+
+_TASKS_PER_CORE = 2
+_ROW = "id bigint, part int, type string, bytes bigint, points array<bigint>, problem string"
+
+
+def sweep(
+    spark: SparkSession,
+    references: References,
+    location: StoreLocation,
+    policy: Policy,
+    *,
+    operation: Operation,
+    progress: Progress = lambda _step, _done, _of: None,
+    dry_run: bool = False,
+) -> Swept:
+    """As `polaris_spark.maintenance.marking.sweep`, by the executors of a session.
+
+    Args:
+        location: of the store, its secrets resolved.
+    """
+    if dry_run:
+        roots = list_roots_only(references, policy, progress)
+    else:
+        roots = list_roots(references, policy, operation, progress)
+    job = _Job(spark, references, location, roots, progress)
+    found = job.garbage().localCheckpoint()
+    counts = _counts(found)
+    if not dry_run:
+        progress("deleting rows", 0, sum(count.rows for count in counts))
+        job.delete(found)
+    return Swept(roots, counts)
+
+
+def garbage(
+    spark: SparkSession, references: References, location: StoreLocation, policy: Policy
+) -> DataFrame:
+    """The rows that a sweep would delete now; nothing is changed.
+
+    Returns:
+        columns `id`, `part`, `type` (null where no header says it), `bytes`, and `age`: how long ago the object was
+        made, by its maker's clock, milliseconds.
+    """
+    from pyspark.sql import functions as f
+
+    def quiet(_step: str, _done: int, _of: int) -> None:
+        return None
+
+    roots = list_roots_only(references, policy, quiet)
+    made = f.shiftright("id", NODE_BITS + SEQUENCE_BITS) + EPOCH_MS
+    found = _Job(spark, references, location, roots, quiet).garbage()
+    return found.withColumn("age", f.lit(references.clock.now_ms()) - made)
+
+
+class _Job:
+    """One sweep, its roots listed."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        references: References,
+        location: StoreLocation,
+        roots: Roots,
+        progress: Progress,
+    ) -> None:
+        self._spark = spark
+        self._references = references
+        self._location = location
+        self._roots = roots
+        self._progress = progress
+        self._realm = references.store.realm
+        self._tasks = _TASKS_PER_CORE * spark.sparkContext.defaultParallelism
+
+    def garbage(self) -> DataFrame:
+        """Rows that are not marked and are below the limit: id, part, type, bytes.
+
+        Raises:
+            TryAgainError: another sweep is at work.
+            CorruptionError: an object that is needed is missing or unreadable.
+        """
+        from pyspark.sql import Window
+        from pyspark.sql import functions as f
+
+        self._progress("reading headers", 0, 0)
+        rows = self._rows().repartition(self._tasks, "id").localCheckpoint()
+        marked = self._marked(rows.where("part = 0").select("id", "points"))
+        self._check(rows, marked)
+        self._progress("looking for garbage", 0, 0)
+        found = rows.where(f.col("id") < self._roots.limit).join(marked, "id", "left_anti")
+        type = f.max("type").over(Window.partitionBy("id"))
+        return found.select("id", "part", type.alias("type"), "bytes")
+
+    def delete(self, found: DataFrame) -> None:
+        """Delete rows, neighbouring ids together. May be repeated."""
+        delete = _Delete(self._location, self._realm, machine())
+        keys = found.select("id", "part").repartitionByRange(self._tasks, "id")
+        keys.sortWithinPartitions("id", "part").mapInArrow(delete, "rows bigint").agg(
+            {"rows": "sum"}
+        ).collect()
+
+    def _rows(self) -> DataFrame:
+        """What each row's header says."""
+        backend = self._references.store.backend
+        splits = backend.splits("objects", [self._realm], self._tasks)
+        headers = _Headers(self._location, self._realm, splits, machine())
+        return self._spark.range(0, len(splits), 1, max(1, len(splits))).mapInArrow(headers, _ROW)
+
+    def _marked(self, edges: DataFrame) -> DataFrame:
+        """Ids of all objects that can be reached, breadth first: a level is what the last one points to, less what was
+        reached before."""
+        from pyspark.sql import functions as f
+
+        level = self._ids(self._roots.commits).localCheckpoint()
+        marked, n, reached = level, len(self._roots.commits), 0
+        while n:
+            reached += n
+            self._progress("marking", reached, 0)
+            further = edges.join(level, "id").select(f.explode("points").alias("id"))
+            further = further.repartition(self._tasks, "id").distinct().join(marked, "id", "left_anti")
+            level = further.localCheckpoint()
+            n = level.count()
+            marked = marked.union(level)
+        return marked
+
+    def _ids(self, ids: Sequence[int]) -> DataFrame:
+        import pyarrow as pa
+
+        table = pa.table({"id": pa.array(ids, pa.int64())})
+        return self._spark.createDataFrame(table).repartition(self._tasks, "id").distinct()
+
+    def _check(self, rows: DataFrame, marked: DataFrame) -> None:
+        """Refuse to go on where something that is needed is missing, or its pointers cannot be read."""
+        from pyspark.sql import functions as f
+
+        first = rows.where("part = 0")
+        lost = marked.join(first, "id", "left_anti").first()
+        if lost is not None:
+            holder = (
+                first.where(f.array_contains("points", lost["id"])).join(marked, "id", "left_semi").first()
+            )
+            message = missing(self._realm, lost["id"], 0 if holder is None else holder["id"])
+            raise explained(self._references, self._roots, CorruptionError(message))
+        unread = first.where("problem is not null").join(marked, "id", "left_semi").first()
+        if unread is not None:
+            raise explained(self._references, self._roots, CorruptionError(unread["problem"]))
+
+
+def _counts(found: DataFrame) -> list[Count]:
+    from pyspark.sql import functions as f
+
+    sums = found.groupBy("type").agg(
+        f.count_distinct("id").alias("objects"),
+        f.count(f.lit(1)).alias("n"),
+        f.sum("bytes").alias("bytes"),
+    )
+    counts = [Count(row["type"], row["objects"], row["n"], row["bytes"]) for row in sums.collect()]
+    return sorted(counts, key=lambda count: (count.type is None, count.type))
+
+
+class _Headers:
+    """What executors run: numbers of splits in, what the header of each of their rows says out."""
+
+    def __init__(self, location: StoreLocation, realm: str, splits: Sequence[Split], planned_on: str) -> None:
+        self._location = location
+        self._realm = realm
+        self._splits = splits
+        self._planned_on = planned_on
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        refuse_other_machine(self._location, self._planned_on)
+        backend = open_for_reading(self._location).backend
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for found in backend.scan(self._splits[number]):
+                    yield self._headers(found)
+
+    def _headers(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        types: list[str | None] = []
+        points: list[tuple[int, ...]] = []
+        problems: list[str | None] = []
+        ids, parts, values = (batch.column(name) for name in ("id", "part", "value"))
+        for id, part, value in zip(ids.to_pylist(), parts.to_pylist(), values.to_pylist(), strict=True):
+            type: str | None = None
+            strong: tuple[int, ...] = ()
+            problem: str | None = None
+            if part == 0:
+                try:
+                    header = objects.decode_header(value, f"{self._realm}/{id}")
+                    type, strong = header.type, header.strong
+                except PolarisError as error:
+                    problem = str(error)
+            types.append(type)
+            points.append(strong)
+            problems.append(problem)
+        columns = [
+            ids,
+            parts,
+            pa.array(types, pa.string()),
+            pc.binary_length(values).cast(pa.int64()),
+            pa.array(points, pa.list_(pa.int64())),
+            pa.array(problems, pa.string()),
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=["id", "part", "type", "bytes", "points", "problem"])
+
+
+class _Delete:
+    """What executors run: keys of rows in, in order; how many were deleted out."""
+
+    def __init__(self, location: StoreLocation, realm: str, planned_on: str) -> None:
+        self._location = location
+        self._realm = realm
+        self._planned_on = planned_on
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        refuse_other_machine(self._location, self._planned_on)
+        backend = open_for_reading(self._location).backend
+        for batch in batches:
+            ids, parts = (batch.column(name).to_pylist() for name in ("id", "part"))
+            keys = [ObjectKey(id, part) for id, part in zip(ids, parts, strict=True)]
+            for start in range(0, len(keys), DELETE_TOGETHER):
+                backend.delete_objects(self._realm, keys[start : start + DELETE_TOGETHER])
+            yield pa.RecordBatch.from_arrays([pa.array([len(keys)], pa.int64())], names=["rows"])
