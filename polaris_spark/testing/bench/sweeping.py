@@ -128,7 +128,7 @@ def sweep(store: str, _size: int) -> dict[str, float]:
         seconds = time.perf_counter() - begun
         deleted = sum(row[3] for row in rows)
         left = count(session)
-    pools = spark._jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()  # type: ignore[union-attr]  # it runs
+    pools = spark._jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
     heap = sum(pool.getPeakUsage().getUsed() for pool in pools if str(pool.getType()) == "Heap memory")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024
     spark.stop()
