@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -17,7 +18,11 @@ from polaris_spark.cli.report.history import History, read_history
 from polaris_spark.cli.report.lake import Lake, Storage, read_lake
 from polaris_spark.cli.report.rows import Amount, Rows, read_rows
 from polaris_spark.clock import ManualClock
+from polaris_spark.commits.change import Operation
 from polaris_spark.errors import StateError
+from polaris_spark.maintenance.marking import sweep
+from polaris_spark.maintenance.sweeping import Policy
+from polaris_spark.maintenance.trimming import trim
 from polaris_spark.testing.browser import Browser
 from tests.cli.catalogs import run
 from tests.servers import unavailable
@@ -116,6 +121,37 @@ def test_rows_that_nothing_needs_are_found_and_no_others(busy: Catalog, clock: M
     _, _, rows = figures(busy, clock.now_ms())
     assert rows.unneeded is not None
     assert {key: amount.objects for key, amount in rows.unneeded.items()} == {("namespace", 4): 1}
+
+
+def test_what_is_not_needed_is_what_a_sweep_takes(tmp_path: Path) -> None:
+    clock = ManualClock()
+    catalog = Catalog(tmp_path / "c.db", clock=clock)
+    references, me = catalog.session.catalog.references, Operation(b"", "ann")
+    catalog.namespace("db")
+    for name in ("t", "u"):
+        catalog.table("db", name)
+        for i in range(20):
+            catalog.set_property("db", name, "i", str(i))
+    dev = catalog.session.catalog.reference.replace("main", "dev")
+    references.create(dev, me, source=references.read(catalog.session.catalog.reference))
+    references.drop(dev, me)
+    catalog.request("DELETE", "v1/namespaces/db/tables/u")
+    clock.advance(40 * DAY)
+    policy = Policy(retention_ms=3 * DAY, grace_ms=DAY)
+    trim(references, retention_ms=policy.retention_ms)
+    references.end([one for one in references.listed() if one.name == dev], me)
+    found = sweep(references, policy, operation=me, dry_run=True)
+    _, _, rows = figures(catalog, clock.now_ms())
+    by_type = Counter[str]()
+    for (type, group), amount in (rows.unneeded or {}).items():
+        assert group == 4
+        by_type[type] += amount.objects
+    assert by_type == {count.type: count.objects for count in found.counts}
+    assert by_type["table"] > 20
+    sweep(references, policy, operation=me)
+    _, _, rows = figures(catalog, clock.now_ms())
+    assert rows.unneeded == {}
+    catalog.session.close()
 
 
 def test_what_time_does_not_allow_for_is_said(busy: Catalog, clock: ManualClock, tmp_path: Path) -> None:

@@ -18,9 +18,13 @@ from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import HistoryTrimmedError, InputError, ReferenceGoneError, StateError
+from polaris_spark.maintenance.marking import sweep
+from polaris_spark.maintenance.sweeping import Policy
 from polaris_spark.spark.datasource import PolarisObjects
+from polaris_spark.store.cache import process_cache
 from polaris_spark.system.registry import ROOT
 from tests.cli.catalogs import run
+from tests.servers import SHARED, StoreOn, configured, databases
 from tests.views.catalogs import Catalog, Row, rows
 
 TABLES = ("t0", "t1", "t2", "t3", "t4")
@@ -30,7 +34,7 @@ class Stream:
     """A streaming query as Spark 4.1 drives a reader: the end of a batch is logged before it is read."""
 
     def __init__(self, store: str, **options: str) -> None:
-        self.options = {"store": store, "view": "changes"}
+        self.options = {**configured(store), "view": "changes"}
         self.options.update({name.replace("_", "-"): text for name, text in options.items()})
         if "reference" not in options:
             self.options.setdefault("catalog", "polaris")
@@ -109,7 +113,7 @@ def transact(catalog: Catalog, i: int) -> None:
 
 def logged(catalog: Catalog, **options: str) -> list[tuple[int, int]]:
     """Number and position of all changes, by the table `changes`."""
-    found = rows("changes", store=catalog.store, **{"catalog": "polaris", **options})
+    found = rows("changes", **configured(catalog.store), **{"catalog": "polaris", **options})
     return sorted(order(row) for row in found)
 
 
@@ -298,6 +302,42 @@ def test_a_long_log_is_read_in_parts_that_are_in_order(busy: Catalog) -> None:
     first, last = stream.reader.initialOffset(), stream.reader.latestOffset()
     assert len(stream.reader.partitions(first, last)) == 3
     assert [order(row) for row in stream.batch()] == logged(busy)
+
+
+@pytest.mark.parametrize("scheme", databases(SHARED))
+def test_every_database_gives_the_feed(store_on: StoreOn, tmp_path: Path, scheme: str) -> None:
+    catalog = Catalog(tmp_path / "c.db", store=store_on(scheme))
+    catalog.namespace("db")
+    for name in TABLES:
+        catalog.table("db", name)
+    for i in range(5):
+        transact(catalog, i)
+    stream = Stream(catalog.store, max_changes_per_batch="4")
+    found = [order(row) for batch in stream.drain() for row in batch]
+    transact(catalog, 5)
+    stream.start()
+    found += [order(row) for batch in stream.drain() for row in batch]
+    assert found == logged(catalog)
+    catalog.session.close()
+
+
+def test_history_that_a_sweep_took_is_an_error_though_the_floor_is_not_known_yet(
+    busy: Catalog, clock: ManualClock
+) -> None:
+    """Between planning and reading a batch, its history is trimmed and swept."""
+    stream = Stream(busy.store)
+    first, last = stream.reader.initialOffset(), stream.reader.latestOffset()
+    partitions = stream.reader.partitions(first, last)
+    clock.advance(40 * 86_400_000)
+    transact(busy, 1)
+    clock.advance(4 * 86_400_000)
+    references = busy.session.catalog.references
+    sweep(references, Policy(3 * 86_400_000, 86_400_000), operation=Operation(b"", "ann"))
+    process_cache().clear()
+    with pytest.raises(
+        HistoryTrimmedError, match=r"trimmed to commit number \d+ while the stream was reading"
+    ):
+        [row for partition in partitions for row in stream.reader.read(partition)]
 
 
 def test_only_changes_are_a_stream_and_its_options_are_not_for_tables(busy: Catalog) -> None:
