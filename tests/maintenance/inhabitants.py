@@ -1,0 +1,175 @@
+"""Processes that use a catalog while it is maintained: `python -m tests.maintenance.inhabitants ROLE ...`.
+
+Each writes a journal, a line of JSON for what was acknowledged, and ends when the file `stop` is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    ServerError,
+    ServiceUnavailableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
+
+from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.commits.change import Operation
+from polaris_spark.errors import AlreadyExistsError, NotFoundError, PolarisError
+from polaris_spark.pyiceberg import PolarisCatalog
+
+NAMESPACES = ("a", "b")
+TABLES = 6
+SHORT = {"grace": "3 s", "idempotency-key-lifetime": "1 s", "history-retention": "4 s"}
+"""Everything is given up after seconds, so that maintenance meets commits all the time."""
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=False), NestedField(2, "writer", StringType(), required=False)
+)
+
+_MOVED = (CommitFailedException, NoSuchTableError, NoSuchNamespaceError, TableAlreadyExistsError)
+"""Somebody else was quicker."""
+_BUSY = (ServiceUnavailableError, ServerError)
+"""Nothing was done, or it is not known."""
+
+
+class Inhabitant:
+    """One process."""
+
+    def __init__(self, role: str, uri: str, folder: str, seed: str) -> None:
+        self.rng = random.Random(f"{role}{seed}")
+        self.folder = Path(folder)
+        self.uri = uri
+        self.name = f"{role}-{seed}"
+        self.catalog = opened(uri, folder)
+        self.journal = (self.folder / f"journal-{self.name}").open("a", buffering=1)
+
+    def run(self, act: Callable[[], None]) -> None:
+        """Act until told to stop."""
+        while not (self.folder / "stop").exists():
+            try:
+                act()
+            except _MOVED:
+                continue
+            except _BUSY as error:
+                self.tell("busy", str(error)[:200])
+        self.catalog.close()
+        self.tell("ended")
+
+    def tell(self, what: str, *facts: Any) -> None:
+        """Write down what was acknowledged."""
+        self.journal.write(json.dumps([what, *facts]) + "\n")
+
+    def table(self) -> Any:
+        """Any table of the catalog."""
+        namespace = self.rng.choice(NAMESPACES)
+        names = self.catalog.list_tables(namespace)
+        if not names:
+            raise NoSuchTableError(namespace)
+        return self.catalog.load_table(self.rng.choice(names))
+
+    # Roles
+
+    def writer(self) -> Callable[[], None]:
+        """Appends rows of its own to tables, and sometimes reads one back."""
+        numbers = iter(range(10**9))
+
+        def act() -> None:
+            table, id = self.table(), next(numbers)
+            table.append(pa.table({"id": [id], "writer": [self.name]}))
+            self.tell("row", str(table.metadata.table_uuid), id)
+            if self.rng.random() < 0.1:
+                with contextlib.suppress(FileNotFoundError):  # a snapshot that expired while it was read
+                    table.scan().to_arrow()
+
+        return act
+
+    def mover(self) -> Callable[[], None]:
+        """Renames tables, changes properties, drops tables and makes new ones."""
+        numbers = iter(range(10**9))
+
+        def act() -> None:
+            table, dice = self.table(), self.rng.random()
+            name = (self.rng.choice(NAMESPACES), f"t{next(numbers)}")
+            if dice < 0.5:
+                self.catalog.rename_table(table.name(), name)
+            elif dice < 0.8:
+                with table.transaction() as change:
+                    change.set_properties(colour=str(dice))
+            else:
+                self.catalog.create_table(name, SCHEMA)
+                self.tell("drops", str(table.metadata.table_uuid))
+                self.catalog.drop_table(table.name())
+            time.sleep(0.05)
+
+        return act
+
+    def brancher(self) -> Callable[[], None]:
+        """Makes branches of the catalog, works on them, drops them, and brings some back."""
+        session = self.catalog._opened
+        references, row = session.catalog.references, session.catalog.row
+        numbers = iter(range(10**9))
+
+        def act() -> None:
+            name = f"branch{next(numbers) % 3}"
+            reference, operation = head_name(row, name), Operation(b"", self.name)
+            with contextlib.suppress(NotFoundError, AlreadyExistsError, PolarisError):
+                references.create(reference, operation, source=session.catalog.head())
+            with contextlib.suppress(*_MOVED, *_BUSY, PolarisError):
+                branch = opened(self.uri, str(self.folder), branch=name)
+                try:
+                    with contextlib.suppress(NamespaceAlreadyExistsError):
+                        branch.create_namespace(f"only{name}")
+                    names = branch.list_tables(self.rng.choice(NAMESPACES))
+                    for table in names[:2]:
+                        branch.load_table(table).scan().to_arrow()
+                        self.tell("read on a branch")
+                finally:
+                    branch.close()
+            with contextlib.suppress(PolarisError):
+                references.drop(reference, operation)
+                if self.rng.random() < 0.3:
+                    references.undrop(reference, operation)
+                    self.tell("undropped", reference)
+            time.sleep(0.1)
+
+        return act
+
+
+def opened(uri: str, folder: str, **more: str) -> PolarisCatalog:
+    """The catalog, with short lives of everything."""
+    return PolarisCatalog("polaris", store=uri, warehouse=f"{folder}/warehouse", **SHORT, **more)
+
+
+def journal(folder: Path) -> Iterator[tuple[str, list[Any]]]:
+    """What all processes wrote down: whose, and what."""
+    for path in sorted(folder.glob("journal-*")):
+        for line in path.read_text().splitlines():
+            yield path.name.removeprefix("journal-"), json.loads(line)
+
+
+def main(role: str, *arguments: str) -> None:
+    inhabitant = Inhabitant(role, *arguments)
+    try:
+        inhabitant.run(getattr(inhabitant, role)())
+    except BaseException:
+        inhabitant.tell("failed", traceback.format_exc())
+        raise
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,126 @@
+"""All jobs in a loop under a catalog in full use: nothing acknowledged is lost, and no garbage is left."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polaris_spark.pyiceberg import PolarisCatalog
+from polaris_spark.spark.procedures.registry import call
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
+from tests.maintenance.inhabitants import NAMESPACES, SCHEMA, TABLES, journal, opened
+from tests.servers import SHARED, StoreOn, databases
+
+ROLES = ("writer", "writer", "mover", "brancher")
+LATER_S = 6.0
+"""Longer than anything is kept by `inhabitants.SHORT`."""
+
+
+@pytest.mark.parametrize("database", databases(SHARED, ordinary=("sqlite", "postgresql")))
+@pytest.mark.parametrize("rounds", [3, pytest.param(60, marks=pytest.mark.long)])
+def test_nothing_is_lost_and_no_garbage_is_left(
+    store_on: StoreOn, tmp_path: Path, database: str, rounds: int
+) -> None:
+    uri, folder = store_on(database), str(tmp_path)
+    catalog = opened(uri, folder)
+    for namespace in NAMESPACES:
+        catalog.create_namespace(namespace)
+        for number in range(TABLES // 2):
+            catalog.create_table((namespace, f"first{number}"), SCHEMA)
+    done: dict[str, int] = defaultdict(int)
+    with _inhabitants(uri, tmp_path):
+        for _ in range(rounds):
+            acknowledged = _rows(tmp_path)
+            for job, rows in _maintain(catalog):
+                done[job] += rows
+            wait_until(lambda before=acknowledged: _rows(tmp_path) > before, "a row is written")  # type: ignore[misc]  # bound at once
+    told = list(journal(tmp_path))
+    assert [facts for _, facts in told if facts[0] == "failed"] == []
+    assert sum(facts == ["ended"] for _, facts in told) == len(ROLES)
+    _every_row_is_there(catalog, told)
+    time.sleep(LATER_S)
+    print(database, rounds, dict(done), len(told))
+    for _, _ in _maintain(catalog):
+        pass
+    assert done["sweep"] > 0
+    assert done["expire"] > 0
+    time.sleep(LATER_S)
+    session = catalog._opened
+    call(session, "trim")
+    call(session, "sweep")
+    assert call(session, "sweep", dry_run=True) == []
+    assert call(session, "fsck") == []
+    _every_row_is_there(catalog, told)
+    catalog.close()
+
+
+def _maintain(catalog: PolarisCatalog) -> Iterator[tuple[str, int]]:
+    """Run every job once; what each did."""
+    session = catalog._opened
+    yield "trim", len(call(session, "trim"))
+    old = datetime.now(timezone.utc) - timedelta(seconds=3)
+    yield "expire", len(call(session, "expire", older_than=old, retain_last=2))
+    yield "sweep", len(call(session, "sweep"))
+    yield "fsck", len(_faults(call(session, "fsck")))
+
+
+def _faults(rows: list[Any]) -> list[Any]:
+    assert rows == []
+    return rows
+
+
+def _every_row_is_there(catalog: PolarisCatalog, told: list[tuple[str, list[Any]]]) -> None:
+    dropped = {facts[1] for _, facts in told if facts[0] == "drops"}
+    wanted: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    for writer, facts in told:
+        if facts[0] == "row" and facts[1] not in dropped:
+            wanted[facts[1]].add((writer, facts[2]))
+    assert wanted
+    for namespace in NAMESPACES:
+        for name in catalog.list_tables(namespace):
+            table = catalog.load_table(name)
+            rows = table.scan().to_arrow().to_pylist()
+            found = [(row["writer"], row["id"]) for row in rows]
+            assert len(found) == len(set(found))
+            missing = wanted.pop(str(table.metadata.table_uuid), set()) - set(found)
+            assert not missing, (name, sorted(missing)[:5])
+    assert not wanted, f"tables are gone: {sorted(wanted)}"
+
+
+def _rows(folder: Path) -> int:
+    return sum(facts[0] == "row" for _, facts in journal(folder))
+
+
+@contextmanager
+def _inhabitants(uri: str, folder: Path) -> Iterator[None]:
+    """Processes of all roles, at work within the block."""
+    with ExitStack() as stack:
+        running = []
+        for seed, role in enumerate(ROLES):
+            command = [
+                sys.executable,
+                "-m",
+                "tests.maintenance.inhabitants",
+                role,
+                uri,
+                str(folder),
+                str(seed),
+            ]
+            process = subprocess.Popen(command, cwd=Path(__file__).parents[2])
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            running.append(process)
+        wait_until(lambda: _rows(folder) > 3, "rows are written")
+        yield
+        (folder / "stop").touch()
+        for process in running:
+            assert process.wait(PATIENCE_S) == 0, [f for _, f in journal(folder) if f[0] == "failed"]
