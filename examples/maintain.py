@@ -1,0 +1,41 @@
+"""Maintenance of a catalog as one Spark program, to be scheduled: daily, say, by cron, Airflow or the like.
+
+    python examples/maintain.py STORE WAREHOUSE [JOB ...]
+
+Jobs run in the order given, each by its CALL, and wait for a run of the same job that somebody else started.
+Without jobs, those of a usual night run. A cluster's spark-submit takes this file just as well.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import SparkSession
+
+import polaris_spark
+
+NIGHTLY = {
+    "expire": "",  # snapshots, as the tables' properties say, and the files that only they needed
+    "purge_dropped": "",  # files of tables that were dropped with PURGE
+    "remove_orphans": "dry_run => false",  # files that no table knows
+    "trim": "",  # history older than history-retention
+    "compact_index": "",  # shards that grew thin
+    "sweep": "",  # rows that nothing needs any more
+    "fsck": "",  # and is everything sound?
+}
+"""Jobs, with their arguments."""
+
+store, warehouse, *chosen = sys.argv[1:]
+spark = polaris_spark.configure(
+    SparkSession.builder.appName("maintenance"), store=store, warehouse=warehouse, create=False
+).getOrCreate()
+faults = 0
+for job in chosen or NIGHTLY:
+    arguments = ", ".join(filter(None, (NIGHTLY.get(job, ""), "wait => true")))
+    done = spark.sql(f"CALL polaris.system.{job}({arguments})")
+    print(job, flush=True)
+    done.show(20, truncate=False)
+    if job == "fsck":
+        faults = done.count()
+spark.stop()
+sys.exit(1 if faults else 0)
