@@ -102,6 +102,12 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An id: rows prepared before it must be written again under new ids."""
     sealed: bool = False
     """The reference was dropped: look in the registry again."""
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it was dropped so long ago that nothing of its history is kept."""
+        return self.sealed and not self.commit
+
     move: Move | None = None
     """Set while commits are stopped, or for ever: the realm is moved to another store."""
 

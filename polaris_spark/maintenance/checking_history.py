@@ -207,6 +207,8 @@ def head_faults(head: Head, latest_ms: int, id_time_ms: int) -> Iterator[str]:
         latest_ms: no id was made later, milliseconds since 1970.
         id_time_ms: when the fence was made.
     """
+    if head.given_up:
+        return
     if head.commit <= 0:
         yield f"it points to {head.commit}"
     if not 0 <= head.floor_number <= head.number:

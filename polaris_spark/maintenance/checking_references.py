@@ -155,12 +155,13 @@ class _References:
             if head.sealed:
                 message = "it is sealed, as only dropped references are; the registry lists it as live"
                 self._blame(WRONG_SEAL, name, row_name, message)
-            yield Root(name, row_name, head)
+            if not head.given_up:
+                yield Root(name, row_name, head)
         elif head is not None:
             if not head.sealed:
                 message = "it was dropped and is not sealed: whoever dropped it died; drop or undrop it again"
                 self._blame(WRONG_SEAL, name, row_name, message, warning=True)
-            if said.time >= self._times.dropped_ms:
+            if said.time >= self._times.dropped_ms and not head.given_up:
                 yield Root(name, row_name, head)
 
     def _no_row(self, registered: Registered) -> None:

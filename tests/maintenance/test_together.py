@@ -42,7 +42,7 @@ def test_nothing_is_lost_and_no_garbage_is_left(
             acknowledged = _rows(tmp_path)
             for job, rows in _maintain(catalog):
                 done[job] += rows
-            wait_until(lambda before=acknowledged: _rows(tmp_path) > before, "a row is written")  # type: ignore[misc]  # bound at once
+            wait_until(lambda before=acknowledged: _rows(tmp_path) > before + 8, "rows are written")  # type: ignore[misc]  # bound at once
     told = list(journal(tmp_path))
     assert [facts for _, facts in told if facts[0] == "failed"] == []
     assert sum(facts == ["ended"] for _, facts in told) == len(ROLES)
@@ -57,7 +57,7 @@ def test_nothing_is_lost_and_no_garbage_is_left(
     session = catalog._opened
     call(session, "trim")
     call(session, "sweep")
-    assert call(session, "sweep", dry_run=True) == []
+    assert _swept(call(session, "sweep", dry_run=True)) == 0
     assert call(session, "fsck") == []
     _every_row_is_there(catalog, told)
     catalog.close()
@@ -69,12 +69,17 @@ def _maintain(catalog: PolarisCatalog) -> Iterator[tuple[str, int]]:
     yield "trim", len(call(session, "trim"))
     old = datetime.now(timezone.utc) - timedelta(seconds=3)
     yield "expire", len(call(session, "expire", older_than=old, retain_last=2))
-    yield "sweep", len(call(session, "sweep"))
+    yield "sweep", _swept(call(session, "sweep"))
     yield "fsck", len(_faults(call(session, "fsck")))
 
 
+def _swept(rows: list[Any]) -> int:
+    """How many objects went."""
+    return sum(row[2] for row in rows)
+
+
 def _faults(rows: list[Any]) -> list[Any]:
-    assert rows == []
+    assert not rows, "\n".join(map(str, rows[:10]))
     return rows
 
 
