@@ -90,9 +90,9 @@ class _Commits:
                 messages = []
         except WrongTypeError as error:
             yield self._problem(WRONG_TYPE, error.id, id, str(error))
-            return
+            messages = []
         except CorruptionError:
-            return  # the check of the index tells
+            messages = []  # the check of the index tells
         for message in messages:
             yield self._problem(WRONG_LOG, after.entries, id, message)
         if _has(before, after, NAMES):

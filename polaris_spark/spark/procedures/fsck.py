@@ -6,17 +6,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from polaris_spark.maintenance.checking import Check
+from polaris_spark.spark.jobs.fsck import Executors
+from polaris_spark.spark.options import location_of
 from polaris_spark.spark.procedures.maintaining import job
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     session = call.session
+    executors = None
+    if call.has_spark and session.properties.store.scheme != "memory":
+        executors = Executors(call.spark(), location_of(session.properties).resolved())
     check = Check(
         session.connection.backend,
         session.connection.clock,
         realm=arguments.get("only"),
         grace_ms=session.properties.grace,
+        parts=executors.parts if executors else 1,
+        carry=executors.carry if executors else None,
+        follow=executors.follow if executors else None,
         progress=call.progress,
     )
     return [tuple(problem) for problem in check.run()]

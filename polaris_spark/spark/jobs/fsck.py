@@ -1,0 +1,201 @@
+"""The check of a store on executors: units one by one, and pointers by joining all rows with each other."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from polaris_spark.backends.base import Backend, Split
+from polaris_spark.commits.completeness import Lost
+from polaris_spark.errors import PolarisError
+from polaris_spark.maintenance.checking import Needed, Unit, carry_unit, lost_problem
+from polaris_spark.maintenance.checking_rows import Place, Problem
+from polaris_spark.objects import Header, decode_header, part_count
+from polaris_spark.spark.options import StoreLocation
+from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
+from polaris_spark.store.lenient import Read, Unreadable, read_each
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_PROBLEM = ", ".join(f"{name} string" for name in Problem._fields)
+_OBJECT = "id bigint, type string, strong array<bigint>"
+_TASKS_PER_CORE = 4
+_LEVELS = 64
+"""Pointers from a commit to anything below it are fewer in a row."""
+
+
+class Executors:
+    """Carries out the parts of a check as Spark jobs."""
+
+    def __init__(self, spark: SparkSession, location: StoreLocation) -> None:
+        """
+        Args:
+            location: of the store, with secrets looked up.
+        """
+        self._spark = spark
+        self._location = location
+        self.parts = spark.sparkContext.defaultParallelism
+
+    def carry(self, units: Sequence[Unit]) -> Iterator[Problem]:
+        """Carry out units."""
+        job = _Units(self._location, [pickle.dumps(unit) for unit in units], machine())
+        tasks = max(1, min(len(units), _TASKS_PER_CORE * self.parts))
+        found = self._spark.range(0, len(units), 1, tasks).mapInArrow(job, _PROBLEM)
+        for row in found.toLocalIterator():
+            yield Problem(*row)
+
+    def follow(self, place: Place, needed: Sequence[Needed]) -> Iterator[Problem]:
+        """What is needed and not there.
+
+        Every object that is there is joined with every pointer: what remains, which is nothing in a sound store, is
+        looked up once more, since it may have been written during the scan, and followed upwards to see whether
+        anything that is needed points there.
+        """
+        backend = open_for_reading(self._location).backend
+        splits = backend.splits("objects", [place.instance], self.parts)
+        job = _Headers(self._location, splits, machine())
+        objects = self._spark.range(0, len(splits), 1, max(1, len(splits))).mapInArrow(job, _OBJECT).persist()
+        try:
+            yield from self._lost(backend, place, needed, objects)
+        finally:
+            objects.unpersist()
+
+    def _lost(
+        self, backend: Backend, place: Place, needed: Sequence[Needed], objects: DataFrame
+    ) -> Iterator[Problem]:
+        from pyspark.sql.functions import col, explode
+
+        edges = objects.select(col("id").alias("holder"), "type", explode("strong").alias("pointer"))
+        there = objects.select(col("id").alias("pointer"))
+        roots = self._spark.createDataFrame([(one.id,) for one in needed], "pointer bigint")
+        wanted = edges.select("pointer").union(roots).distinct()
+        candidates = [row[0] for row in wanted.join(there, "pointer", "left_anti").collect()]
+        read = read_each(backend, place.instance, candidates, whole=False)
+        lost = {id: why for id, why in read.items() if isinstance(why, Unreadable)}
+        if lost:
+            holders, types = self._above(edges, lost)
+            yield from _told(place, needed, lost, holders, types)
+
+    def _above(self, edges: DataFrame, lost: Collection[int]) -> tuple[dict[int, list[int]], dict[int, str]]:
+        """What leads to lost objects: the holders of each object on the way, and the types of holders."""
+        from pyspark.sql.functions import broadcast
+
+        holders: dict[int, list[int]] = {}
+        types: dict[int, str] = {}
+        level = list(lost)
+        for _ in range(_LEVELS):
+            if not level:
+                break
+            below = self._spark.createDataFrame([(id,) for id in level], "pointer bigint")
+            found = edges.join(broadcast(below), "pointer").select("pointer", "holder", "type").collect()
+            level = list({holder for _, holder, _ in found if holder not in types})
+            for pointer, holder, type in found:
+                holders.setdefault(pointer, []).append(holder)
+                types[holder] = type
+        return holders, types
+
+
+def _told(
+    place: Place,
+    needed: Sequence[Needed],
+    lost: dict[int, Unreadable],
+    holders: dict[int, list[int]],
+    types: dict[int, str],
+) -> Iterator[Problem]:
+    roots = {one.id: one for one in needed}
+    for id, why in lost.items():
+        path = _path_up(id, holders, roots)
+        if path:
+            holder = path[-2] if len(path) > 1 else 0
+            found = Lost(id, holder, types.get(holder, ""), why.reason, why.part)
+            yield lost_problem(place, roots[path[0]], found, path)
+
+
+def _path_up(id: int, holders: dict[int, list[int]], roots: Collection[int]) -> list[int]:
+    """The shortest way from a root down to an object; empty if no root leads there."""
+    after: dict[int, int] = {id: 0}
+    level = [id]
+    while level:
+        for at in level:
+            if at in roots:
+                path = [at]
+                while after[path[-1]]:
+                    path.append(after[path[-1]])
+                return path
+        above: list[int] = []
+        for at in level:
+            for holder in holders.get(at, ()):
+                if holder not in after:
+                    after[holder] = at
+                    above.append(holder)
+        level = above
+    return []
+
+
+class _Units:
+    """What executors run: numbers of units in, problems out."""
+
+    def __init__(self, location: StoreLocation, units: list[bytes], planned_on: str) -> None:
+        self._location = location
+        self._units = units
+        self._planned_on = planned_on
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        refuse_other_machine(self._location, self._planned_on)
+        backend = open_for_reading(self._location).backend
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                found = list(carry_unit(backend, pickle.loads(self._units[number])))  # made above
+                columns = [pa.array([problem[i] for problem in found], pa.string()) for i in range(7)]
+                yield pa.RecordBatch.from_arrays(columns, names=list(Problem._fields))
+
+
+class _Headers:
+    """What executors run: numbers of splits in, headers of the objects there out; those that can be read."""
+
+    def __init__(self, location: StoreLocation, splits: Sequence[Split], planned_on: str) -> None:
+        self._location = location
+        self._splits = splits
+        self._planned_on = planned_on
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        refuse_other_machine(self._location, self._planned_on)
+        backend = open_for_reading(self._location).backend
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for rows in backend.scan(self._splits[number]):
+                    yield _headers(backend, rows)
+
+
+def _headers(backend: Backend, rows: pa.RecordBatch) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    found: list[tuple[int, Header]] = []
+    several: dict[str, list[int]] = {}
+    columns = (rows.column(name).to_pylist() for name in ("realm", "id", "part", "value"))
+    for realm, id, part, value in zip(*columns, strict=True):
+        if part:
+            continue
+        try:
+            if part_count(value, "") > 1:
+                several.setdefault(realm, []).append(id)
+            else:
+                found.append((id, decode_header(value, "")))
+        except PolarisError:  # then it is as if it were not there
+            continue
+    for realm, ids in several.items():
+        read = read_each(backend, realm, ids, whole=False)
+        found += [(id, one.header) for id, one in read.items() if isinstance(one, Read)]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([id for id, _ in found], pa.int64()),
+            pa.array([header.type for _, header in found], pa.string()),
+            pa.array([list(header.strong) for _, header in found], pa.list_(pa.int64())),
+        ],
+        names=["id", "type", "strong"],
+    )

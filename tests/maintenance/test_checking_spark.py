@@ -1,0 +1,92 @@
+"""The check as Spark jobs finds what the check without Spark finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from polaris_spark.backends import open_backend
+from polaris_spark.clock import ManualClock
+from polaris_spark.config import Properties, StoreURI
+from polaris_spark.maintenance.checking import Check
+from polaris_spark.maintenance.checking_rows import Problem
+from polaris_spark.spark.jobs.fsck import Executors
+from polaris_spark.spark.options import location_of
+from polaris_spark.spark.procedures.registry import call
+from tests.maintenance.damage import Damaged, Sound, copy_rows
+from tests.maintenance.planted import (
+    header_of_garbage,
+    inner_commit,
+    leaf,
+    middle_part,
+    no_log,
+    old_content,
+    schema,
+    stranger,
+    view_version,
+    wrong_skip,
+)
+from tests.rest.client import connect
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
+    return Sound(tmp_path_factory.mktemp("sound"))
+
+
+def on_disk(sound: Sound, path: Path) -> tuple[str, Damaged]:
+    """A copy of the store in a file."""
+    uri = f"sqlite://{path / 'store.db'}?synchronous=off"
+    backend = open_backend(StoreURI.parse(uri), {})
+    backend.setup()
+    copy_rows(sound.client.session.connection.backend, backend)
+    return uri, Damaged(backend, sound.clock, sound.instance, sound.reference)
+
+
+def with_spark(spark: SparkSession, uri: str, store: Damaged, clock: ManualClock) -> list[Problem]:
+    executors = Executors(spark, location_of(Properties.parse({"store": uri})).resolved())
+    carry, follow = executors.carry, executors.follow
+    return Check(store.backend, clock, parts=3, carry=carry, follow=follow).run()
+
+
+def found(problems: list[Problem]) -> set[tuple[str, str, str, str]]:
+    return {(one.severity, one.kind, one.realm, one.key) for one in problems}
+
+
+def test_a_sound_store_is_sound_on_executors(spark: SparkSession, sound: Sound, tmp_path: Path) -> None:
+    uri, store = on_disk(sound, tmp_path)
+    assert with_spark(spark, uri, store, sound.clock) == []
+
+
+def test_executors_find_the_same_problems(spark: SparkSession, sound: Sound, tmp_path: Path) -> None:
+    uri, store = on_disk(sound, tmp_path)
+    damages = [view_version, no_log, wrong_skip, old_content, schema, middle_part, header_of_garbage]
+    damages += [stranger, inner_commit, leaf]  # without these the others are not found
+    keys = {damage(store) for damage in damages}
+    problems = with_spark(spark, uri, store, sound.clock)
+    assert keys <= {problem.key for problem in problems}
+    assert found(problems) == found(store.problems())
+    lost = {one.key: one for one in problems if one.kind == "missing"}
+    assert all(one.path.split(" > ")[-1] == one.key.split("/")[0] for one in lost.values())
+    assert all(one.reference in one.path for one in lost.values() if one.reference)
+
+
+def test_garbage_that_points_to_nothing_is_no_problem(
+    spark: SparkSession, sound: Sound, tmp_path: Path
+) -> None:
+    """A sweep deletes by age: what is left of something unneeded may point to what is gone."""
+    uri, store = on_disk(sound, tmp_path)
+    id, commit = store.commit()
+    garbage = store.row(id).replace(commit.entries.to_bytes(8, "big"), (99).to_bytes(8, "big"))
+    store.put(77, garbage)
+    assert with_spark(spark, uri, store, sound.clock) == []
+
+
+def test_the_procedure_runs_as_spark_jobs(spark: SparkSession, tmp_path: Path) -> None:
+    client = connect(f"sqlite://{tmp_path}/s.db", tmp_path, metadata_files="never")
+    with client.session as session:
+        client.namespace("db")
+        client.create("t")
+        assert call(session, "fsck", spark=spark) == []
