@@ -78,14 +78,6 @@ def test_columns_are_described_where_sql_looks_for_it(spark: SparkSession) -> No
     assert {name: described.get(name) for name in expected} == expected
 
 
-def test_snapshots_are_those_of_icebergs_own_metadata_table(spark: SparkSession, orders: str) -> None:
-    namespace = orders.split(".")[1]
-    columns = "committed_at, snapshot_id, parent_id, operation, manifest_list"
-    ours = spark.sql(f"SELECT {columns} FROM polaris.system.snapshots WHERE namespace = '{namespace}'")
-    theirs = spark.sql(f"SELECT {columns} FROM {orders}.snapshots")
-    assert_df_equality(ours, theirs, ignore_row_order=True, ignore_nullable=True, ignore_metadata=True)
-
-
 def test_views_are_joined_in_sql(spark: SparkSession, orders: str) -> None:
     namespace = orders.split(".")[1]
     [row] = spark.sql(
