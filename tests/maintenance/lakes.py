@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.table import Table
+from pyiceberg.table.statistics import StatisticsFile
 
 from polaris_spark.catalog.files import local_path
 from polaris_spark.pyiceberg import PolarisCatalog
@@ -76,6 +77,20 @@ def folder(table: Table) -> Path:
     path = local_path(table.location())
     assert path is not None
     return path
+
+
+def name_statistics(table: Table, location: str) -> None:
+    """Let a table name a file, as one of statistics."""
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    statistics = StatisticsFile(
+        snapshot_id=snapshot.snapshot_id,
+        statistics_path=location,
+        file_size_in_bytes=5,
+        file_footer_size_in_bytes=1,
+        blob_metadata=[],
+    )
+    table.update_statistics().set_statistics(statistics).commit()
 
 
 def paths(rows: Iterable[tuple[Any, ...]], outcome: str | None = None) -> set[Path]:

@@ -11,9 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from conftest import CatalogPlace
+from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.commits.change import Operation
+from polaris_spark.errors import InputError
 from polaris_spark.rest.session import Session, connect
 from polaris_spark.spark.procedures.registry import call
-from tests.maintenance.lakes import DAY, age, paths
+from polaris_spark.testing.servers.versitygw import VersityGateway
+from tests.maintenance.lakes import DAY, ROWS, Lake, age, folder, name_statistics, paths
+from tests.maintenance.test_orphans_in_buckets import HOSTILE, Bucket
 
 
 @pytest.fixture
@@ -137,3 +142,76 @@ def test_a_table_that_cannot_be_read_keeps_what_it_may_need(
     assert manifest.name in kept[5]
     manifest.write_bytes(content)
     outside.unlink()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """A catalog of its own, with another branch; grace is over at once."""
+    lake = Lake(f"sqlite://{tmp_path}/c.db", tmp_path / "warehouse", grace="0s")
+    catalog = lake.session.catalog
+    side = head_name(catalog.row, "side")
+    catalog.references.create(side, Operation(b"", "somebody"), source=catalog.head())
+    yield lake
+    lake.close()
+
+
+def test_late_purges_are_carried_out_by_executors(spark: SparkSession, lake: Lake) -> None:
+    kept = lake.table("kept")
+    sound = lake.files()
+    lake.table("t")
+    lake.table("u")
+    files = lake.files() - sound
+    for name in ("t", "u"):
+        lake.catalog.purge_table(f"db.{name}")
+    rows = call(lake.session, "purge_dropped", spark=spark)
+    assert paths(rows, "deleted") == files
+    kinds = [Path(row[0]).suffix for row in rows]
+    assert kinds.index(".parquet") < kinds.index(".avro") < kinds.index(".json")
+    assert {row[3] for row in rows} == {"default.lake.db.t", "default.lake.db.u"}
+    assert lake.files() == sound
+    assert call(lake.session, "purge_dropped", spark=spark) == []
+    assert kept.scan().to_arrow().num_rows == 6
+
+
+def test_executors_find_what_one_process_finds(spark: SparkSession, lake: Lake) -> None:
+    broken, sound, kept = (
+        lake.table("broken"),
+        lake.table("sound"),
+        lake.table("kept", **{"gc.enabled": "false"}),
+    )
+    lake.catalog.drop_table("db.sound")
+    again = lake.table("again")
+    snapshot = broken.current_snapshot()
+    assert snapshot is not None
+    Path(snapshot.manifest_list.removeprefix("file://")).unlink()
+    for table in (broken, sound, kept, again):
+        for name in ("stray", "a b", "a%20b", "a#b", "ünï", "_hidden/f"):
+            lake.stray(folder(table) / "data" / name)
+    lake.stray("elsewhere")
+    lake.old()
+    here = sorted(lake.remove(), key=repr)
+    assert len({row[4] for row in here}) == 2
+    assert sorted(lake.remove(spark=spark), key=repr) == here
+
+
+def test_executors_do_with_other_schemes_what_the_mode_says(spark: SparkSession, lake: Lake) -> None:
+    table = lake.table()
+    stray = lake.stray(folder(table) / "metadata" / "stray.stats")
+    name_statistics(table, f"hdfs://nn:8020{stray}")
+    lake.old()
+    with pytest.raises(InputError, match=r"hdfs://nn:8020 is known and file:// was listed"):
+        lake.remove(spark=spark)
+    assert paths(lake.remove(spark=spark, prefix_mismatch_mode="delete")) == {stray}
+    assert lake.remove(spark=spark, equal_schemes={"hdfs": "file"}) == []
+
+
+def test_executors_clean_buckets(spark: SparkSession, versitygw: VersityGateway, tmp_path: Path) -> None:
+    bucket = Bucket(versitygw, tmp_path, "s3a")
+    table = bucket.catalog.create_table("db.t", ROWS.schema)
+    table.append(ROWS)
+    before = bucket.objects()
+    strays = {bucket.put(f"x/{name}") for name in HOSTILE[:-1]}
+    assert bucket.remove(spark=spark) == dict.fromkeys(strays, "would delete")
+    assert bucket.remove(spark=spark, dry_run=False) == dict.fromkeys(strays, "deleted")
+    assert bucket.objects() == before
+    bucket.close()

@@ -46,7 +46,7 @@ NAMED = "scheme string, authority string, path string"
 """A file's name in the form in which files are compared."""
 _FIRST = (
     f"kind string, location string, {NAMED}, owner string, strict boolean, kept boolean, "
-    "partitions array<string>, problem string"
+    "partitions array<string>, problem string, missing boolean"
 )
 _NEXT = f"source string, location string, {NAMED}, problem string, missing boolean"
 _ROWS = 4_096
@@ -165,17 +165,32 @@ class KnownFiles:
 
     def broken(self) -> dict[str, str]:
         """What could not be read wholly: owners, and why."""
-        first = self._first
-        own = first.where(f"kind = '{BROKEN}'").select("owner", "problem")
-        lists = self._lists.where("problem IS NOT NULL").select("source", "problem", "missing")
-        manifests = self._manifests.where("problem IS NOT NULL").select("source", "problem", "missing")
-        above = self._lists.where("problem IS NULL").selectExpr("location AS manifest", "source AS list")
-        by_lists = manifests.join(above, manifests.source == above.manifest)
-        unread = lists.union(by_lists.select("list", "problem", "missing")).union(manifests)
-        named = first.where(f"kind IN ('{LIST}', '{MANIFEST}')").select("location", "owner", "strict")
-        found = unread.join(named, unread.source == named.location).where("strict OR NOT missing")
-        told = found.selectExpr("owner", "concat(owner, ': ', problem) AS problem")
-        return {row.owner: row.problem for row in own.union(told).distinct().collect()}
+        own = self._first.where(f"kind = '{BROKEN}'").selectExpr(
+            "owner", "NULL AS source", "problem", "missing"
+        )
+        for found in (self._lists, self._manifests):
+            own = own.union(
+                found.where("problem IS NOT NULL").selectExpr("NULL", "source", "problem", "missing")
+            )
+        rows = own.collect()
+        told = {row.owner: row.problem for row in rows if row.owner is not None}
+        unread = {row.source: (row.problem, row.missing) for row in rows if row.source is not None}
+        return self._owners(unread) | told if unread else told
+
+    def _owners(self, unread: dict[str, tuple[str, bool]]) -> dict[str, str]:
+        """Whose manifest lists and manifests those are that could not be read, and must be there."""
+        from pyspark.sql.functions import col
+
+        named = self._first.where(f"kind IN ('{LIST}', '{MANIFEST}')")
+        direct = named.selectExpr("location AS unread", "owner", "strict")
+        lists = self._lists.selectExpr("location AS unread", "source")
+        listed = lists.join(named, lists.source == named.location).select("unread", "owner", "strict")
+        rows = direct.union(listed).where(col("unread").isin(list(unread))).distinct().collect()
+        return {
+            row.owner: f"{row.owner}: {unread[row.unread][0]}"
+            for row in rows
+            if row.strict or not unread[row.unread][1]
+        }
 
     def release(self) -> None:
         """Give the memory of the executors back."""
@@ -215,7 +230,7 @@ class _ReadContents:
                 partitions = list(place.partitions)
                 yield {"kind": PLACE, "path": place.path, "kept": place.kept, "partitions": partitions, **own}
             if needs.problem and (content.strict or not needs.missing):
-                yield {"kind": BROKEN, "problem": needs.problem, **own}
+                yield {"kind": BROKEN, "problem": needs.problem, "missing": needs.missing, **own}
 
 
 class _ReadNamed:
