@@ -165,7 +165,6 @@ def _tables_over_time(axes: Any, history: History, lake: Lake) -> None:
         axes.annotate("not counted for want of time", (0.5, 0.5), xycoords="axes fraction", ha="center")
         return
     _steps(axes, history.births, lake.tables, history)
-    axes.set_ylim(bottom=0)
 
 
 def _steps(axes: Any, changes: Sequence[tuple[int, int]], now: int, history: History) -> None:
@@ -178,7 +177,8 @@ def _steps(axes: Any, changes: Sequence[tuple[int, int]], now: int, history: His
         at -= change
     line.append((history.times[-1], at))
     axes.step([_moment(time) for time, _ in line], [n for _, n in line], where="pre", color=_MAIN)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    _whole(axes.yaxis)
+    axes.set_ylim(min(0, *(n for _, n in line)), max(1, axes.get_ylim()[1]))
 
 
 def _sum(rows: Rows, *, type: str | None = None, group: int | None = None) -> tuple[int, int]:
@@ -213,7 +213,7 @@ def _bars(bars: Sequence[tuple[str, int, str]], what: str, format: Any = None) -
                 words, (value, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8
             )
         axes.margins(x=0.18)
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, max(1, axes.get_xlim()[1]))
         axes.set_xlabel(what)
         axes.xaxis.set_major_locator(_few())
         axes.xaxis.set_major_formatter(format or (lambda value, _: f"{value:,.0f}"))
@@ -282,7 +282,7 @@ def _whole(axis: Any) -> None:
 def _few() -> Any:
     from matplotlib.ticker import MaxNLocator
 
-    return MaxNLocator(nbins=5)
+    return MaxNLocator(nbins=5, integer=True)
 
 
 def _bytes(value: float, _: object = None) -> str:

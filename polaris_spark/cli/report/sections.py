@@ -96,10 +96,10 @@ def _contention(history: History, note: str) -> Section:
     return Section(
         "contention",
         "Contention and retries",
-        "Left: the time from the preparation of a change to that of its commit. It holds what the change waited for "
-        "others and each repetition after a lost swap; it is short where nobody contends. Right: how many changes "
-        "went into one commit. Attempts that lose are not logged, so retries are not counted one by one; rows that "
-        "such attempts left behind are part of the garbage below.",
+        "Left: the time from the last preparation of a change to when the commit that carries it was made, just before "
+        "it was written. It holds what the change waited for others and its repetitions after lost swaps, and is short "
+        "where nobody contends. Right: how many changes went into one commit. Attempts that lose are not logged, so "
+        "retries are not counted one by one; rows that such attempts left behind are part of the garbage below.",
         plots.contention(history),
         note,
         Listed(("from preparation to commit", "milliseconds"), listed),
