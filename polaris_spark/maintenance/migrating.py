@@ -146,6 +146,7 @@ class Migration:
                     "give another name, or purge that realm first"
                 )
             return realms.move(self._name, RealmState.LOADING, instance=found.instance)
+        self._source.refuse_elsewhere(source, None)
         properties = {MOVING_FROM: self._source_uri, MOVING_FROM_INSTANCE: source.instance}
         return realms.create_for_loading(
             self._name,

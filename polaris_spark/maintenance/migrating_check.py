@@ -46,7 +46,7 @@ def compare_objects(
 ) -> Compared:
     """Compare the rows of all objects that heads and their histories need.
 
-    It remembers about 100 bytes an object; `spark.jobs.migrate` compares large realms.
+    It remembers about 100 bytes an object; `spark.jobs.migrating` compares large realms.
 
     Args:
         watch: is told how many objects were compared so far.

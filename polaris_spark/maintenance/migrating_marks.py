@@ -189,11 +189,7 @@ class SourceRealm:
         """
 
         def change(record: RealmRecord) -> Mapping[str, str]:
-            if record.properties.get(MOVING_TO_INSTANCE, instance) != instance:
-                raise RealmStateError(
-                    f"realm {self.name!r} is being moved to {record.properties[MOVING_TO]} already: "
-                    "finish that with the same target and name, or abort it"
-                )
+            self.refuse_elsewhere(record, instance)
             if record.state is not RealmState.ACTIVE:
                 raise RealmStateError(
                     f"realm {self.name!r} is {record.state.value}; only an ACTIVE realm can be moved"
@@ -201,6 +197,20 @@ class SourceRealm:
             return {**record.properties, MOVING_TO: to, MOVING_TO_INSTANCE: instance}
 
         self._describe(change)
+
+    def refuse_elsewhere(self, record: RealmRecord, instance: str | None) -> None:
+        """Refuse a second target.
+
+        Args:
+            instance: of the realm there; None if it is yet to be made.
+        Raises:
+            RealmStateError: the realm is being moved to another one.
+        """
+        if record.properties.get(MOVING_TO_INSTANCE, instance) != instance:
+            raise RealmStateError(
+                f"realm {self.name!r} is being moved to {record.properties[MOVING_TO]} already: "
+                "finish that with the same target and name, or abort it"
+            )
 
     def pause(self, to: str, token: str) -> list[Held]:
         """Stop commits to every reference, the registry first.

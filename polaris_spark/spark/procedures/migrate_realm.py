@@ -1,4 +1,4 @@
-"""`migrate`: a realm moves to another database while commits go on."""
+"""`migrate_realm`: a realm moves to another database while commits go on. (`migrate` is a procedure of Iceberg's.)"""
 
 from __future__ import annotations
 
@@ -59,11 +59,13 @@ def _target(arguments: Mapping[str, Any], *, aborting: bool) -> Properties | Non
     if "target" not in arguments:
         if aborting:
             return None
-        raise InputError("migrate: the argument 'target' is missing; give the URI of the store to move to")
+        raise InputError(
+            "migrate_realm: the argument 'target' is missing; give the URI of the store to move to"
+        )
     given = {k: v for k, v in arguments.get("target_options", {}).items() if v is not None}
     if not given.get("password", "env:").startswith("env:"):
         raise InputError(
-            "migrate: the target's password would stand in the statement for everyone to read; "
+            "migrate_realm: the target's password would stand in the statement for everyone to read; "
             "give 'password' as env:NAME, the name of an environment variable that holds it"
         )
     named = {"store": arguments["target"], **{f"store.{name}": value for name, value in given.items()}}
@@ -85,7 +87,7 @@ def _work(call: Call, target: Properties, there: Connection) -> Work:
     here = call.session.connection
     if not call.has_spark or here.backend.scope == "process" or there.backend.scope not in _SHARED:
         return HERE
-    from polaris_spark.spark.jobs.migrate import spark_work
+    from polaris_spark.spark.jobs.migrating import spark_work
 
     return spark_work(
         call.spark(),
@@ -102,7 +104,7 @@ def _rows(step: Step) -> Iterator[Row]:
 
 
 PROCEDURE = job(
-    name="migrate",
+    name="migrate_realm",
     comment="Moves the realm to another database while commits go on, and compares both sides.",
     parameters=(
         Parameter("target", "STRING", "URI of the store to move to, without a password"),

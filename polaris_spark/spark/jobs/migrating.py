@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.errors import CorruptionError
+from polaris_spark.errors import PolarisError
 from polaris_spark.maintenance.migrating_check import Compared, compare_objects
 from polaris_spark.maintenance.migrating_copy import Copied, Place, Watch, copy_split, rows_of_batch
 from polaris_spark.maintenance.migrating_marks import Held
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _WAVES = 4
 """Between so many parts of the copy it is told how far that has come."""
+
+_MANY = 10_000
+"""When so many objects differ, it is not worth while to ask whether they are needed before each is compared."""
 
 _COPIED = "rows bigint, bytes bigint, highest bigint"
 _SIDE = "id bigint, part int, digest binary, points array<bigint>"
@@ -68,32 +71,25 @@ class _Sides:
         Raises:
             CorruptionError: a row is missing in the source.
         """
-        watch("comparing rows", 0, 0)
-        rows, suspects = self._suspects(source, target)
-        if suspects:
-            watch("comparing rows that differ", 0, 0)
-            if self._needed(source, suspects, [held.head for held in heads]):
-                return compare_objects(
-                    source,
-                    target,
-                    [held.head for held in heads],
-                    lambda done: watch("comparing objects", done, 0),
-                )
-        return Compared(0, rows, (), 0)
-
-    def _suspects(self, source: Place, target: Place) -> tuple[int, set[int]]:
-        """How many rows the source has, and the ids of objects of which a row is missing or different in the target."""
         from pyspark.sql import functions as f
 
+        watch("comparing rows", 0, 0)
         here = self._side(self._source, source).select("id", "part", "digest")
         there = self._side(self._target, target).select("id", "part", f.col("digest").alias("copy"))
         both = here.join(there, ["id", "part"], "left")
         differs = ~f.col("digest").eqNullSafe(f.col("copy"))
-        found = both.select(
-            f.count(f.lit(1)).alias("rows"), f.collect_set(f.when(differs, f.col("id"))).alias("ids")
-        ).first()
-        assert found is not None
-        return found["rows"], set(found["ids"])
+        counted = both.select(f.count(f.lit(1)).alias("rows"), f.count_if(differs).alias("differ")).first()
+        assert counted is not None
+        if counted["differ"]:
+            watch("looking at rows that differ", 0, 0)
+            ids = both.where(differs).select("id").distinct().limit(_MANY).collect()
+            suspects = {row["id"] for row in ids}
+            found = [held.head for held in heads]
+            if len(suspects) == _MANY or self._needed(source, suspects, found):
+                return compare_objects(
+                    source, target, found, lambda done: watch("comparing objects", done, 0)
+                )
+        return Compared(0, counted["rows"], (), 0)
 
     def _needed(self, source: Place, suspects: set[int], heads: Sequence[Head]) -> set[int]:
         """Those suspects that a head, or an object that is none of them, leads to."""
@@ -198,6 +194,6 @@ def _points(value: bytes) -> list[int]:
     """What an object needs, by its first row; a commit needs its ancestors. Of a row that cannot be read: nothing."""
     try:
         header = decode_header(value, "")
-    except CorruptionError:
+    except PolarisError:
         return []
     return list(header.strong + header.weak) if header.type == _COMMIT else list(header.strong)

@@ -1,0 +1,126 @@
+"""Programs in other processes that write to a catalog, or move it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+
+import polaris_spark
+from polaris_spark.config import Properties, Secret, StoreURI
+from polaris_spark.maintenance.migrating import Migration
+from polaris_spark.maintenance.migrating_marks import SourceRealm
+from polaris_spark.rest.session import Session
+from polaris_spark.system.connections import connect_store
+from polaris_spark.system.realms import RealmState
+from tests.servers import configured
+
+
+def opened(uri: str, **properties: str) -> Session:
+    """The catalog of a store, its password apart from the URI."""
+    return polaris_spark.connect(**configured(uri), **properties)  # type: ignore[arg-type]  # text, all of it
+
+
+def write(session: Session, name: str) -> bool | None:
+    """Create a namespace; whether that was acknowledged, None if the realm has moved."""
+    body = json.dumps({"namespace": [name]})
+    status, _, answer = session.request("POST", "v1/namespaces", body=body)
+    if status == 400 and "was moved to" in answer:
+        return None
+    return status == 200
+
+
+def namespaces(session: Session) -> set[str]:
+    """All namespaces of a catalog."""
+    _, _, body = session.request("GET", "v1/namespaces")
+    return {levels[0] for levels in json.loads(body)["namespaces"]}
+
+
+class Writers:
+    """Threads that create namespaces, first in one store, then in the other, until they are told to end."""
+
+    def __init__(self, source: str, target: str, *, name: str, threads: int, enough: int) -> None:
+        """
+        Args:
+            name: of the namespaces, before their number.
+            enough: so many each thread creates in the target, once it is there.
+        """
+        self.acknowledged: list[str] = []
+        self._names = source, target
+        self._session = opened(source)
+        self._name = name
+        self._enough = enough
+        self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, thread: int) -> None:
+        number, session, left = 0, self._session, self._enough
+        while left:
+            number += 1
+            name = f"{self._name}_{thread}_{number}"
+            done = write(session, name)
+            if done:
+                self.acknowledged.append(name)
+                left -= session is not self._session
+            elif done is None:
+                session = opened(self._names[1])
+
+    def join(self) -> list[str]:
+        """The names that were acknowledged, once everybody has gone over to the target."""
+        for thread in self._threads:
+            thread.join(120)
+            assert not thread.is_alive()
+        return self.acknowledged
+
+
+def write_elsewhere(source: str, target: str, name: str, told: Connection) -> None:
+    """Write from a process of its own; tell the number of what is written, then its names."""
+    writers = Writers(source, target, name=name, threads=2, enough=5)
+    told.send("began")
+    told.send(writers.join())
+
+
+def migrate_and_die(source: str, target: str, left: int) -> None:
+    """Move a realm, and be killed at the `left`-th change of a row of references."""
+    session = opened(source)
+    references = session.catalog.references
+    there = connect_store(*_place(target))
+    guard = threading.Lock()
+
+    def counting(once: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            nonlocal left
+            with guard:
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return once(*arguments)
+
+        return call
+
+    for backend in (session.connection.backend, there.backend):
+        vars(backend)["swap_reference"] = counting(backend.swap_reference)
+        vars(backend)["insert_reference"] = counting(backend.insert_reference)
+    realm = SourceRealm(session.connection.realms, "default", references)
+    for _ in Migration(realm, source, there, "default", max_pause_ms=60_000.0).run():
+        pass
+
+
+def states(source: str, target: str) -> list[RealmState | None]:
+    """Of the realm in both stores."""
+    found = []
+    for uri in (source, target):
+        connection = connect_store(*_place(uri))
+        record = connection.realms.find("default")
+        found.append(None if record is None else record.state)
+        connection.close()
+    return found
+
+
+def _place(uri: str) -> tuple[StoreURI, Mapping[str, str | Secret]]:
+    properties = Properties.parse(configured(uri))
+    return properties.store, properties.store_options

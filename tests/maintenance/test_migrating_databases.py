@@ -1,0 +1,156 @@
+"""Moving between databases while threads and other processes commit."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from pathlib import Path
+
+import pytest
+
+from polaris_spark.errors import InputError, PolarisError, RealmStateError, StoreURIError
+from polaris_spark.maintenance.migrating import Migration
+from polaris_spark.maintenance.migrating_marks import SourceRealm
+from polaris_spark.spark.procedures.registry import call
+from polaris_spark.system.realms import RealmState
+from polaris_spark.testing.servers.postgresql import PostgreSQL
+from tests.maintenance.movers import (
+    Writers,
+    migrate_and_die,
+    namespaces,
+    opened,
+    states,
+    write,
+    write_elsewhere,
+)
+from tests.servers import DATABASES, SHARED, StoreOn, configured
+
+ORDINARY = (("sqlite", "sqlite"), ("sqlite", "postgresql"), ("postgresql", "s3"))
+OTHERS = sorted(
+    {*((one, "sqlite") for one in DATABASES), *(("sqlite", one) for one in DATABASES)} - {*ORDINARY}
+)
+PAIRS = [*ORDINARY, *(pytest.param(*pair, marks=pytest.mark.databases) for pair in OTHERS)]
+
+
+def arguments(uri: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """How a procedure is told of a target: its password by a variable of the environment."""
+    given = configured(uri)
+    if "store.password" not in given:
+        return {"target": given["store"]}
+    monkeypatch.setenv("TARGET_PASSWORD", given["store.password"])
+    return {"target": given["store"], "target_options": {"password": "env:TARGET_PASSWORD"}}
+
+
+@pytest.mark.parametrize(("here", "there"), PAIRS)
+def test_nothing_acknowledged_is_lost_and_everybody_goes_on_there(
+    here: str, there: str, store_on: StoreOn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = store_on(here), store_on(there)
+    with opened(source, warehouse=str(tmp_path)) as session:
+        assert write(session, "first")
+        elsewhere = here in SHARED and there in SHARED
+        writers = Writers(source, target, name="thread", threads=2, enough=5)
+        context = multiprocessing.get_context("spawn")
+        receiving, sending = context.Pipe(duplex=False)
+        process = context.Process(target=write_elsewhere, args=(source, target, "process", sending))
+        if elsewhere:
+            process.start()
+            assert receiving.recv() == "began"
+        rows = call(session, "migrate_realm", **arguments(target, monkeypatch), max_pause="60s")
+        acknowledged = ["first", *writers.join()]
+        if elsewhere:
+            acknowledged += receiving.recv()
+            process.join(60)
+        assert write(session, "late") is None
+    steps = {row[0]: row for row in rows}
+    assert next(iter(steps)) == "copy"
+    assert {"compare", "switch", "verify"} <= set(steps)
+    assert "difference" not in steps
+    assert steps["switch"][4] > 0
+    with opened(target) as moved:
+        assert namespaces(moved) == set(acknowledged)
+    assert states(source, target) == [RealmState.INACTIVE, RealmState.ACTIVE]
+
+
+@pytest.mark.parametrize("left", [3, 12, 25, 30, 33, 36, 39, 42])
+def test_a_process_that_is_killed(left: int, store_on: StoreOn, tmp_path: Path) -> None:
+    source, target = store_on("sqlite"), store_on("sqlite")
+    with opened(source, warehouse=str(tmp_path)) as session:
+        assert write(session, "first")
+        writers = Writers(source, target, name="thread", threads=2, enough=5)
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(target=migrate_and_die, args=(source, target, left))
+        process.start()
+        process.join(60)
+        if process.exitcode == 0:
+            assert states(source, target) == [RealmState.INACTIVE, RealmState.ACTIVE]
+        else:
+            assert process.exitcode == -signal.SIGKILL
+            if states(source, target)[0] is RealmState.ACTIVE:
+                call(session, "migrate_realm", target=target, max_pause="60s")
+        acknowledged = ["first", *writers.join()]
+    with opened(target) as moved:
+        assert namespaces(moved) == set(acknowledged)
+    assert states(source, target) == [RealmState.INACTIVE, RealmState.ACTIVE]
+
+
+def test_a_realm_under_another_name_in_the_same_store(store_on: StoreOn, tmp_path: Path) -> None:
+    source = store_on("sqlite")
+    with opened(source, warehouse=str(tmp_path)) as session:
+        assert write(session, "first")
+        call(session, "migrate_realm", target=source, target_realm="renamed")
+        assert write(session, "late") is None
+    with opened(source, realm="renamed") as renamed:
+        assert write(renamed, "second")
+        assert namespaces(renamed) == {"first", "second"}
+        with pytest.raises(RealmStateError, match="has a realm 'default' already, which is INACTIVE"):
+            call(renamed, "migrate_realm", target=source, target_realm="default")
+
+
+def test_wrong_targets_leave_the_source_as_it_was(
+    store_on: StoreOn, tmp_path: Path, postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = store_on("sqlite")
+    with opened(source, warehouse=str(tmp_path)) as session:
+        with pytest.raises(InputError, match="'target' is missing"):
+            call(session, "migrate_realm")
+        with pytest.raises(StoreURIError, match="carries a password"):
+            call(session, "migrate_realm", target="postgresql://me:secret@host/db")
+        with pytest.raises(InputError, match="env:NAME") as told:
+            call(
+                session,
+                "migrate_realm",
+                target="postgresql://me@host/db",
+                target_options={"password": "secret!"},
+            )
+        assert "secret!" not in str(told.value)
+        with pytest.raises(PolarisError):
+            call(session, "migrate_realm", target="postgresql://127.0.0.1:1/db?connect-timeout=1s")
+        for uri in (postgresql.unprivileged("migrating"), postgresql.wrong_credentials("migrating")):
+            with pytest.raises(PolarisError):
+                call(session, "migrate_realm", **arguments(uri, monkeypatch))
+        with pytest.raises(RealmStateError, match="has a realm 'default' already, which is ACTIVE"):
+            call(session, "migrate_realm", target=source)
+        assert session.connection.realms.active("default").properties == {}
+        assert write(session, "still")
+
+
+def test_an_aborted_migration_can_begin_anew_elsewhere(store_on: StoreOn, tmp_path: Path) -> None:
+    source, target, other = (store_on("sqlite") for _ in range(3))
+    with opened(source, warehouse=str(tmp_path)) as session:
+        assert write(session, "first")
+        realm = SourceRealm(session.connection.realms, "default", session.catalog.references)
+        with opened(other, warehouse=str(tmp_path), realm="unused") as begun:
+            steps = Migration(realm, source, begun.connection, "default").run()
+            assert next(steps).name == "copy"
+            steps.close()
+        with pytest.raises(RealmStateError, match=r"is being moved to .* already"):
+            call(session, "migrate_realm", target=target)
+        assert states(source, target)[1] is None
+        assert call(session, "migrate_realm", abort=True, target=other)[0][0] == "abort"
+        assert states(source, other) == [RealmState.ACTIVE, RealmState.PURGING]
+        call(session, "migrate_realm", abort=True)  # and again
+        assert write(session, "second")
+        call(session, "migrate_realm", target=target)
+    with opened(target) as moved:
+        assert namespaces(moved) == {"first", "second"}
