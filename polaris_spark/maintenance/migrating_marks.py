@@ -101,17 +101,15 @@ class SourceRealm:
     def heads(self) -> list[Held]:
         """The heads of the registry, and of every live and dropped reference that the registry lists.
 
-        A reference whose row is missing is in the list as it was born, if it is live: whoever opens it will write that.
+        A reference whose row is missing is in the list as it was born: whoever needs it will write that.
         """
         root = self._row(ROOT)
-        return [Held(ROOT, read_head(root, ROOT)), *filter(None, concurrently(self._held, self._listed()))]
+        return [Held(ROOT, read_head(root, ROOT)), *concurrently(self._held, self._listed())]
 
-    def _held(self, registered: Registered) -> Held | None:
+    def _held(self, registered: Registered) -> Held:
         name = registered.row_name
         row = self.store.backend.read_reference(self.store.realm, name)
-        if row is not None:
-            return Held(name, read_head(row, name))
-        return Held(name, registered.first_head()) if registered.registration.state == "live" else None
+        return Held(name, _first_head(registered) if row is None else read_head(row, name))
 
     def _describe(self, change: Callable[[RealmRecord], Mapping[str, str]]) -> RealmRecord:
         return retried(
@@ -167,14 +165,11 @@ class SourceRealm:
         )
         return Held(name, read_head(row, name))
 
-    def _amend_listed(self, registered: Registered, change: Callable[[Head], Head]) -> Held | None:
-        """Amend the row of a reference; that of a live one which nobody has written yet is written so. None if it is
-        dropped and swept."""
+    def _amend_listed(self, registered: Registered, change: Callable[[Head], Head]) -> Held:
+        """Amend the row of a reference; one that nobody has written yet is written so."""
         backend, realm, name = self.store.backend, self.store.realm, registered.row_name
-        first = change(registered.first_head())
+        first = change(_first_head(registered))
         while backend.read_reference(realm, name) is None:
-            if registered.registration.state == "dropped":
-                return None
             with contextlib.suppress(OutcomeUnknownError):  # the next read tells
                 backend.insert_reference(realm, name, ReferenceRow(new_version(), encode_head(first)))
         return self._amend(name, change)
@@ -242,10 +237,10 @@ class SourceRealm:
         root = self._amend(ROOT, stopped)
         return [
             root,
-            *filter(None, concurrently(partial(self._stop, change=stopped), self._listed())),
+            *concurrently(partial(self._stop, change=stopped), self._listed()),
         ]
 
-    def _stop(self, registered: Registered, change: Callable[[Head], Head]) -> Held | None:
+    def _stop(self, registered: Registered, change: Callable[[Head], Head]) -> Held:
         """Stop one reference; one that was dropped is sealed, too, should whoever dropped it have died before that."""
         dropped = registered.registration.state == "dropped"
         return self._amend_listed(
@@ -340,6 +335,10 @@ class SourceRealm:
         clock, instance = self.references.clock, self.store.realm
         retried(clock, lambda: self._realms.move(self.name, RealmState.INACTIVE, instance=instance))
         self._describe(lambda record: _without(record.properties, MOVING_TO, MOVING_TO_INSTANCE, PAUSE))
+
+
+def _first_head(registered: Registered) -> Head:
+    return registered.first_head(sealed=registered.registration.state == "dropped")
 
 
 def concurrently(work: Callable[[T], R], items: Iterable[T]) -> list[R]:

@@ -69,6 +69,7 @@ def test_nothing_acknowledged_is_lost_and_everybody_goes_on_there(
     assert steps["switch"][4] > 0
     with opened(target) as moved:
         assert namespaces(moved) == set(acknowledged)
+        assert [row for row in call(moved, "fsck") if row[0] != "warning"] == []
     assert states(source, target) == [RealmState.INACTIVE, RealmState.ACTIVE]
 
 
