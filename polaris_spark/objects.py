@@ -59,6 +59,9 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _PREAMBLE = binary.Struct(">BHI")
 
+ONE_PART = _PREAMBLE.pack(FORMAT, 1, 0)[:3]
+"""How the row of an object begins that has no other."""
+
 
 class Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What every row says of itself."""

@@ -17,12 +17,30 @@ BATCH_BYTES = 4 * 2**20
 
 def object_batch(rows: Sequence[tuple[str, int, int, bytes]]) -> pa.RecordBatch:
     """Rows `(realm, id, part, value)` of `objects`."""
+    return _batch(rows, _object_schema())
+
+
+def object_columns(
+    realm: str, ids: Sequence[int], parts: Sequence[int], values: Sequence[bytes]
+) -> pa.RecordBatch:
+    """Rows of `objects` of one realm, given by columns."""
     import pyarrow as pa
 
-    schema = pa.schema(
+    columns = [
+        pa.repeat(pa.scalar(realm), len(ids)),
+        pa.array(ids, pa.int64()),
+        pa.array(parts, pa.int32()),
+        pa.array(values, pa.binary()),
+    ]
+    return pa.record_batch(columns, schema=_object_schema())
+
+
+def _object_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(
         [("realm", pa.string()), ("id", pa.int64()), ("part", pa.int32()), ("value", pa.binary())]
     )
-    return _batch(rows, schema)
 
 
 def reference_batch(rows: Sequence[tuple[str, str, bytes, bytes]]) -> pa.RecordBatch:

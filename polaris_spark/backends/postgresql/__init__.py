@@ -27,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from polaris_spark.backends import Options
-from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
+from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_columns, reference_batch
 from polaris_spark.backends.base import (
     Backend,
     Conflict,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 _CHUNK_ROWS: Final = 4_096
 _CHUNK_BYTES: Final = 16 * 2**20
+_PAGE_ROWS: Final = 4_096  # of a scan, where every page is a round trip
 _MOST_BYTES: Final = 512 * 2**20  # of one statement; PostgreSQL's messages end at 1 GiB
 _SHORTEST_S, _LONGEST_S = 0.0003, 0.004
 
@@ -222,15 +223,15 @@ class PostgreSQLBackend(Backend):
 
     def _scan_objects(self, realm: str, low: int, high: int) -> Iterator[pa.RecordBatch]:
         after = (low - 1, 2**31 - 1)
-        limits = (binary.int8(high), binary.int8(BATCH_ROWS), binary.int8(BATCH_BYTES))
+        limits = (binary.int8(high), binary.int8(_PAGE_ROWS), binary.int8(BATCH_BYTES))
         while True:
             arguments = (realm.encode(), binary.int8(after[0]), binary.int4(after[1]), *limits)
-            page = _rows(self._read(self._statements.object_page, *arguments))
-            if not page:
+            page = self._read(self._statements.object_page, *arguments)
+            if not page.ntuples:
                 return
-            rows = [(realm, binary.integer(id), binary.integer(part), value) for id, part, value in page]
-            yield object_batch(rows)
-            after = rows[-1][1:3]
+            ids, parts, values = zip(*_loaded(page), strict=True)
+            yield object_columns(realm, ids, parts, values)
+            after = ids[-1], parts[-1]
 
     def _scan_references(self, realm: str) -> Iterator[pa.RecordBatch]:
         after = b""
@@ -256,6 +257,15 @@ class PostgreSQLBackend(Backend):
 def _rows(result: PGresult) -> list[tuple[bytes, bytes, bytes]]:
     get = result.get_value
     return [(get(row, 0), get(row, 1), get(row, 2)) for row in range(result.ntuples)]  # type: ignore[misc]  # columns are NOT NULL
+
+
+def _loaded(result: PGresult) -> list[tuple[int, int, bytes]]:
+    """Rows of a `bigint`, an `integer` and a `bytea` as Python has them: psycopg's own loop, which is in C."""
+    from psycopg.adapt import Transformer
+
+    transformer = Transformer()
+    transformer.set_pgresult(result)
+    return transformer.load_rows(0, result.ntuples, tuple)
 
 
 def _arrays(keys: Sequence[ObjectKey | ObjectRow]) -> tuple[bytes, bytes]:

@@ -30,7 +30,8 @@ _PUT = (
 )
 _PAGE = (  # pages end by bytes, too; lengths are known without reading large values
     "SELECT id, part, value FROM ("
-    " SELECT id, part, value, sum(octet_length(value)) OVER (ORDER BY id, part) - octet_length(value) AS before FROM ("
+    " SELECT id, part, value, sum(octet_length(value)) OVER (ORDER BY id, part ROWS UNBOUNDED PRECEDING)"
+    " - octet_length(value) AS before FROM ("
     "  SELECT id, part, value FROM {objects} WHERE realm = $1 AND (id, part) > ($2::bigint, $3::integer)"
     "  AND id <= $4::bigint ORDER BY id, part LIMIT $5::bigint) AS page"
     ") AS sized WHERE before < $6::bigint ORDER BY id, part"

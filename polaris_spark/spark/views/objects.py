@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from polaris_spark import objects
 from polaris_spark.backends.base import ObjectKey, Split
 from polaris_spark.errors import PolarisError
 from polaris_spark.ids import MAX_ID, unpack
-from polaris_spark.spark.pruning import Condition
+from polaris_spark.spark.pruning import ANYTHING, Condition
 from polaris_spark.spark.reading import ReadStore
-from polaris_spark.spark.views.columns import INT, LONG, LONGS, STRING, TIMESTAMP, Column, micros
+from polaris_spark.spark.views import object_sizes
+from polaris_spark.spark.views.columns import INT, LONG, LONGS, STRING, TIMESTAMP, Column, batches, micros
 from polaris_spark.spark.views.content import content_json
 from polaris_spark.spark.views.stored import StoredObject, stored_object, stored_objects
 from polaris_spark.spark.views.view import Request, View, Weighted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _JSON = "json"
 
@@ -31,6 +35,11 @@ class ObjectsTask(NamedTuple):
     wanted_ids: Condition
     times: Condition
     content: bool
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all objects there are wanted."""
+        return self.types == self.wanted_ids == self.times == ANYTHING
 
 
 class ObjectViewRow(NamedTuple):
@@ -129,6 +138,23 @@ class Objects(View[ObjectsTask, ObjectViewRow]):
                 continue
             content, error = _content(stored) if wants_content else (None, stored.error)
             yield ObjectViewRow(task.realm, stored, content, error)
+
+    def read(
+        self, store: ReadStore, tasks: Sequence[ObjectsTask], columns: Sequence[Column[ObjectViewRow]]
+    ) -> Iterator[pa.RecordBatch]:
+        if any(column.name not in object_sizes.COLUMNS for column in columns):
+            yield from super().read(store, tasks, columns)
+            return
+        for task in tasks:
+            if task.split is None or not task.is_whole:
+                yield from super().read(store, (task,), columns)
+                continue
+            for found in object_sizes.sizes(store.backend, task.split, task.realm, columns):
+                if isinstance(found, list):
+                    rows = (ObjectViewRow(task.realm, stored, None, stored.error) for stored in found)
+                    yield from batches(columns, rows, self.weigh)
+                else:
+                    yield found
 
     def weigh(self, row: ObjectViewRow) -> int:
         header = row.stored.header

@@ -21,6 +21,7 @@ from polaris_spark.testing.bench import (
     loading,
     peers,
     sweeping,
+    system_views,
 )
 from polaris_spark.testing.bench.findings import Finding
 
@@ -135,6 +136,14 @@ PARTS: dict[str, Part] = {
             sizes=(2_000, 4_000) if of.quick else (of.sizes[-1] // 2, of.sizes[-1]),
             rounds=of.rounds,
         ),
+    ),
+    "views": Part(
+        "counting very many tables by Spark",
+        lambda folder, of: system_views.count_tables(folder, tables=of.tables, rounds=of.rounds),
+    ),
+    "scan": Part(
+        "summing the sizes of all objects by Spark beside psycopg",
+        lambda _, of: system_views.scan_objects(objects=10 * of.tables, rounds=of.rounds),
     ),
     "imports": Part(
         "importing many tables",

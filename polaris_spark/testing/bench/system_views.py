@@ -1,0 +1,93 @@
+"""Queries on the catalog's own tables: how many tables there are, and how large all objects are, by Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from polaris_spark.rest.session import connect
+from polaris_spark.testing.bench.findings import Finding
+from polaris_spark.testing.bench.measuring import Sample, compare, limited
+from polaris_spark.testing.bench.population import WAREHOUSE, namespaces_for, populate
+from polaris_spark.testing.bench.postgresql import durability, new_database
+from polaris_spark.testing.bench.spark_queries import answered
+from polaris_spark.testing.servers.postgresql import PostgreSQL
+
+COUNT = "SELECT count(*) FROM polaris.system.tables"
+SIZES = "SELECT count(*), sum(bytes) FROM polaris.system.objects"
+OBJECTS_PER_TABLE = 4
+"""About: the table, its schema, spec and sort order."""
+
+
+def count_tables(folder: Path, *, tables: int, rounds: int) -> Sequence[Finding]:
+    """Counting tables on two processors: the first query of a session, and those after it."""
+    server = PostgreSQL()
+    try:
+        findings: list[Finding] = [durability(server)]
+        for name, store in (
+            ("SQLite", f"sqlite://{folder.absolute()}/tables.db"),
+            ("PostgreSQL", new_database(server).uri),
+        ):
+            _fill(store, tables)
+            sessions = [answered("local[2]", store, COUNT, 4) for _ in range(rounds)]
+            for row, _ in sessions:
+                if row != [tables]:
+                    raise RuntimeError(f"{COUNT} answers {row}, and {tables} were created")
+            first = Sample(tuple(one.seconds[0] for one in sessions))
+            later = Sample(tuple(second for one in sessions for second in one.seconds[1:]))
+            what = f"count of {tables:,} tables on {name}, two processors"
+            findings += [
+                limited(f"{what}, first query of a session", first, 3, "s", digits=2),
+                limited(f"{what}, later ones", later, 3, "s", digits=2),
+            ]
+        return findings
+    finally:
+        server.close()
+
+
+def scan_objects(*, objects: int, rounds: int) -> Sequence[Finding]:
+    """Summing the sizes of all objects, beside psycopg that reads the same rows in one plain loop."""
+    server = PostgreSQL()
+    try:
+        store = new_database(server).uri
+        _fill(store, objects // OBJECTS_PER_TABLE)
+        plain = [_plain_loop(store) for _ in range(rounds + 1)][1:]
+        rows, total = plain[0][:2]
+        runs = {}
+        for cores in (1, 2):
+            row, seconds = answered(f"local[{cores}]", store, SIZES, rounds + 1)
+            if row[1] != total:
+                raise RuntimeError(f"{SIZES} answers {row}, and the rows have {total} bytes")
+            runs[cores] = Sample(tuple(rows / second for second in seconds[1:]))
+        alone = Sample(tuple(rows / second for _, _, second in plain))
+        what = f"objects scanned per second, {rows:,} rows"
+        return [
+            durability(server),
+            compare(f"{what}, one processor", runs[1], alone, least=0.7, beside="psycopg"),
+            compare(f"{what}, two processors", runs[2], runs[1], least=1.6, beside="one processor"),
+        ]
+    finally:
+        server.close()
+
+
+def _fill(store: str, tables: int) -> None:
+    session = connect(store=store, warehouse=WAREHOUSE, catalog="polaris", metadata_files="never")
+    populate(session, tables=tables, namespaces=namespaces_for(tables))
+    session.close()
+
+
+def _plain_loop(store: str) -> tuple[int, int, float]:
+    """Rows, the bytes of their values, and the seconds that reading them took."""
+    import psycopg
+
+    rows = size = 0
+    realm = "(SELECT realm FROM polaris_spark.objects GROUP BY realm ORDER BY count(*) DESC LIMIT 1)"
+    with psycopg.connect(store) as connection, connection.cursor("plain", binary=True) as cursor:
+        cursor.itersize = 2_000
+        begun = time.perf_counter()
+        cursor.execute(f"SELECT id, part, value FROM polaris_spark.objects WHERE realm = {realm}")
+        for _, _, value in cursor:
+            rows += 1
+            size += len(value)
+        return rows, size, time.perf_counter() - begun

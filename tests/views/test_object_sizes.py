@@ -1,0 +1,66 @@
+"""Columns of the view `objects` that are made without headers say the same as those made with them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import StructType
+
+from polaris_spark import objects
+from polaris_spark.spark.datasource import PolarisObjects
+from polaris_spark.spark.views.object_sizes import COLUMNS
+from tests.views.catalogs import Catalog, Row, batches
+
+
+def read(catalog: Catalog, names: Sequence[str]) -> list[Row]:
+    source = PolarisObjects({"view": "objects", "store": catalog.store})
+    fields = {field.name: field for field in source.schema().fields}
+    found = source.reader(StructType([fields[name] for name in names]))
+    return [row for batch in batches(found) for row in batch.to_pylist()]
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    """A catalog with an object of several rows, one of them lost its last, and rows that are none of ours."""
+    path: Path = tmp_path_factory.mktemp("sizes") / "c.db"
+    catalog = Catalog(path)
+    catalog.namespace("db")
+    for name in ("large", "cut"):
+        catalog.table("db", name, properties={"big": "x" * (2 * objects.MAX_ROW_BYTES)})
+    catalog.session.close()
+    with sqlite3.connect(path) as database:
+        [instance, last] = database.execute("SELECT realm, max(id) FROM objects WHERE part = 2").fetchone()
+        database.execute("DELETE FROM objects WHERE id = ? AND part = 2", (last,))
+        whole = bytes(objects.ONE_PART)
+        for id, value in enumerate(
+            (b"", whole[:2], whole, whole + b"\xff" * 9, b"\x09" + whole[1:] + bytes(9))
+        ):
+            database.execute("INSERT INTO objects VALUES (?, ?, 0, ?)", (instance, id, value))
+    return catalog
+
+
+def test_they_are_the_same(damaged: Catalog) -> None:
+    every = read(damaged, [*COLUMNS, "type", "error"])
+    assert sum(row["error"] is not None for row in every) == 6
+    assert max(row["parts"] for row in every) == 3
+    for names in (list(COLUMNS), ["bytes"], ["created_at", "id"], ["realm"]):
+        found = read(damaged, names)
+        expected = [{name: row[name] for name in names} for row in every]
+        assert sorted(found, key=repr) == sorted(expected, key=repr)
+
+
+def test_no_header_is_decoded_for_them(damaged: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = []
+    original = objects.decode_header
+
+    def noted(part_0: bytes, key: str) -> objects.Header:
+        decoded.append(key)
+        return original(part_0, key)
+
+    monkeypatch.setattr(objects, "decode_header", noted)
+    rows = read(damaged, ["bytes"])
+    assert len(rows) > 10
+    assert len(decoded) < 6  # those of several rows, and those that are none of ours
