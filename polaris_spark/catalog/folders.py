@@ -26,6 +26,10 @@ _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectory
 """Errors that repetition does not help."""
 
 
+UNKNOWN_MS = 253_402_300_799_000
+"""Time of files whose own is not known: they pass for new, and none is deleted for its age."""
+
+
 class Listed(NamedTuple):
     """A file that is there."""
 
@@ -92,7 +96,7 @@ class Folders:
             return Listed(location, found.st_size, found.st_mtime_ns // 1_000_000)
         system, name = self._system(location)
         info = system.get_file_info(name)
-        return _listed(location, info) if _is_file(info) else None
+        return _listed(location, system, info) if _is_file(info) else None
 
     def delete(self, location: str) -> None:
         """Delete a file that is there; a local one's Hadoop checksum goes with it.
@@ -121,7 +125,7 @@ class Folders:
             if info.type == FileType.Directory:
                 found.folders.append(at)
             elif _is_file(info):
-                found.files.append(_listed(at, info))
+                found.files.append(_listed(at, system, info))
         return found
 
     def _system(self, location: str) -> tuple[FileSystem, str]:
@@ -181,8 +185,16 @@ def _is_file(info: FileInfo) -> bool:
     return bool(info.type == FileType.File)
 
 
-def _listed(location: str, info: FileInfo) -> Listed:
-    return Listed(location, info.size or 0, (info.mtime_ns or 0) // 1_000_000)
+def _listed(location: str, system: FileSystem, info: FileInfo) -> Listed:
+    if info.mtime_ns is not None:
+        return Listed(location, info.size or 0, info.mtime_ns // 1_000_000)
+    # Arrow does not know the names that some of fsspec's file systems give their times.
+    asked = getattr(getattr(getattr(system, "handler", None), "fs", None), "modified", None)
+    try:
+        modified = None if asked is None else int(asked(info.path).timestamp() * 1_000)
+    except NotImplementedError:
+        modified = None
+    return Listed(location, info.size or 0, UNKNOWN_MS if modified is None else modified)
 
 
 def _local(path: Path, root: str) -> Contents:

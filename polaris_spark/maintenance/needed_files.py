@@ -212,17 +212,18 @@ def _needs(metadata: _Metadata, value: Table | Unloaded) -> Needs:
             *(previous.metadata_file for previous in metadata.metadata_log or ()),
             *(one.statistics_path for one in statistics),
             # Of tables that Hadoop's catalog made.
-            f"{location}/metadata/version-hint.text",
+            *([f"{location}/metadata/version-hint.text"] if location else []),
         ),
         tuple(one.manifest_list for one in snapshots if one.manifest_list),
         tuple(manifest for one in snapshots if not one.manifest_list for manifest in one.manifests),
-        properties.get("gc.enabled", "true").lower() != "false",
+        properties.get("gc.enabled", "true").lower() == "true",
         tuple(sorted(f"{name}=" for name in names if name[:1] in ("_", "."))),
     )
 
 
 def _places(location: str, properties: dict[str, str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys([location, *(properties[name] for name in PATHS if name in properties)]))
+    paths = [location, *(properties[name] for name in PATHS if name in properties)]
+    return tuple(path for path in dict.fromkeys(paths) if path)
 
 
 class Named(NamedTuple):

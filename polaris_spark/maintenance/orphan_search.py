@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, Listed, repeated
 from polaris_spark.errors import BadRequestError, InputError
-from polaris_spark.maintenance.known_files import Gathering, Known, Names, changed, needed_by
+from polaris_spark.maintenance.known_files import Gathering, Known, Names, gather_changed, needed_by
 from polaris_spark.maintenance.needed_files import Drop, contents_of_drops
 from polaris_spark.maintenance.orphans import FileName, Mismatch, Place, folders_of, is_below, judge
 from polaris_spark.maintenance.store_heads import StoreHead
@@ -202,10 +202,10 @@ def delete_in_waves(
     progress: Progress,
 ) -> Iterator[Outcome]:
     """Delete files; before each wave, those that tables have come to need since heads were seen are taken out."""
-    since = {(head.realm, head.reference): head for head in seen}
+    watching = Watching(seen, objects, files, search.names)
     for start in range(0, len(orphans), WAVE):
         progress("deleting files", start, len(orphans))
-        needed = needed_since(since, heads(), objects, files, search.names)
+        needed = watching.look(heads())
         yield from _deleted(engine, orphans[start : start + WAVE], needed, search, record)
 
 
@@ -237,21 +237,29 @@ def is_known(name: FileName, known: set[FileName]) -> bool:
     )
 
 
-def needed_since(
-    before: dict[tuple[str, str], StoreHead],
-    now: Iterable[StoreHead],
-    objects: Objects,
-    files: Files,
-    names: Names,
-) -> Known:
-    """The files of tables and views that were changed or registered since heads were read."""
-    commits = {(head.realm, head.head.commit) for head in before.values()}
-    gathering = Gathering(files, names)
-    for head in now:
-        if (head.realm, head.head.commit) not in commits:
-            store = objects(head.realm)
-            gathering.add(changed(before.get((head.realm, head.reference)), head, store), store)
-    return gathering.finish()
+class Watching:
+    """What tables and views have come to name since heads were read."""
+
+    def __init__(self, seen: Iterable[StoreHead], objects: Objects, files: Files, names: Names) -> None:
+        self._seen = {(head.realm, head.reference): head for head in seen}
+        self._objects = objects
+        self._files = files
+        self._names = names
+        self._known = Known(set(), [], {})
+
+    def look(self, heads: Iterable[StoreHead]) -> Known:
+        """What they name by now, of the files that they did not name when heads were read first."""
+        commits = {(head.realm, head.head.commit) for head in self._seen.values()}
+        gathering = Gathering(self._files, self._names)
+        for head in heads:
+            key = (head.realm, head.reference)
+            if (head.realm, head.head.commit) not in commits:
+                gather_changed(gathering, self._seen.get(key), head, self._objects(head.realm))
+            self._seen[key] = head
+        found = gathering.finish()
+        self._known.files.update(found.files)
+        self._known.broken.update(found.broken)
+        return self._known
 
 
 class LocalEngine:

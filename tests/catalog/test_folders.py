@@ -1,0 +1,99 @@
+"""Listing folders, and deleting in them, on file systems of several kinds."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from pyiceberg.io.fsspec import FsspecFileIO
+
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.folders import Folders, repeated, resolved
+from polaris_spark.errors import BadRequestError, UnreadableFileError
+
+
+class MemoryFileIO(FsspecFileIO):
+    """Files of fsspec's file system in memory, whose listings give no time that Arrow knows."""
+
+    def get_fs(self, scheme: str, hostname: str | None = None) -> fsspec.AbstractFileSystem:
+        return fsspec.filesystem("memory")
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    """A folder in memory."""
+    folder = f"memory://{uuid.uuid4()}"
+    system = fsspec.filesystem("memory")
+    yield folder
+    system.rm(folder, recursive=True)
+
+
+def test_file_systems_of_fsspec_are_listed_with_their_times(memory: str) -> None:
+    folders = Folders(Files({"py-io-impl": f"{__name__}.MemoryFileIO"}))
+    system = fsspec.filesystem("memory")
+    for name in ("a", "inner/b", "inner/deep/c#1"):
+        system.pipe(f"{memory}/{name}", b"12345")
+    found = {listed.location: listed for listed in folders.below(memory)}
+    assert set(found) == {f"{memory}/a", f"{memory}/inner/b", f"{memory}/inner/deep/c#1"}
+    assert {listed.size for listed in found.values()} == {5}
+    assert all(abs(listed.modified_ms / 1_000 - time.time()) < 3_600 for listed in found.values())
+    assert folders.file(f"{memory}/a") == found[f"{memory}/a"]
+    folders.delete(f"{memory}/inner/deep/c#1")
+    assert folders.file(f"{memory}/inner/deep/c#1") is None
+
+
+def test_a_folder_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    assert list(Folders(Files({})).below(f"file://{tmp_path}/none")) == []
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadRequestError, match="cannot list"):
+        Folders(Files({})).contents(f"file://{tmp_path}/file")
+
+
+def test_deleting_a_local_file_takes_its_checksum_along(tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+    (tmp_path / ".f.crc").touch()
+    Folders(Files({})).delete(f"file://{tmp_path}/f")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_links_in_the_folder_of_a_local_file_are_resolved(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "alias").symlink_to(tmp_path / "real")
+    assert resolved(f"file:{tmp_path}/alias/f#1") == f"file://{tmp_path}/real/f#1"
+    assert resolved("s3://b/alias/f") == "s3://b/alias/f"
+
+
+def test_what_fails_for_a_moment_is_repeated() -> None:
+    attempts = iter([OSError("busy"), UnreadableFileError("busy", location="f"), None])
+
+    def act() -> str:
+        error = next(attempts)
+        if isinstance(error, UnreadableFileError):
+            raise error from OSError("busy")
+        if error is not None:
+            raise error
+        return "done"
+
+    assert repeated(act, first_wait_s=0) == "done"
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(), PermissionError(), UnreadableFileError("damaged", location="f")]
+)
+def test_what_repetition_does_not_help_fails_at_once(error: Exception) -> None:
+    attempts = []
+
+    def act() -> None:
+        attempts.append(1)
+        raise error
+
+    with pytest.raises(type(error)):
+        repeated(act, first_wait_s=0)
+    assert len(attempts) == 1
