@@ -91,6 +91,7 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class DecideTables(Work[ToDecide, Decided]):
     """Decides what expires of tables."""
 
+    few = 1_000
     item = ToDecide
     result = Decided
 
@@ -165,6 +166,7 @@ class Examined(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Examine(Work[ToExamine, Examined]):
     """Finds what differs between the expired snapshots of a table and those that stay."""
 
+    few = 64
     item = ToExamine
     result = Examined
 
@@ -368,6 +370,7 @@ class Named(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ReadManifests(Work[Manifests, Named]):
     """Reads the content files of manifests that go."""
 
+    few = 64
     item = Manifests
     result = Named
 
@@ -386,6 +389,7 @@ class ReadManifests(Work[Manifests, Named]):
 class FindNeeded(Work[Manifests, Named]):
     """Finds those of the given content files that other manifests of the table still name."""
 
+    few = 64
     item = Manifests
     result = Named
 
@@ -423,27 +427,25 @@ def _live_files(files: Files, location: str) -> Iterator[File]:
 # Deleting
 
 
-class ToDelete(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Files of a table that go."""
+class Locations(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Locations of files."""
 
-    number: int
     locations: tuple[str, ...]
 
 
-class Left(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Files that could not be deleted."""
+def files_to_delete(locations: Sequence[str]) -> list[Locations]:
+    """Files, some at a time."""
+    starts = range(0, len(locations), FILES_OF_AN_ITEM)
+    return [Locations(tuple(locations[at : at + FILES_OF_AN_ITEM])) for at in starts]
 
-    number: int
-    locations: tuple[str, ...]
 
+class DeleteFiles(Work[Locations, Locations]):
+    """Deletes files, and gives those that it could not delete; those already gone count as deleted."""
 
-class DeleteFiles(Work[ToDelete, Left]):
-    """Deletes files; those already gone count as deleted."""
+    item = Locations
+    result = Locations
 
-    item = ToDelete
-    result = Left
-
-    def __call__(self, reach: Reach, item: ToDelete) -> Left:
+    def __call__(self, reach: Reach, item: Locations) -> Locations:
         left: Sequence[str] = item.locations
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -451,4 +453,4 @@ class DeleteFiles(Work[ToDelete, Left]):
             left = reach.files.delete_all(left)
             if not left:
                 break
-        return Left(item.number, tuple(left))
+        return Locations(tuple(left))

@@ -45,7 +45,6 @@ from polaris_spark.maintenance.expiry_commits import (
     remove_expired,
 )
 from polaris_spark.maintenance.expiry_files import (
-    FILES_OF_AN_ITEM,
     Content,
     DecideTables,
     DeleteFiles,
@@ -55,8 +54,8 @@ from polaris_spark.maintenance.expiry_files import (
     Manifests,
     ReadManifests,
     ToDecide,
-    ToDelete,
     ToExamine,
+    files_to_delete,
     manifests_of,
 )
 from polaris_spark.maintenance.expiry_leftovers import PASSES, Deletable, Leftover, Outcome
@@ -313,21 +312,16 @@ class ExpiryRun:
     def _delete(self, leftovers: Sequence[Leftover]) -> None:
         for what, kinds in PASSES:
             going = {n: files for n, one in enumerate(leftovers) if (files := list(one.of_kinds(kinds)))}
-            items = [
-                ToDelete(number, tuple(file.location for file in files[start : start + FILES_OF_AN_ITEM]))
-                for number, files in going.items()
-                for start in range(0, len(files), FILES_OF_AN_ITEM)
-            ]
+            items = files_to_delete(list({file.location: 0 for files in going.values() for file in files}))
             self._record(leftovers, going, "deleted")
-            left: dict[int, set[str]] = {}
+            left: set[str] = set()
             for position, one in enumerate(self._spread(DeleteFiles(), items)):
                 self._progress(what, position, len(items))
-                left.setdefault(one.number, set()).update(one.locations)
+                left.update(one.locations)
             failed: dict[int, list[File]] = {}
             for number, files in going.items():
-                missed = left.get(number, set())
-                failed[number] = [file for file in files if file.location in missed]
-                leftovers[number].count(file for file in files if file.location not in missed)
+                failed[number] = [file for file in files if file.location in left]
+                leftovers[number].count(file for file in files if file.location not in left)
                 leftovers[number].fail(len(failed[number]))
             self._record(leftovers, failed, "failed")
 

@@ -36,6 +36,8 @@ class Work(ABC, Generic[I, R]):
 
     item: type[I]
     result: type[R]
+    few: int = 16
+    """So many items are done faster in one process than a Spark job starts."""
 
     @abstractmethod
     def __call__(self, reach: Reach, item: I) -> R:

@@ -18,11 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-FEW = 16
-"""So many items are done faster than a Spark job starts."""
-
-TASKS_PER_CORE = 2
-"""Items are dealt out in turn, so tasks are about even; more of them cost more than they balance."""
+_COLLECTED = 10_000
+"""The results of more items come one partition after the other, so that the driver need not hold all of them."""
 
 
 class Executors:
@@ -44,18 +41,20 @@ class Executors:
 
     def __call__(self, work: Work[I, R], items: Sequence[I]) -> Iterator[R]:
         """The results, in any order."""
-        if len(items) <= FEW:
+        if len(items) <= work.few:
             yield from self._here(work, items)
             return
         import pyarrow as pa
 
         encode = msgspec.msgpack.Encoder().encode
-        tasks = min(len(items), TASKS_PER_CORE * self._spark.sparkContext.defaultParallelism)
-        table = pa.table({"item": pa.array([encode(item) for item in items], pa.binary())})
+        # Spark cuts a local table into a slice for each core: dealt out in turn, heavy neighbours do not meet.
+        slices = self._spark.sparkContext.defaultParallelism
+        dealt = [encode(item) for first in range(slices) for item in items[first::slices]]
+        table = pa.table({"item": pa.array(dealt, pa.binary())})
         job = _Job(work, self._location, self._files, machine())
-        found = self._spark.createDataFrame(table).repartition(tasks).mapInArrow(job, "result binary")
+        found = self._spark.createDataFrame(table).mapInArrow(job, "result binary")
         decode = msgspec.msgpack.Decoder(work.result).decode
-        for row in found.toLocalIterator() if len(items) > tasks * 1_000 else found.collect():
+        for row in found.toLocalIterator() if len(items) > _COLLECTED else found.collect():
             yield decode(row[0])
 
 

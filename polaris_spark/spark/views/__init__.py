@@ -23,6 +23,7 @@ _CLASSES = {
     "refs": "refs.Refs",
     "files": "files.FilesView",
     "metrics": "metrics.Metrics",
+    "deletions": "deletions.Deletions",
     "realms": "realms.RealmsView",
     "nodes": "nodes.Nodes",
     "tasks": "tasks.TasksView",

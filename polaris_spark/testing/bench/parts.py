@@ -13,6 +13,7 @@ from polaris_spark.testing.bench import (
     commits,
     contention,
     databases,
+    expiry,
     growth,
     imports,
     jdbc,
@@ -144,6 +145,15 @@ PARTS: dict[str, Part] = {
     "scan": Part(
         "summing the sizes of all objects by Spark beside psycopg",
         lambda _, of: system_views.scan_objects(objects=10 * of.tables, rounds=of.rounds),
+    ),
+    "expire": Part(
+        "expiring snapshots of many tables beside Iceberg's expire_snapshots",
+        lambda folder, of: expiry.measure(
+            folder,
+            rounds=of.rounds,
+            tables=2 if of.quick else min(200, of.tables),
+            snapshots=12 if of.quick else 50,
+        ),
     ),
     "imports": Part(
         "importing many tables",

@@ -54,6 +54,7 @@ final class SystemViews {
           "refs",
           FILES,
           "metrics",
+          "deletions",
           "realms",
           "nodes",
           "tasks");
