@@ -59,6 +59,9 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _PREAMBLE = binary.Struct(">BHI")
 
+_GARBLED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding bytes raises that no encoder made."""
+
 ONE_PART = _PREAMBLE.pack(FORMAT, 1, 0)[:3]
 """How the row of an object begins that has no other."""
 
@@ -184,7 +187,7 @@ def decode_header(part_0: bytes, key: str) -> Header:
     _, length = _preamble(part_0, key)
     try:
         return _decode_header(part_0[_PREAMBLE.size : _PREAMBLE.size + length])
-    except msgspec.MsgspecError as error:
+    except _GARBLED as error:
         raise CorruptionError(f"object {key} has an unreadable header: {error}") from error
 
 
@@ -206,7 +209,7 @@ def decode(data: bytes, key: str) -> Decoded:
     try:
         wire = entry.wire.decode(memoryview(data)[_PREAMBLE.size + length :])
         return Decoded(header, entry.wire.unpack(wire, header.strong, header.weak))
-    except (msgspec.MsgspecError, IndexError) as error:
+    except (*_GARBLED, IndexError) as error:
         raise CorruptionError(f"object {key} of type {header.type!r} cannot be decoded: {error}") from error
 
 

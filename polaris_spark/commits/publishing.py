@@ -142,5 +142,5 @@ def read_head(row: ReferenceRow, name: str) -> Head:
     """
     try:
         return _decode_head(row.value)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptionError(f"reference {name!r} cannot be decoded: {error}") from error

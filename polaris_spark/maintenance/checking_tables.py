@@ -207,5 +207,5 @@ def _is_items(text: bytes, items: int) -> bool:
 def _json(text: bytes) -> Any:
     try:
         return _decode(text)
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None

@@ -79,7 +79,7 @@ class ReferenceStore:
         """
         try:
             return Versioned(row.version, _decoder(cast("Hashable", cls)).decode(row.value))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise CorruptionError(f"reference {self.realm}/{name} is no {cls.__name__}: {error}") from error
 
     def insert(self, name: str, new: ReferenceRow) -> Swapped | Conflict:
