@@ -24,8 +24,8 @@ from polaris_spark.catalog.metadata import render
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.reading import read_text
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
-from polaris_spark.commits.log import ancestor, entries
-from polaris_spark.commits.rows import Head
+from polaris_spark.commits.log import ancestor, commits
+from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
 from polaris_spark.commits.state import Snapshot, StoredObjects
 from polaris_spark.errors import BadRequestError, MissingFileError, PolarisError
 from polaris_spark.index.keys import decode_key
@@ -131,12 +131,22 @@ def drops_of(
     low = head.floor_number if low is None else low
     if high is not None and high < head.number:
         head = msgspec.structs.replace(head, commit=ancestor(store, head, high), number=high)
-    for _, commit, _, entry in entries(store, msgspec.structs.replace(head, floor_number=low)):
+    for commit, entry in logged(store, msgspec.structs.replace(head, floor_number=low)):
         if entry.before and entry.action in _TAKES_AWAY:
             key = decode_key(entry.key)
             owner = f"{catalog}.{'.'.join((*key.path, key.name))}"
             purge = entry.summary.get("purge") == "true"
             yield Drop(owner, entry.before, entry.time, purge, commit.number, entry.entity, entry.key)
+
+
+def logged(store: ObjectStore, head: Head) -> Iterator[tuple[Commit, LogEntry]]:
+    """The log entries of a history from the newest back to its floor, those of many commits read together."""
+    found = (commit for _, commit in commits(store, head))
+    while run := list(islice(found, _READ_TOGETHER)):
+        entries = store.get_many([commit.entries for commit in run if commit.entries], Entries)
+        for commit in run:
+            if commit.entries:
+                yield from ((commit, entry) for entry in reversed(entries[commit.entries].entries))
 
 
 def contents_of_drops(store: ObjectStore, drops: Iterable[Drop]) -> Iterator[Content]:

@@ -22,11 +22,10 @@ from polaris_spark.catalog.folders import Folders, repeated
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import NAMES
 from polaris_spark.commits.change import Operation
-from polaris_spark.commits.log import entries
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError, CorruptionError
-from polaris_spark.maintenance.needed_files import Content, Drop, drops_of, needs_of, read_contents
+from polaris_spark.maintenance.needed_files import Content, Drop, drops_of, logged, needs_of, read_contents
 from polaris_spark.maintenance.store_heads import StoreHead
 from polaris_spark.store.objects import ObjectStore
 
@@ -82,9 +81,10 @@ def pending(
 
 
 def _recorded(store: ObjectStore, head: StoreHead) -> set[tuple[int, int]]:
-    log = entries(store, head.head)
     return {
-        (entry.entity, int(entry.summary[_DROPPED_AT])) for _, _, _, entry in log if entry.action == PURGED
+        (entry.entity, int(entry.summary[_DROPPED_AT]))
+        for _, entry in logged(store, head.head)
+        if entry.action == PURGED
     }
 
 

@@ -18,7 +18,7 @@ from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.index.keys import decode_key
 from polaris_spark.maintenance.deletions import DeletedFile, DeletedFiles, record_deletions
 from polaris_spark.maintenance.known_files import Names
-from polaris_spark.maintenance.orphan_search import Engine, LocalEngine, Orphan, Outcome, Search, remove
+from polaris_spark.maintenance.orphan_search import Engine, Orphan, Outcome, Search, remove
 from polaris_spark.maintenance.orphans import (
     DEFAULT_AGE_MS,
     Mismatch,
@@ -27,6 +27,7 @@ from polaris_spark.maintenance.orphans import (
     outermost,
     own_beginnings,
 )
+from polaris_spark.maintenance.orphans_here import LocalEngine
 from polaris_spark.maintenance.store_heads import StoreHead, store_heads
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.jobs.known_files import Reading

@@ -1,0 +1,125 @@
+"""The work of finding and deleting orphan files in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.folders import Folders, Listed
+from polaris_spark.maintenance.known_files import Gathering, Known, needed_by
+from polaris_spark.maintenance.needed_files import contents_of_drops
+from polaris_spark.maintenance.orphan_search import (
+    Broken,
+    Doomed,
+    DoomedJudge,
+    Found,
+    FoundDoomed,
+    Objects,
+    Orphan,
+    Outcome,
+    Search,
+    delete_one,
+    phases,
+    refuse_mismatches,
+)
+from polaris_spark.maintenance.orphans import FileName, Mismatch, Place, folders_of, judge
+from polaris_spark.maintenance.store_heads import StoreHead
+
+
+class LocalEngine:
+    """Does it all in this process: for stores in memory, and small catalogs."""
+
+    def __init__(self, files: Files, objects: Objects) -> None:
+        self._files = files
+        self._folders = Folders(files)
+        self._objects = objects
+        self._listed: list[tuple[str, Listed]] = []
+
+    def list_files(self, search: Search) -> None:
+        """List the folders of a search, and keep what was found."""
+        self._listed = [
+            (root, listed)
+            for root in search.roots
+            for listed in self._folders.below(root)
+            if search.concerns(listed)
+        ]
+
+    def _known(self, search: Search, heads: Sequence[StoreHead]) -> Known:
+        gathering = Gathering(self._files, search.names)
+        for head in heads:
+            store = self._objects(head.realm)
+            gathering.add(needed_by(head, store, search.oldest_purge_ms), store)
+        return gathering.finish()
+
+    def find(self, search: Search, heads: Sequence[StoreHead]) -> Found:
+        """The orphans among what was listed."""
+        known = self._known(search, heads)
+        prefixes: dict[str, set[tuple[str, str]]] = {}
+        for name in known.files:
+            prefixes.setdefault(name.path, set()).add((name.scheme, name.authority))
+        named = [(search.names.of(listed.location), root, listed) for root, listed in self._listed]
+        unknown = [one for one in named if self._is_unknown(one[0], prefixes, search.mismatch)]
+        refuse_mismatches(_conflicts(unknown, prefixes), search.mismatch)
+        return self._judged(search, unknown, known)
+
+    def _is_unknown(
+        self, name: FileName, prefixes: dict[str, set[tuple[str, str]]], mismatch: Mismatch
+    ) -> bool:
+        same = [FileName(*prefix, name.path) for prefix in prefixes.get(name.path, ())]
+        if any(name.has_prefix_of(known) for known in same):
+            return False
+        return not same or mismatch is not Mismatch.IGNORE
+
+    def _judged(self, search: Search, unknown: list[tuple[FileName, str, Listed]], known: Known) -> Found:
+        places: dict[str, list[Place]] = {}
+        for place in known.places:
+            places.setdefault(place.path, []).append(place)
+        found: list[Orphan] = []
+        for name, root, listed in unknown:
+            around = [place for folder in folders_of(name.path) for place in places.get(folder, ())]
+            judged = judge(name.path, search.names.of(root).path, around, known.broken)
+            if judged.is_orphan and len(found) < search.max_files:
+                found.append(Orphan(*listed, owner=judged.owner))
+        return Found(found, _broken(known))
+
+    def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
+        """The files of dropped tables that nothing needs."""
+        known = self._known(search, heads)
+        store = self._objects(doomed.realm)
+        gathering = Gathering(self._files, search.names)
+        gathering.add(contents_of_drops(store, doomed.drops), store)
+        gathering.finish()
+        needed = {name.path for name in known.files}
+        owned = {place.path for place in known.places}
+        doomed_judge = DoomedJudge(doomed, search.names)
+        found: list[tuple[int, Orphan]] = []
+        for location, rank in sorted(gathering.ranks.items(), key=lambda item: item[1]):
+            path = search.names.of(location).path
+            if known.broken or path in needed or not owned.isdisjoint(folders_of(path)):
+                continue
+            orphan = doomed_judge.found(self._folders, location)
+            if orphan is not None and len(found) < search.max_files:
+                found.append((rank, orphan))
+        return FoundDoomed(phases(found), _broken(known))
+
+    def delete(self, orphans: Sequence[Orphan], before_ms: int) -> list[Outcome]:
+        """Delete files that have not been changed since a time."""
+        return [delete_one(self._folders, orphan, before_ms) for orphan in orphans]
+
+
+def _broken(known: Known) -> list[Broken]:
+    return [
+        Broken(owner, tuple(sorted({p.path for p in known.places if p.owner == owner})), problem)
+        for owner, problem in known.broken.items()
+    ]
+
+
+def _conflicts(
+    unknown: Iterable[tuple[FileName, str, Listed]], prefixes: dict[str, set[tuple[str, str]]]
+) -> set[tuple[str, str]]:
+    """Pairs of what is known and what was listed, where only scheme or authority differ."""
+    return {
+        (f"{scheme}://{authority}", f"{name.scheme}://{name.authority}")
+        for name, _, _ in unknown
+        for scheme, authority in prefixes.get(name.path, ())
+    }
