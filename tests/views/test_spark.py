@@ -160,6 +160,23 @@ def test_times_and_ids_are_pushed(load: Load, shop: Catalog) -> None:
 
 
 @pytest.mark.usefixtures("pushdown")
+@pytest.mark.parametrize("zone", ["America/Los_Angeles", "Asia/Kolkata"])
+def test_pushed_times_are_of_the_zone_of_the_session(
+    spark: SparkSession, load: Load, shop: Catalog, zone: str
+) -> None:
+    [fourth] = load(shop.store, "changes", catalog="shop").filter("number = 4").collect()
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        found = load(shop.store, "changes", catalog="shop", prune="true")
+        [local] = found.filter("number = 4").selectExpr("CAST(committed_at AS STRING) AS text").collect()
+        assert local.text != str(fourth.committed_at)
+        later = found.filter(f"committed_at >= TIMESTAMP '{local.text}'").select("number").collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert sorted(row.number for row in later) == [4, 5, 6, 7, 8]
+
+
+@pytest.mark.usefixtures("pushdown")
 def test_one_frame_may_be_filtered_in_several_ways(load: Load, shop: Catalog) -> None:
     # Spark 4.1 keeps one plan for all scans of a frame: without the option, filters must leave out nothing.
     frame = load(shop.store, "tables")
