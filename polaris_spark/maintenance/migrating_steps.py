@@ -229,10 +229,18 @@ class Switch:
         self._copying.refuse_served(found)
         references = ReferenceStore(backend, record.instance)
         pairs = list(zip(heads, versions, strict=True))
-        concurrently(partial(_write_reference, references, fence), pairs)
+        concurrently(partial(write_reference, references, fence), pairs)
 
 
-def _write_reference(references: ReferenceStore, fence: int, item: tuple[Held, ReferenceRow | None]) -> None:
+def write_reference(references: ReferenceStore, fence: int, item: tuple[Held, ReferenceRow | None]) -> None:
+    """Write a head of the source into the target.
+
+    Args:
+        references: of the realm in the target.
+        item: the head, and the row in the target as it was read.
+    Raises:
+        TaskLostError: another run wrote the row since, or a later head.
+    """
     held, before = item
     if before is not None and _is_later(read_head(before, held.row_name), held.head):
         raise TaskLostError(

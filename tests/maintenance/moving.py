@@ -121,6 +121,9 @@ class World:
         """Whichever store serves has all that was acknowledged, and the other takes no commits."""
         here, there = self.states()
         assert (here is RealmState.ACTIVE) != (there is RealmState.ACTIVE), (here, there)
+        found = self.source.realms.find("r")
+        assert found is not None
+        assert ("moved-to" in found.properties) == (there is RealmState.ACTIVE)
         serving = self.references(self.process("source" if here is RealmState.ACTIVE else "target"))
         for name, acknowledged in self.acknowledged.items():
             assert number(serving.open(name), "n") == acknowledged, name

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import threading
 
 import pytest
 
 from polaris_spark.backends.base import ObjectKey, ObjectRow
 from polaris_spark.commits.log import commits, entries
 from polaris_spark.commits.state import State
-from polaris_spark.errors import PolarisError, RealmMovedError, RealmStateError, StateError, TryAgainError
+from polaris_spark.errors import (
+    PolarisError,
+    RealmMovedError,
+    RealmStateError,
+    StateError,
+    TaskLostError,
+    TryAgainError,
+)
 from polaris_spark.index import Entry
 from polaris_spark.maintenance import migrating_marks
-from polaris_spark.maintenance.migrating_steps import PauseTooLongError
+from polaris_spark.maintenance.migrating_steps import PauseTooLongError, write_reference
 from polaris_spark.objects import rows_of
+from polaris_spark.store.references import ReferenceStore
 from polaris_spark.system.realms import RealmState
 from polaris_spark.system.registry import ROOT
 from polaris_spark.testing.faults import Fault, ProcessDied
@@ -217,6 +227,60 @@ def test_a_process_that_sleeps_while_another(other: str) -> None:
         if not schedule.reached:
             break
     assert n > 30
+
+
+def test_two_runs_of_which_each_sleeps_while_the_other_goes_on() -> None:
+    rng = random.Random(2025)
+    for _ in range(60):
+        first, second = rng.randrange(1, 60), rng.randrange(1, 60)
+        world = a_world()
+        asleep, awake = threading.Event(), threading.Event()
+
+        def sleep(asleep: threading.Event = asleep, awake: threading.Event = awake) -> None:
+            asleep.set()
+            assert awake.wait(60)
+
+        def run(schedule: AtChange, world: World = world, asleep: threading.Event = asleep) -> None:
+            with contextlib.suppress(PolarisError):
+                world.migrate(schedule, verify=False)
+            asleep.set()
+
+        thread = threading.Thread(target=run, args=(AtChange(first, then=sleep),))
+
+        def wake(
+            world: World = world, awake: threading.Event = awake, thread: threading.Thread = thread
+        ) -> None:
+            world.writer.add(MAIN)
+            awake.set()
+            thread.join(60)
+            world.writer.add(MAIN)
+
+        thread.start()
+        assert asleep.wait(60)
+        world.writer.add(DEV)
+        run(AtChange(second, then=wake))
+        awake.set()
+        thread.join(60)
+        assert not thread.is_alive()
+        if world.states() != DECIDED:
+            world.migrate()
+        world.check()
+        assert world.writer.add(MAIN), (first, second)
+        assert world.writer.add(DEV), (first, second)
+        world.check()
+
+
+def test_a_run_that_slept_never_writes_over_later_heads() -> None:
+    world = a_world()
+    held = migrating_marks.SourceRealm(world.source.realms, "r", world.here).heads()
+    main = next(one for one in held if one.row_name.startswith(MAIN))
+    assert world.writer.add(MAIN)
+    world.migrate()
+    there = world.references(world.process("target")).store
+    later = there.backend.read_reference(there.realm, main.row_name)
+    with pytest.raises(TaskLostError, match="by a later run"):
+        write_reference(ReferenceStore(there.backend, there.realm), world.target.ids.next_id(), (main, later))
+    world.check()
 
 
 def test_a_writer_at_any_step() -> None:
