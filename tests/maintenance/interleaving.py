@@ -30,6 +30,8 @@ ME = Operation(b"", "me")
 MAIN, SIDE, GONE = "main", "side", "gone"
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 GRACE, RETENTION = MINUTE, 2 * MINUTE
+BRIEF = 10 * SECOND
+"""A grace period that keeps nothing of what is written meanwhile."""
 _numbers = count()
 
 
@@ -100,21 +102,30 @@ Action = Callable[[References], object]
 class Place:
     """A realm with a main reference, one beside it, and one that was dropped; each has a history."""
 
-    def __init__(self, *, transactional: bool = False) -> None:
+    def __init__(self, *, transactional: bool = False, dropped: bool = True) -> None:
+        """
+        Args:
+            dropped: whether there is the one that was dropped.
+        """
         self.name = f"sweeping-{next(_numbers)}"
         self.clock = ManualClock()
         self.transactional = transactional
         founder, _ = self.process()
-        for name in (MAIN, SIDE, GONE):
+        names = (MAIN, SIDE, GONE) if dropped else (MAIN, SIDE)
+        for name in names:
             founder.create(name, ME)
             for number in range(3):
                 self.clock.advance(SECOND)
                 founder.commit(name, Add(f"{name}{number % 2}" + "x" * 600))
         self.clock.advance(RETENTION + MINUTE)
-        for name in (MAIN, SIDE, GONE):
+        for name in names:
             founder.commit(name, Add(f"{name}0" + "x" * 600))
-        founder.drop(GONE, ME)
+        if dropped:
+            founder.drop(GONE, ME)
         self.founder = founder
+        self.behind = ManualClock(self.clock.now_ms())
+        """A clock that is behind by more than the grace period of `BRIEF`: what is made by it is old at once."""
+        self.clock.advance(2 * BRIEF)
 
     def process(self, clock: ManualClock | None = None) -> tuple[References, Stepping]:
         """Another process, with its backend."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
 from polaris_spark.errors import CorruptionError, TryAgainError
+from polaris_spark.maintenance import sweeping
 from polaris_spark.system.registry import References
 from tests.commits.support import Add
-from tests.maintenance.interleaving import GONE, MAIN, ME, SIDE, Action, Held, Merge, Place
+from tests.maintenance.interleaving import BRIEF, GONE, GRACE, MAIN, ME, SIDE, Action, Held, Merge, Place
+from tests.simulation.mutants import Mutant, Patch, broken
 
 
 def _replace(process: References) -> None:
@@ -23,16 +27,22 @@ def _fork_and_merge(process: References) -> None:
     process.create("third", ME)
 
 
+def _branch_and_commit(process: References) -> None:
+    process.create("third", ME, source=process.read(SIDE))
+    process.commit("third", Add("third"))
+
+
+UNDROP = "an undrop"
 ACTIONS: dict[str, Action] = {
     "a write": lambda process: process.commit(MAIN, Add("main0" + "x" * 600)),
     "a branch": lambda process: process.create("branch", ME, source=process.read(MAIN)),
     "a merge": lambda process: process.commit(MAIN, Merge(SIDE, process)),
     "a drop": lambda process: process.drop(SIDE, ME),
-    "an undrop": lambda process: process.undrop(GONE, ME),
+    UNDROP: lambda process: process.undrop(GONE, ME),
     "a new reference of an old name": _replace,
+    "a branch with a commit": _branch_and_commit,
     "a branch that is merged, dropped and replaced": _fork_and_merge,
 }
-LATER = 10**9
 
 
 def _length(action: Action) -> int:
@@ -58,13 +68,14 @@ def _sweep_steps() -> int:
     return steps
 
 
-def _interleaved(
-    action: Action, begins: int, stands: int, *, transactional: bool, meanwhile: bool, ends: int = LATER
-) -> Held:
+def _interleaved(name: str, begins: int, stands: int, *, transactional: bool, meanwhile: bool) -> Held:
     """Run a sweep; before its n-th operation an action begins, and stands still before its own m-th until the sweep has
-    ended, or comes to another step; time passes while it stands, and history is trimmed."""
-    place = Place(transactional=transactional)
-    other = Held(place.process(), action, stands)
+    ended. What it writes is older than grace at once. If `meanwhile`, time passes while it stands, others write, and
+    history is trimmed."""
+    place = Place(transactional=transactional, dropped=name == UNDROP)
+    process = place.process(place.behind)
+    process[0].ids.next_id()
+    other = Held(process, ACTIONS[name], stands)
     sweeper, backend = place.process()
     steps = 0
 
@@ -75,12 +86,10 @@ def _interleaved(
             other.begin()
             if meanwhile:
                 place.later()
-        if steps == ends:
-            other.end()
 
     backend.step = step
     try:
-        place.sweep(sweeper)
+        place.sweep(sweeper, grace_ms=GRACE if name == UNDROP else BRIEF)
     except TryAgainError:  # of what it began with, something was trimmed or given up meanwhile
         assert meanwhile
     place.check()
@@ -99,25 +108,70 @@ STRIDES = [pytest.param(17, id="some steps"), pytest.param(1, id="every step", m
 @pytest.mark.parametrize("transactional", [True, False], ids=["with transactions", "rows first, then swap"])
 @pytest.mark.parametrize("stride", STRIDES)
 def test_a_process_may_stand_still_across_a_sweep(name: str, transactional: bool, stride: int) -> None:
-    action, steps = ACTIONS[name], _sweep_steps()
-    for stands in range(1, _length(action) + 1):
+    steps = _sweep_steps()
+    for stands in range(1, _length(ACTIONS[name]) + 1):
         for begins in range(1 + stands % stride, steps + 1, stride):
-            other = _interleaved(action, begins, stands, transactional=transactional, meanwhile=False)
+            other = _interleaved(name, begins, stands, transactional=transactional, meanwhile=False)
             assert not isinstance(other.error, CorruptionError), other.error
 
 
 @pytest.mark.parametrize("name", ACTIONS)
 @pytest.mark.parametrize("stride", STRIDES)
 def test_history_may_be_trimmed_while_a_process_stands_still(name: str, stride: int) -> None:
-    action, steps = ACTIONS[name], _sweep_steps()
-    for stands in range(1, _length(action) + 1):
+    steps = _sweep_steps()
+    for stands in range(1, _length(ACTIONS[name]) + 1):
         for begins in range(1 + stands % stride, steps + 1, stride):
-            _interleaved(action, begins, stands, transactional=False, meanwhile=True)
+            _interleaved(name, begins, stands, transactional=False, meanwhile=True)
 
 
 @pytest.mark.parametrize("name", ACTIONS)
 def test_anything_may_be_done_before_any_step(name: str) -> None:
-    action, steps = ACTIONS[name], _sweep_steps()
+    steps = _sweep_steps()
     for begins in range(1, steps + 1):
-        other = _interleaved(action, begins, 0, transactional=True, meanwhile=False)
+        other = _interleaved(name, begins, 0, transactional=True, meanwhile=False)
         assert other.error is None, other.error
+
+
+class Broken(NamedTuple):
+    """A sweep that is broken in one place, and the action that suffers."""
+
+    method: str
+    old: str
+    new: str
+    action: str
+    meanwhile: bool
+
+
+BROKEN = {
+    "no reference is fenced": Broken(
+        "_close", "references.fence(registered.row_name)", "pass", "a write", meanwhile=False
+    ),
+    "the registry is not fenced": Broken("run", "references.fence(ROOT)", "pass", "a branch", meanwhile=True),
+    "references that are born meanwhile are overlooked": Broken(
+        "run", "born = self._born(after)", "born = []", "a branch with a commit", meanwhile=False
+    ),
+    "roots begin at the floors of the end": Broken(
+        "roots", "head, floor)", "head, head.floor_number)", "a branch", meanwhile=True
+    ),
+}
+
+
+def _loses(name: str, *, meanwhile: bool) -> bool:
+    """Whether something is lost wherever a sweep is when a process stands still late in an action."""
+    length, steps = _length(ACTIONS[name]), _sweep_steps()
+    for stands in range(length, length // 4, -1):
+        for begins in range(1, steps + 1):
+            try:
+                other = _interleaved(name, begins, stands, transactional=False, meanwhile=meanwhile)
+            except (AssertionError, CorruptionError):
+                return True
+            if isinstance(other.error, CorruptionError) and not meanwhile:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("broken_one", BROKEN.values(), ids=BROKEN)
+def test_a_broken_sweep_loses_something(broken_one: Broken) -> None:
+    patch = Patch(sweeping._Fencing, broken_one.method, broken_one.old, broken_one.new)
+    with broken(Mutant((patch,))):
+        assert _loses(broken_one.action, meanwhile=broken_one.meanwhile)

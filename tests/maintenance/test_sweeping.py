@@ -26,6 +26,7 @@ from polaris_spark.store.references import new_version
 from polaris_spark.system.recovery.survey import Survey
 from tests.commits.support import Add, Box, number
 from tests.maintenance.interleaving import (
+    BRIEF,
     GONE,
     GRACE,
     HOUR,
@@ -164,7 +165,7 @@ def test_objects_of_a_type_that_is_not_installed_are_followed_and_kept(
 
 
 def test_dropped_references_are_kept_whole_until_grace_has_passed(place: Place) -> None:
-    place.clock.advance(GRACE - SECOND)
+    place.clock.advance(GRACE - 2 * BRIEF - SECOND)
     place.sweep()
     other, _ = place.process()
     other.undrop(GONE, ME)
