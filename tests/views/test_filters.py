@@ -15,6 +15,9 @@ from tests.views.filters import Filters, passing
 from tests.views.lakes import random_lake
 
 SEED = random.SystemRandom().randrange(2**32)
+FILLED = [view for view in VIEWS if view != "deletions"]
+"""Views that the random catalogs fill; no job has deleted files of theirs."""
+
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 PRUNED = {
     "objects": {"id", "type", "created_at"},
@@ -48,7 +51,7 @@ def counted(found: list[Row]) -> Counter[str]:
     return Counter(map(repr, found))
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", FILLED)
 def test_filters_leave_out_no_row_that_passes_them_and_add_none(lake: Catalog, view: str) -> None:
     print("seed", SEED)
     options = of(view, lake)
@@ -80,7 +83,7 @@ def test_conditions_on_columns_that_say_where_rows_lie_leave_some_out(
     assert len(found) < len(everything) or least[1] == len(everything)
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", FILLED)
 def test_spark_finds_the_same_whether_it_pushes_filters_or_not(
     spark: SparkSession, lake: Catalog, view: str
 ) -> None:

@@ -19,7 +19,7 @@ from tests.views.catalogs import Catalog, reader, rows
 
 NAMES = (
     "objects, references, index, commits, changes, namespaces, tables, views, snapshots, schemas, refs, files, "
-    "metrics, realms, nodes, tasks"
+    "metrics, deletions, realms, nodes, tasks"
 )
 
 

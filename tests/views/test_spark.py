@@ -63,7 +63,7 @@ def test_every_view_is_the_same_as_a_table_of_the_catalog(
             ignore_row_order=True,
             ignore_metadata=True,
         )
-        assert expected.count() > 0
+        assert expected.count() > 0 or view == "deletions"  # of files, which no job has deleted here
 
 
 def _without_maps(frame: DataFrame) -> DataFrame:
