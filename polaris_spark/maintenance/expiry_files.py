@@ -131,6 +131,8 @@ class Content(msgspec.Struct, frozen=True, array_like=True, gc=False):
     id: int
     without: tuple[int, ...] = ()
     """Snapshots that are to be removed from it, and need nothing any more."""
+    dropped: bool = False
+    """Whether the table was dropped since: a purge may have deleted files of it."""
 
 
 class ToExamine(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -201,7 +203,8 @@ def _examined(reach: Reach, item: ToExamine) -> Examined:
         manifests |= found.manifests
         if snapshot.manifest_list:
             files.append(File(snapshot.manifest_list, "manifest-list", found.bytes))
-    own_manifests = _leave_out(manifests, mine, lists)
+    dropped = item.needed[0].dropped
+    own_manifests = _leave_out(manifests, mine, lists, purged=dropped)
     size = len(manifests)
     foreign_manifests = _leave_out(manifests, foreign, lists)
     files = [file for file in files if file.location not in mine.files]
@@ -218,7 +221,9 @@ def _examined(reach: Reach, item: ToExamine) -> Examined:
     )
 
 
-def _leave_out(manifests: dict[str, ListedManifest], needed: _Facts, lists: _Lists) -> tuple[str, ...]:
+def _leave_out(
+    manifests: dict[str, ListedManifest], needed: _Facts, lists: _Lists, *, purged: bool = False
+) -> tuple[str, ...]:
     """Take from `manifests` those that are needed; gives what else is needed and may name the same files.
 
     It ends as soon as no manifest is left: the oldest snapshots, which come first, have most in common.
@@ -227,7 +232,7 @@ def _leave_out(manifests: dict[str, ListedManifest], needed: _Facts, lists: _Lis
     for snapshot in needed.snapshots:
         if not manifests:
             break
-        listed = lists.of_needed(snapshot)
+        listed = lists.of_expired(snapshot).manifests if purged else lists.of_needed(snapshot)
         others |= listed
         for location in listed:
             manifests.pop(location, None)
@@ -349,12 +354,19 @@ class Manifests(msgspec.Struct, frozen=True, array_like=True, gc=False):
     locations: tuple[str, ...]
     foreign: bool = False
     """Whether only others need them."""
+    purged: bool = False
+    """Whether some may have been deleted, with what they named."""
 
 
-def manifests_of(number: int, locations: Sequence[str], *, foreign: bool = False) -> list[Manifests]:
+def manifests_of(
+    number: int, locations: Sequence[str], *, foreign: bool = False, purged: bool = False
+) -> list[Manifests]:
     """The manifests of a table, some at a time."""
-    starts = range(0, len(locations), MANIFESTS_OF_AN_ITEM)
-    return [Manifests(number, tuple(locations[at : at + MANIFESTS_OF_AN_ITEM]), foreign) for at in starts]
+    parts = [
+        tuple(locations[at : at + MANIFESTS_OF_AN_ITEM])
+        for at in range(0, len(locations), MANIFESTS_OF_AN_ITEM)
+    ]
+    return [Manifests(number, part, foreign, purged) for part in parts]
 
 
 class Named(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -408,6 +420,8 @@ class FindNeeded(Work[Manifests, Named]):
                 live = _live_files(reach.files, location)
                 found |= {file.location: file for file in live if _digest(file.location) in digests}
             except UnreadableFileError as error:
+                if item.purged and isinstance(error, MissingFileError):
+                    continue
                 return Named(item.number, problem=str(error))
         return Named(item.number, tuple(found.values()), item.foreign)
 

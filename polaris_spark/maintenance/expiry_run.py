@@ -231,7 +231,7 @@ class ExpiryRun:
             outcome.notes.append("files are left: gc.enabled is false")
             return None
         without = planned.decision.snapshots if planned else ()
-        own = Content(self._realm, content, without)
+        own = Content(self._realm, content, without, dropped=name is None)
         return Leftover(entity_id, outcome, records, Deletable(self._catalog, view, table), [own])
 
     def _find(self, leftovers: Sequence[Leftover]) -> None:
@@ -250,7 +250,8 @@ class ExpiryRun:
             leftover.files.update((file.location, file) for file in examined.files)
             naming += manifests_of(number, examined.manifests)
             foreign = manifests_of(number, examined.foreign, foreign=True)
-            checks[number] = [*manifests_of(number, examined.own), *foreign]
+            purged = leftover.needed[0].dropped
+            checks[number] = [*manifests_of(number, examined.own, purged=purged), *foreign]
         candidates: dict[int, dict[str, File]] = {}
         for position, named in enumerate(self._spread(ReadManifests(), naming)):
             self._progress("reading manifests", position, len(naming))

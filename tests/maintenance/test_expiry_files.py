@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
@@ -151,6 +152,29 @@ def test_files_of_a_dropped_table_that_its_last_expiry_left_go(opened: Open) -> 
         200,
         300,
     ]
+
+
+@pytest.mark.parametrize("purged", ["data", "manifests", "everything"])
+def test_files_that_an_expiry_left_of_a_purged_table_go_however_far_the_purge_came(
+    opened: Open, purged: str
+) -> None:
+    clock = ManualClock(int(time.time() * 1_000))
+    lake = opened(clock=clock)
+    lake.create_namespace("db")
+    table = make(lake, "db.t", **{"polaris.expire-on-commit": "true"})
+    clock.advance(6 * 24 * 3_600_000)
+    table.append(rows(300))
+    named = needed(table)
+    lake.drop_table("db.t")
+    for file in named:
+        is_list = Path(file).name.startswith("snap-")
+        if purged == "everything" or file.endswith(".parquet") or (purged == "manifests" and not is_list):
+            Path(file).unlink()
+    rest = {file for file in named if Path(file).exists()}
+    assert there(table) > rest
+    expire(lake)
+    assert there(table) == rest
+    assert expire(lake) == []
 
 
 def test_files_outside_of_the_table_and_the_warehouse_are_left(lake: PolarisCatalog, tmp_path: Path) -> None:
