@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession, functions
 from polaris_spark.spark.views import VIEWS
 from tests.views.catalogs import Catalog, Row, rows
 from tests.views.filters import Filters, passing
+from polaris_spark.commits.change import Operation
+from polaris_spark.maintenance.deletions import DeletedFile, DeletedFiles, record_deletions
 from tests.views.lakes import random_lake
 
 SEED = random.SystemRandom().randrange(2**32)
@@ -26,6 +28,7 @@ PRUNED = {
     "commits": {"catalog", "reference", "number", "committed_at", "commit_id"},
     "schemas": {"catalog", "namespace", "name", "entity_id", "kind", "is_current"},
     "metrics": {"catalog"},
+    "deletions": {"catalog"},
 }
 """Columns of some views whose conditions leave something out."""
 
@@ -35,6 +38,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
     """One of three catalogs of a random store."""
     print("seed", SEED)
     catalogs = random_lake(tmp_path_factory.mktemp("lake") / "c.db", SEED)
+    for number, one in enumerate(catalogs):
+        batch = DeletedFiles(number, "ann", "expire", number, "db.t", "deleted", (DeletedFile("a", "data", 7),))
+        record_deletions(one.session.catalog, Operation(b"", "ann"), [batch] * (number + 1), keep_ms=10**13)
     yield catalogs[0]
     for catalog in catalogs:
         catalog.session.close()

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import Snapshot
 from polaris_spark.maintenance.deletions import DELETIONS, DeletedFile, DeletedFiles, deletions_reference
-from polaris_spark.spark.reading import ReadStore, RealmReader
+from polaris_spark.spark.reading import ReadStore
 from polaris_spark.spark.views.columns import LONG, STRING, TIMESTAMP, Column, micros
-from polaris_spark.spark.views.history import History, at_point
+from polaris_spark.spark.views.history import catalog_histories
 from polaris_spark.spark.views.view import Request, View, Weighted
 
 BATCHES_OF_A_TASK = 20
@@ -61,7 +61,7 @@ class Deletions(View[DeletionsTask, Deletion]):
     def plan(self, request: Request) -> list[Weighted[DeletionsTask]]:
         realm = request.store.realm(request.options.realm)
         planned = []
-        for history in _histories(realm, request):
+        for history in catalog_histories(realm, request, deletions_reference):
             head = Snapshot(realm.store, b"", history.head, realm.store.get(history.head.commit, Commit))
             ids = [entry.pointer for _, entry in head.index(DELETIONS).range()]
             for start in range(0, len(ids), BATCHES_OF_A_TASK):
@@ -78,17 +78,3 @@ class Deletions(View[DeletionsTask, Deletion]):
 
     def weigh(self, row: Deletion) -> int:
         return 256 + 2 * len(row.file.location)
-
-
-def _histories(realm: RealmReader, request: Request) -> list[History]:
-    """The references of deletions, of those catalogs asked for that have one."""
-    options = request.options
-    catalogs = [realm.catalog(options.catalog)] if options.catalog is not None else realm.catalogs()
-    live = {registered.name: registered for registered in realm.registered()}
-    wanted = request.condition("catalog")
-    found = [
-        History(catalog.name, name, realm.head_of(live[name]))
-        for catalog in catalogs
-        if wanted.allows(catalog.name) and (name := deletions_reference(catalog)) in live
-    ]
-    return at_point(realm.store, found, options.as_of)

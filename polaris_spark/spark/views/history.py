@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.log import ancestor, commit_at
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import HistoryTrimmedError, InputError
@@ -128,6 +129,26 @@ def forward(found: list[History], since: AsOf | None, until: AsOf | None) -> lis
                 f"from {since.text!r} comes after {until.option} {until.text!r}: nothing lies between them"
             )
     return found
+
+
+def catalog_histories(
+    realm: RealmReader, request: Request, name_of: Callable[[CatalogRow], str]
+) -> list[History]:
+    """The references that catalogs keep beside their branches, of those catalogs asked for that have one.
+
+    Args:
+        name_of: the reference's name, by the catalog.
+    """
+    options = request.options
+    catalogs = [realm.catalog(options.catalog)] if options.catalog is not None else realm.catalogs()
+    live = {registered.name: registered for registered in realm.registered()}
+    wanted = request.condition("catalog")
+    found = [
+        History(catalog.name, name, realm.head_of(live[name]))
+        for catalog in catalogs
+        if wanted.allows(catalog.name) and (name := name_of(catalog)) in live
+    ]
+    return at_point(realm.store, found, options.as_of)
 
 
 def at_point(store: ObjectStore, found: list[History], as_of: AsOf | None) -> list[History]:

@@ -19,7 +19,7 @@ from polaris_spark.catalog.metrics import (
 )
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import Snapshot
-from polaris_spark.spark.reading import ReadStore, RealmReader
+from polaris_spark.spark.reading import ReadStore
 from polaris_spark.spark.views.columns import (
     INT,
     LONG,
@@ -31,7 +31,7 @@ from polaris_spark.spark.views.columns import (
     micros,
     pairs,
 )
-from polaris_spark.spark.views.history import History, at_point
+from polaris_spark.spark.views.history import catalog_histories
 from polaris_spark.spark.views.identifiers import dotted
 from polaris_spark.spark.views.view import Request, View, Weighted
 
@@ -112,7 +112,7 @@ class Metrics(View[MetricsTask, MetricsRow]):
     def plan(self, request: Request) -> list[Weighted[MetricsTask]]:
         realm = request.store.realm(request.options.realm)
         planned = []
-        for history in _histories(realm, request):
+        for history in catalog_histories(realm, request, metrics_reference):
             head = Snapshot(realm.store, b"", history.head, realm.store.get(history.head.commit, Commit))
             items = [
                 ((first_number(key), entry.pointer), int.from_bytes(entry.value, "big"))
@@ -133,20 +133,6 @@ class Metrics(View[MetricsTask, MetricsRow]):
 
     def weigh(self, row: MetricsRow) -> int:
         return 512 + 2 * len(row.kept.text)
-
-
-def _histories(realm: RealmReader, request: Request) -> list[History]:
-    """The references of reports, of those catalogs asked for that have one."""
-    options = request.options
-    catalogs = [realm.catalog(options.catalog)] if options.catalog is not None else realm.catalogs()
-    live = {registered.name: registered for registered in realm.registered()}
-    wanted = request.condition("catalog")
-    found = [
-        History(catalog.name, name, realm.head_of(live[name]))
-        for catalog in catalogs
-        if wanted.allows(catalog.name) and (name := metrics_reference(catalog)) in live
-    ]
-    return at_point(realm.store, found, options.as_of)
 
 
 def _json(value: Any) -> str | None:

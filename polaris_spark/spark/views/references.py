@@ -72,10 +72,10 @@ class References(View[ReferencesTask, ReferenceViewRow]):
         Column(
             "kind",
             STRING,
-            "registry (root), catalogs, branch or metrics (of a catalog), or other",
+            "registry (root), catalogs; branch, metrics or deletions (of a catalog); or other",
             lambda row: row.kind,
         ),
-        Column("catalog", STRING, "For a branch or metrics, the catalog's name", lambda row: row.catalog),
+        Column("catalog", STRING, "For what is a catalog's, its name", lambda row: row.catalog),
         Column("branch", STRING, "For a branch, its name", lambda row: row.branch),
         Column(
             "version",
@@ -150,6 +150,10 @@ class References(View[ReferencesTask, ReferenceViewRow]):
                 yield _row(task, row_name, version, value)
 
 
+_BESIDE = ("metrics", "deletions")
+"""What catalogs keep beside their branches."""
+
+
 def _row(task: ReferencesTask, row_name: str, version: bytes, value: bytes) -> ReferenceViewRow:
     name, generation = _split_generation(row_name)
     kind, catalog, branch = "other", None, None
@@ -160,8 +164,8 @@ def _row(task: ReferencesTask, row_name: str, version: bytes, value: bytes) -> R
         kind = "catalogs"
     elif len(levels) == 4 and levels[0] == "cat" and levels[2] == "heads":
         kind, catalog, branch = "branch", task.catalogs.get(levels[1]), levels[3]
-    elif len(levels) == 3 and levels[0] == "cat" and levels[2] == "metrics":
-        kind, catalog = "metrics", task.catalogs.get(levels[1])
+    elif len(levels) == 3 and levels[0] == "cat" and levels[2] in _BESIDE:
+        kind, catalog = levels[2], task.catalogs.get(levels[1])
     return ReferenceViewRow(
         task.realm, row_name, name, generation, kind, catalog, branch, version, len(value), _head(value)
     )
