@@ -39,7 +39,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
     print("seed", SEED)
     catalogs = random_lake(tmp_path_factory.mktemp("lake") / "c.db", SEED)
     for number, one in enumerate(catalogs):
-        batch = DeletedFiles(number, "ann", "expire", number, "db.t", "deleted", (DeletedFile("a", "data", 7),))
+        batch = DeletedFiles(
+            number, "ann", "expire", number, "db.t", "deleted", (DeletedFile("a", "data", 7),)
+        )
         record_deletions(one.session.catalog, Operation(b"", "ann"), [batch] * (number + 1), keep_ms=10**13)
     yield catalogs[0]
     for catalog in catalogs:
