@@ -81,7 +81,7 @@ def test_none_of_our_writers_fails(quick):
 
 @pytest.mark.programs
 def test_parts_that_need_a_jvm_find_figures_and_name_what_they_leave_out(tmp_path):
-    parts = ("bridge", "jdbc", "imports", "peers", "views", "scan")
+    parts = ("bridge", "jdbc", "imports", "peers", "views", "scan", "sweep")
     written = found(tmp_path, *parts)
     assert all(written["parts"][part] for part in parts if part != "peers")
     (grid,) = written["grids"].values()
