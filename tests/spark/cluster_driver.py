@@ -22,6 +22,15 @@ from tests.spark.catalogs import add_catalog
 from tests.spark.cluster import SETTINGS, put
 
 TABLES = 6
+JOBS = {
+    "expire": "max_age => '0 s', retain_last => 1",
+    "remove_orphans": "older_than => '0 s', force => true",
+    "trim": "",
+    "compact_index": "",
+    "sweep": "",
+    "fsck": "",
+}
+"""Maintenance jobs with their arguments, in the order in which they run."""
 
 
 def main(master: str, folder: str) -> None:
@@ -53,7 +62,7 @@ def answer(
             metrics_reports="0",
             **properties,
         )
-        return {"answer": {"fill": fill, "read": read}[what](spark, catalog, uri)}
+        return {"answer": {"fill": fill, "read": read, "maintain": maintain}[what](spark, catalog, uri)}
     except Exception as error:
         return {"error": str(error)}
 
@@ -85,6 +94,18 @@ def read(spark: SparkSession, catalog: str, uri: str) -> dict[str, Any]:
         "by executor": by_executor,
         "stored": sum(row[0] != SYSTEM_REALM for row in here),
     }
+
+
+def maintain(spark: SparkSession, catalog: str, uri: str) -> dict[str, Any]:
+    """Change a table, run every job, and say what each did; the rows of the table at the end."""
+    spark.sql(f"INSERT OVERWRITE {catalog}.db.t0 VALUES (3, 'milk')")
+    spark.sql(f"INSERT INTO {catalog}.db.t0 VALUES (4, 'salt')")
+    done = {
+        job: [row.asDict() for row in spark.sql(f"CALL {catalog}.system.{job}({arguments})").collect()]
+        for job, arguments in JOBS.items()
+    }
+    done["rows"] = [list(row) for row in spark.table(f"{catalog}.db.t0").orderBy("id").collect()]
+    return json.loads(json.dumps(done, default=str))  # type: ignore[no-any-return]  # times as text
 
 
 def _counted(rows: Iterable[Row]) -> Iterator[tuple[str, int]]:

@@ -48,6 +48,26 @@ def test_two_executors_read_every_object_once(
     assert len([rows for rows in found["by executor"].values() if rows]) == 2, found
 
 
+@pytest.mark.parametrize("database", ["postgresql", "s3"])
+def test_executors_carry_out_maintenance(
+    driver: ClusterDriver, store_on: StoreOn, tmp_path: Path, database: str
+) -> None:
+    uri = store_on(database)
+    properties = configured(uri)
+    _fill(uri, tmp_path)
+    driver.ask("fill", uri, {**properties, "catalog": "polaris"})
+    done = driver.ask("maintain", uri, {**properties, "catalog": "polaris"})
+    print(database, done)
+    (expired,) = done["expire"]
+    assert (expired["table"], expired["snapshots"], expired["failed"]) == ("db.t0", 2, 0)
+    assert expired["data_files"] > 0
+    assert done["fsck"] == []
+    assert done["rows"] == [[3, "milk"], [4, "salt"]]
+    assert (
+        sum(row["rows"] for row in done["sweep"]) == COPIES - 1
+    )  # the copies are old, and nothing names them
+
+
 def _fill(uri: str, folder: Path) -> None:
     """Make a catalog with many objects."""
     with polaris_spark.connect(store=uri, warehouse=str(folder / "warehouse")) as catalog:

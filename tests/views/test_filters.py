@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession, functions
 
+from polaris_spark.commits.change import Operation
+from polaris_spark.maintenance.deletions import DeletedFile, DeletedFiles, record_deletions
 from polaris_spark.spark.views import VIEWS
 from tests.views.catalogs import Catalog, Row, rows
 from tests.views.filters import Filters, passing
-from polaris_spark.commits.change import Operation
-from polaris_spark.maintenance.deletions import DeletedFile, DeletedFiles, record_deletions
 from tests.views.lakes import random_lake
 
 SEED = random.SystemRandom().randrange(2**32)
