@@ -7,9 +7,8 @@ others only if any of these still names a file.
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -18,41 +17,23 @@ import msgspec
 from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.expiring import ExpiredSnapshots, SnapshotFacts, read_snapshot
 from polaris_spark.catalog.files import Files, local_path
-from polaris_spark.catalog.manifest_entries import (
-    CONTENT,
-    DATA,
-    EQUALITY_DELETES,
-    FILE_PATH,
-    FILE_SIZE,
-    POSITION_DELETES,
-    ListedManifest,
-    manifest_entries,
-    snapshot_manifests,
-)
+from polaris_spark.catalog.manifest_entries import ListedManifest, snapshot_manifests
 from polaris_spark.catalog.metadata import ObjectReader
 from polaris_spark.catalog.metadata.pieces import placed
 from polaris_spark.catalog.metadata.rows import PartitionStatistics, Snapshot, Statistics, Table
 from polaris_spark.catalog.rows import Unloaded
-from polaris_spark.errors import MissingFileError, PolarisError, UnreadableFileError
+from polaris_spark.errors import MissingFileError, PolarisError
 from polaris_spark.index import Index
 from polaris_spark.maintenance.expiry import Asked, decide_table
 from polaris_spark.maintenance.spreading import Reach, Work
 
 Kind = Literal["data", "position-deletes", "equality-deletes", "manifest", "manifest-list", "statistics"]
 
-MANIFESTS_OF_AN_ITEM = 20
-"""So many manifests are read at a time."""
 FILES_OF_AN_ITEM = 500
 """So many files are deleted at a time."""
 
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.2
-
-_CONTENT: Mapping[int, Kind] = {
-    DATA: "data",
-    POSITION_DELETES: "position-deletes",
-    EQUALITY_DELETES: "equality-deletes",
-}
 
 
 class File(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -345,97 +326,6 @@ def _size(files: Files, location: str) -> int:
     if not location:
         return 0
     return path.stat().st_size if path is not None else len(files.io(location).new_input(location))
-
-
-class Manifests(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some manifests of a table."""
-
-    number: int
-    locations: tuple[str, ...]
-    foreign: bool = False
-    """Whether only others need them."""
-    purged: bool = False
-    """Whether some may have been deleted, with what they named."""
-
-
-def manifests_of(
-    number: int, locations: Sequence[str], *, foreign: bool = False, purged: bool = False
-) -> list[Manifests]:
-    """The manifests of a table, some at a time."""
-    parts = [
-        tuple(locations[at : at + MANIFESTS_OF_AN_ITEM])
-        for at in range(0, len(locations), MANIFESTS_OF_AN_ITEM)
-    ]
-    return [Manifests(number, part, foreign, purged) for part in parts]
-
-
-class Named(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Content files that manifests of a table name as live."""
-
-    number: int
-    files: tuple[File, ...] = ()
-    foreign: bool = False
-    """Whether only others need them."""
-    problem: str = ""
-
-
-class ReadManifests(Work[Manifests, Named]):
-    """Reads the content files of manifests that go."""
-
-    few = 64
-    item = Manifests
-    result = Named
-
-    def __call__(self, reach: Reach, item: Manifests) -> Named:
-        found: dict[str, File] = {}
-        for location in item.locations:
-            try:
-                found |= {file.location: file for file in _live_files(reach.files, location)}
-            except MissingFileError:
-                continue  # an interrupted run deleted it, after the files that it names
-            except UnreadableFileError as error:
-                return Named(item.number, problem=str(error))
-        return Named(item.number, tuple(found.values()))
-
-
-class FindNeeded(Work[Manifests, Named]):
-    """Finds those of the given content files that other manifests of the table still name."""
-
-    few = 64
-    item = Manifests
-    result = Named
-
-    def __init__(self, candidates: Mapping[int, Iterable[str]]) -> None:
-        """
-        Args:
-            candidates: locations of files, by the table's number.
-        """
-        self._digests = {number: {_digest(one) for one in files} for number, files in candidates.items()}
-
-    def __call__(self, reach: Reach, item: Manifests) -> Named:
-        digests = self._digests[item.number]
-        found: dict[str, File] = {}
-        for location in item.locations:
-            try:
-                live = _live_files(reach.files, location)
-                found |= {file.location: file for file in live if _digest(file.location) in digests}
-            except UnreadableFileError as error:
-                if item.purged and isinstance(error, MissingFileError):
-                    continue
-                return Named(item.number, problem=str(error))
-        return Named(item.number, tuple(found.values()), item.foreign)
-
-
-def _digest(location: str) -> int:
-    """Eight bytes instead of a location; two with the same one would only keep a file."""
-    return int.from_bytes(hashlib.blake2b(location.encode(), digest_size=8).digest(), "big")
-
-
-def _live_files(files: Files, location: str) -> Iterator[File]:
-    fields = (FILE_PATH, CONTENT, FILE_SIZE)
-    for entry in manifest_entries(files, ListedManifest(location), fields):
-        file = entry.file
-        yield File(file[FILE_PATH], _CONTENT[file.get(CONTENT) or DATA], file.get(FILE_SIZE) or 0)
 
 
 # Deleting

@@ -50,15 +50,12 @@ from polaris_spark.maintenance.expiry_files import (
     DeleteFiles,
     Examine,
     File,
-    FindNeeded,
-    Manifests,
-    ReadManifests,
     ToDecide,
     ToExamine,
     files_to_delete,
-    manifests_of,
 )
 from polaris_spark.maintenance.expiry_leftovers import PASSES, Deletable, Leftover, Outcome
+from polaris_spark.maintenance.expiry_manifests import FindNeeded, Manifests, ReadManifests, manifests_of
 from polaris_spark.maintenance.sharing import Neighbours, table_content
 from polaris_spark.maintenance.spreading import Spread
 from polaris_spark.system.connections import Connection

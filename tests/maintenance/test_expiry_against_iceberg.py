@@ -19,9 +19,8 @@ from polaris_spark.maintenance.expiry_files import (
     DecideTables,
     DeleteFiles,
     Examine,
-    FindNeeded,
-    ReadManifests,
 )
+from polaris_spark.maintenance.expiry_manifests import FindNeeded, ReadManifests
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.histories import expire, make, needed, path, there
 

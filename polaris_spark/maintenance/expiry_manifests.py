@@ -1,0 +1,123 @@
+"""Which content files only manifests of expired snapshots name: some manifests of a table at a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.manifest_entries import (
+    CONTENT,
+    DATA,
+    EQUALITY_DELETES,
+    FILE_PATH,
+    FILE_SIZE,
+    POSITION_DELETES,
+    ListedManifest,
+    manifest_entries,
+)
+from polaris_spark.errors import MissingFileError, UnreadableFileError
+from polaris_spark.maintenance.expiry_files import File, Kind
+from polaris_spark.maintenance.spreading import Reach, Work
+
+MANIFESTS_OF_AN_ITEM = 20
+"""So many manifests are read at a time."""
+
+_CONTENT: Mapping[int, Kind] = {
+    DATA: "data",
+    POSITION_DELETES: "position-deletes",
+    EQUALITY_DELETES: "equality-deletes",
+}
+
+
+class Manifests(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Some manifests of a table."""
+
+    number: int
+    locations: tuple[str, ...]
+    foreign: bool = False
+    """Whether only others need them."""
+    purged: bool = False
+    """Whether some may have been deleted, with what they named."""
+
+
+def manifests_of(
+    number: int, locations: Sequence[str], *, foreign: bool = False, purged: bool = False
+) -> list[Manifests]:
+    """The manifests of a table, some at a time."""
+    parts = [
+        tuple(locations[at : at + MANIFESTS_OF_AN_ITEM])
+        for at in range(0, len(locations), MANIFESTS_OF_AN_ITEM)
+    ]
+    return [Manifests(number, part, foreign, purged) for part in parts]
+
+
+class Named(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Content files that manifests of a table name as live."""
+
+    number: int
+    files: tuple[File, ...] = ()
+    foreign: bool = False
+    """Whether only others need them."""
+    problem: str = ""
+
+
+class ReadManifests(Work[Manifests, Named]):
+    """Reads the content files of manifests that go."""
+
+    few = 64
+    item = Manifests
+    result = Named
+
+    def __call__(self, reach: Reach, item: Manifests) -> Named:
+        found: dict[str, File] = {}
+        for location in item.locations:
+            try:
+                found |= {file.location: file for file in _live_files(reach.files, location)}
+            except MissingFileError:
+                continue  # an interrupted run deleted it, after the files that it names
+            except UnreadableFileError as error:
+                return Named(item.number, problem=str(error))
+        return Named(item.number, tuple(found.values()))
+
+
+class FindNeeded(Work[Manifests, Named]):
+    """Finds those of the given content files that other manifests of the table still name."""
+
+    few = 64
+    item = Manifests
+    result = Named
+
+    def __init__(self, candidates: Mapping[int, Iterable[str]]) -> None:
+        """
+        Args:
+            candidates: locations of files, by the table's number.
+        """
+        self._digests = {number: {_digest(one) for one in files} for number, files in candidates.items()}
+
+    def __call__(self, reach: Reach, item: Manifests) -> Named:
+        digests = self._digests[item.number]
+        found: dict[str, File] = {}
+        for location in item.locations:
+            try:
+                live = _live_files(reach.files, location)
+                found |= {file.location: file for file in live if _digest(file.location) in digests}
+            except UnreadableFileError as error:
+                if item.purged and isinstance(error, MissingFileError):
+                    continue
+                return Named(item.number, problem=str(error))
+        return Named(item.number, tuple(found.values()), item.foreign)
+
+
+def _digest(location: str) -> int:
+    """Eight bytes instead of a location; two with the same one would only keep a file."""
+    return int.from_bytes(hashlib.blake2b(location.encode(), digest_size=8).digest(), "big")
+
+
+def _live_files(files: Files, location: str) -> Iterator[File]:
+    fields = (FILE_PATH, CONTENT, FILE_SIZE)
+    for entry in manifest_entries(files, ListedManifest(location), fields):
+        file = entry.file
+        yield File(file[FILE_PATH], _CONTENT[file.get(CONTENT) or DATA], file.get(FILE_SIZE) or 0)
