@@ -59,7 +59,7 @@ def wanted(
         BadRequestError: there is no such table, view or namespace.
     """
     if table is not None and namespace is not None:
-        raise InputError("a table or a namespace can be exported, not both at once")
+        raise InputError("a table or a namespace is named, not both at once")
     names = snapshot.index(NAMES)
     if table is not None:
         name = TableName(table[:-1], table[-1])

@@ -24,12 +24,13 @@ KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view", CATALOG: "catalog
 
 def screen() -> Console:
     """The console of standard output."""
-    return Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES, highlight=False, markup=False)
+    width = None if sys.stdout.isatty() else WIDTH_OF_FILES
+    return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def errors() -> Console:
     """The console of standard error, where progress and complaints go."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, emoji=False)
 
 
 def print_json(value: object) -> None:

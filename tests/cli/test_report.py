@@ -195,7 +195,8 @@ def test_what_is_missing_is_told_in_one_line(
     busy: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = run("report", busy.store, "--output", str(tmp_path / "missing" / "page.html"))
-    assert (nowhere.code, "No such file or directory" in nowhere.err) == (2, True)
+    assert (nowhere.code, "in a folder that exists" in nowhere.err) == (2, True)
+    assert run("report", busy.store, "--output", str(tmp_path)).code == 2
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     without = run("report", busy.store, "--output", str(tmp_path / "page.html"))
     assert (without.code, "pip install 'polaris-spark[report]'" in without.err) == (2, True)

@@ -55,6 +55,12 @@ def test_errors_are_one_clear_line(store: str, arguments: tuple[str, ...], messa
     assert message in answer.err
 
 
+def test_names_between_colons_stay_as_they_are(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path, catalog="a:x:b")
+    assert run("log", store, "--catalog", "c:x:d").err.endswith("it has: 'a:x:b'\n")
+    assert run("tables", store).out.startswith("a:x:b (main)\n")
+
+
 def test_one_of_several_catalogs_must_be_chosen(tmp_path: Path) -> None:
     store = make_catalog(tmp_path, catalog="one")
     with polaris_spark.connect(store=store, warehouse=str(tmp_path / "two"), catalog="two"):

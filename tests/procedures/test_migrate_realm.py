@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from polaris_spark.backends.base import ObjectKey, ObjectRow
+from polaris_spark.errors import InputError
 from polaris_spark.maintenance.migrating_check import Difference
 from polaris_spark.maintenance.migrating_copy import Place
 from polaris_spark.maintenance.migrating_marks import SourceRealm
@@ -96,6 +97,14 @@ def test_by_sql(spark: SparkSession, store_on: StoreOn, tmp_path: Path) -> None:
     new = add_catalog(spark, store=target, warehouse=str(tmp_path), catalog="mine")
     spark.sql(f"INSERT INTO {new}.db.t VALUES (3)")
     assert [row["id"] for row in spark.sql(f"SELECT id FROM {new}.db.t ORDER BY id").collect()] == [1, 2, 3]
+
+
+def test_nothing_is_moved_from_a_database_into_memory(store_on: StoreOn, tmp_path: Path) -> None:
+    session = opened(store_on("sqlite"), warehouse=str(tmp_path))
+    with pytest.raises(InputError, match="lives in the process that made it"):
+        call(session, "migrate_realm", target="memory:lost")
+    fill(session)
+    session.close()
 
 
 def test_stores_of_one_process_are_moved_in_this_process(spark: SparkSession, tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ def demo(
 ) -> None:
     """Load 336,776 real flights into a new catalog, and show what it can do."""
     begun = time.perf_counter()
-    console = Console(width=None if sys.stdout.isatty() else WIDTH_OF_FILES, highlight=False, markup=False)
+    width = None if sys.stdout.isatty() else WIDTH_OF_FILES
+    console = Console(width=width, highlight=False, markup=False, emoji=False)
     _require(store)
     folder = _new_directory(directory)
     uri = store or f"sqlite://{folder / 'catalog.db'}"

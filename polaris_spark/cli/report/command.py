@@ -45,6 +45,8 @@ def report(
     """Write a page of pictures about a catalog: its commits, tables, storage, growth and garbage."""
     if not seconds > 0:
         raise InputError(f"--seconds is {seconds:g}; it is a number above 0")
+    if output.is_dir() or not output.parent.is_dir():
+        raise InputError(f"--output is {str(output)!r}; it is a file, in a folder that exists")
     require_matplotlib()
     with open_store(store, password) as opened:
         page = _read(opened, realm, catalog, branch, seconds)

@@ -87,7 +87,7 @@ def _levels(snapshot: Snapshot, catalog: str, argument: str, text: str) -> tuple
     if levels is None or len(levels) < least or not all(levels):
         example = "db.t" if argument == "table" else "db"
         raise InputError(
-            f"the {argument} to export is {text!r}; write it like {example}, "
+            f"the {argument} is {text!r}; write it like {example}, "
             "with backquotes around a level that has dots in it"
         )
     if levels[0] == catalog and len(levels) > least:

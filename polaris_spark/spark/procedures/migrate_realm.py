@@ -11,7 +11,7 @@ from polaris_spark.errors import InputError
 from polaris_spark.maintenance.migrating import Migration, give_up
 from polaris_spark.maintenance.migrating_marks import SourceRealm
 from polaris_spark.maintenance.migrating_steps import HERE, Step, Work
-from polaris_spark.spark.options import location_of
+from polaris_spark.spark.options import location_of, refuse_memory
 from polaris_spark.spark.procedures.maintaining import job
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
 from polaris_spark.system.connections import Connection, connect_store
@@ -28,6 +28,8 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
     properties = session.properties
     source = SourceRealm(session.connection.realms, properties.realm, session.catalog.references)
     target = _target(arguments, aborting=arguments.get("abort", False))
+    if target is not None and session.properties.store.scheme != "memory":
+        refuse_memory(target.store)  # nobody could open the realm any more once this process ends
     name = arguments.get("target_realm") or properties.realm
     if arguments.get("abort", False):
         source.abort()  # first, and whatever becomes of the target
