@@ -355,7 +355,7 @@ class Effects:
         return copy
 
     def __bool__(self) -> bool:
-        return bool(self.puts or self.objects or self.files or self.entries)
+        return bool(self.puts or self.objects or self.files or self.entries or self.trees)
 
 
 def _take(items: Iterable[tuple[bytes, Entry]], limit: int | None) -> tuple[tuple[bytes, Entry], ...]:

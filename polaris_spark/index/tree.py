@@ -206,6 +206,7 @@ class Index:
 
     def replant(self, tree: IndexRoot, absorbed: Iterable[bytes]) -> None:
         """Replace the tree by one that holds the same, and the embedded changes of the keys `absorbed` besides."""
+        self._size = self.embedded_bytes  # which is counted from the root until then
         if self._undo is not None:
             self._undo.append(self._root)
         self._root, self._changed = tree, True

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from polaris_spark import objects
 from polaris_spark.errors import CorruptionError, InputError, ObjectTooLargeError
 from polaris_spark.index import Branch, Entry, Index, IndexRoot, IndexSettings, Leaf, check, keys
+from polaris_spark.index.compaction import compact
 from polaris_spark.objects import object_type
 from tests.index.support import FIRST_ID, TINY, Shelf, numbered, walk
 
@@ -294,3 +295,21 @@ def test_a_wrong_height_is_corruption(shelf: Shelf) -> None:
         wrong = msgspec.structs.replace(root, height=height)
         with pytest.raises(CorruptionError, match="must be"):
             Index(wrong, shelf.read).get(b"\x02ns\x01ttable_000000")
+
+
+def test_what_stays_embedded_counts_when_the_tree_is_replaced(shelf: Shelf) -> None:
+    root = shelf.root_of(numbered(range(500)))
+    root = shelf.changed(root, dict.fromkeys(list(numbered(range(500)))[::2]))
+    root = shelf.changed(root, numbered(range(900, 950)), quota=100_000)
+    done = compact(Index(root, shelf.read, TINY), b"", 20, shelf.read, shelf.new_id, TINY)
+    shelf.write(done.shards)
+    assert done.tree != Index(root, shelf.read).tree
+    index = Index(root, shelf.read, TINY)  # nobody has asked for its size
+    before = Index(root, shelf.read, TINY).embedded_bytes
+    token = index.savepoint()
+    index.replant(done.tree, ())
+    assert index.embedded_bytes == before > 1_000
+    index.rollback(token)
+    assert index.embedded_bytes == before
+    index.replant(done.tree, ())
+    assert shelf.freeze(index, quota=before // 2).count > done.tree.count, "it spills what is over the quota"
