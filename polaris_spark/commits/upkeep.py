@@ -8,8 +8,11 @@ from polaris_spark.commits.rows import Commit, Head
 
 
 def raise_floor(head: Head, commit: Commit) -> Head:
-    """The head with its history trimmed to begin at `commit`, one of its history; a floor never goes back."""
-    if commit.number <= head.floor_number:
+    """The head with its history trimmed to begin at `commit`, one of its history; a floor never goes back.
+
+    A head that a recovery took back behind that commit meanwhile stays as it is.
+    """
+    if not head.floor_number < commit.number <= head.number:
         return head
     return msgspec.structs.replace(head, floor_number=commit.number, floor_time=commit.time)
 

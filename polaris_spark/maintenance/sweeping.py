@@ -54,6 +54,8 @@ Two sweeps at once do each other no harm: the other one may delete what only tri
 marks, and may end registrations. This one then misses an object, or finds a row without its head, and ends. Nothing
 needs to be known of a sweep that was interrupted; the next one does all of it again.
 
+A reference whose registration was lost with rows of the database is kept, though nobody can open it: `recover` will.
+
 A realm that is being loaded has rows that no reference leads to yet: it is not swept, nor any that does not serve.
 """
 
@@ -131,9 +133,8 @@ def _list_roots(references: References, policy: Policy, operation: Operation, pr
     )
     progress("giving up dropped references", 0, 0)
     ended = references.end(_expired(references.listed(), policy, now), operation)
-    _bury(references)
     try:
-        fencing = _Fencing(references, progress)
+        fencing = _Fencing(references, progress, _bury(references))
         fence = fencing.run()
         roots = fencing.roots()
     except (ReferenceGoneError, HistoryTrimmedError) as error:
@@ -164,6 +165,10 @@ def list_roots_only(references: References, policy: Policy, progress: Progress) 
             head.floor_number, after.get(registered.name, 0) if live else 0
         )
         roots += _history(references, head, floor)
+    for name, head in _unregistered(references):
+        if not head.sealed:
+            floors[name] = head.floor_number
+            roots += _history(references, head, head.floor_number)
     limit = _id_at(now - policy.grace_ms)
     return Roots(roots, limit, limit, tuple(one.name for one in ended), floors)
 
@@ -183,11 +188,15 @@ def was_overtaken(references: References, roots: Roots) -> bool:
 class _Fencing:
     """Steps 2 to 4: looks, fences, and lists the roots."""
 
-    def __init__(self, references: References, progress: Progress) -> None:
+    def __init__(self, references: References, progress: Progress, unlisted: Mapping[str, int]) -> None:
+        """
+        Args:
+            unlisted: floors of rows that the registry lost, to be kept for a recovery.
+        """
         self._references = references
         self._progress = progress
         self._before = references.root.read()
-        self.floors = {ROOT: self._before.head.floor_number}
+        self.floors = {**unlisted, ROOT: self._before.head.floor_number}
         """The lowest floor of each row that an attempt on a fenced row may have met."""
         self._present = listed_in(self._before.index(REFERENCES))
         for position, registered in enumerate(self._present):
@@ -286,13 +295,35 @@ def _expired(listed: list[Registered], policy: Policy, now: int) -> list[Registe
     ]
 
 
-def _bury(references: References) -> None:
-    """Leave tombstones of sealed rows whose registration ended, was replaced, or continues as another generation."""
-    sealed = [name for name, head in _rows(references) if name != ROOT and head.sealed and head.commit]
-    registered = {one.row_name for one in references.listed()} if sealed else set()
-    for name in sealed:
-        if name not in registered:
+def _bury(references: References) -> dict[str, int]:
+    """Leave tombstones of sealed rows whose registration ended, was replaced, or continues as another generation.
+
+    Returns:
+        rows that the registry does not list although they are not sealed, with their floors.
+    """
+    unlisted: dict[str, int] = {}
+    for name, head in _unregistered(references):
+        if head.sealed:
             references.bury(name)
+        else:
+            unlisted[name] = head.floor_number
+    return unlisted
+
+
+def _unregistered(references: References) -> Iterator[tuple[str, Head]]:
+    """Rows that the registry does not list, and that are no tombstones.
+
+    Registrations come before rows, and go after rows are sealed: one that is not sealed is there because the registry
+    lost its registration, which a recovery brings back.
+    """
+    found = [name for name, head in _rows(references) if name != ROOT and head.commit]
+    registered = {one.row_name for one in references.listed()}
+    store = references.store
+    for name in found:
+        if name not in registered:
+            row = store.backend.read_reference(store.realm, name)  # again: perhaps it was sealed since
+            if row is not None and (head := read_head(row, name)).commit:
+                yield name, head
 
 
 def _rows(references: References) -> Iterator[tuple[str, Head]]:

@@ -9,6 +9,8 @@ from polaris_spark import objects
 from polaris_spark.backends.base import ObjectKey, ReferenceRow
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Change
+from polaris_spark.commits.completeness import Completeness
+from polaris_spark.commits.log import commits
 from polaris_spark.commits.publishing import encode_head, read_head
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
@@ -24,6 +26,7 @@ from polaris_spark.index import Entry
 from polaris_spark.objects import Strong, object_type
 from polaris_spark.store.references import new_version
 from polaris_spark.system.recovery.survey import Survey
+from polaris_spark.system.registry import REFERENCES
 from tests.commits.support import Add, Box, number
 from tests.maintenance.interleaving import (
     BRIEF,
@@ -374,6 +377,42 @@ def test_a_sweep_that_another_one_overtakes_ends(place: Place) -> None:
             overtaken += 1
         place.check()
     assert overtaken
+
+
+class Forget(Change[None]):
+    """What a registry says that went back to a time before a reference was made."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.operation = ME
+
+    def apply(self, state: State, prepared: object) -> None:
+        state.remove(REFERENCES, self.name.encode())
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> None:
+        raise AssertionError
+
+
+def test_a_reference_that_the_registry_lost_is_kept_for_a_recovery(place: Place) -> None:
+    old(place)
+    founder, backend = place.process()
+    lost = founder.lookup(SIDE)
+    assert lost is not None
+    founder.root.commit(Forget(SIDE))
+    for _ in range(2):
+        place.clock.advance(RETENTION + SECOND)
+        founder.commit(MAIN, Add("n"))
+    planned = place.sweep(dry_run=True)
+    swept = place.sweep()
+    assert swept.counts
+    assert swept.counts == planned.counts
+    row = backend.read_reference(REALM, lost.row_name)
+    assert row is not None
+    head = read_head(row, SIDE)
+    assert not head.sealed
+    completeness = Completeness(backend, REALM)
+    assert completeness.check([id for id, _ in commits(founder.store, head)])
+    place.check()
 
 
 def test_rows_that_recovery_left_sealed_are_buried(place: Place) -> None:
