@@ -228,10 +228,7 @@ class SourceRealm:
         move = Move(to, token)
 
         def stopped(head: Head) -> Head:
-            if (
-                self.record().properties.get(PAUSE) != token
-            ):  # read after the row, which nobody else marks meanwhile
-                raise self._ended()
+            self.refuse_ended(token)  # read after the row, which nobody else marks meanwhile
             return msgspec.structs.replace(head, move=move)
 
         root = self._amend(ROOT, stopped)
@@ -260,6 +257,15 @@ class SourceRealm:
             return {**record.properties, MOVED_TO: to}
 
         self._realms.describe(self.name, change, instance=self.store.realm)
+
+    def refuse_ended(self, token: str) -> None:
+        """Refuse to go on with an attempt that is not under way any more.
+
+        Raises:
+            TaskLostError: it was ended by somebody else.
+        """
+        if self.record().properties.get(PAUSE) != token:
+            raise self._ended()
 
     def _ended(self) -> TaskLostError:
         return TaskLostError(f"this attempt to move realm {self.name!r} was ended by another run, or aborted")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -228,8 +228,27 @@ class Switch:
             raise RealmStateError(f"realm {record.name!r} of {self._to} is gone")
         self._copying.refuse_served(found)
         references = ReferenceStore(backend, record.instance)
+        self._remove_others(references, {held.row_name for held in heads})
         pairs = list(zip(heads, versions, strict=True))
         concurrently(partial(write_reference, references, fence), pairs)
+
+    def _remove_others(self, references: ReferenceStore, kept: Collection[str]) -> None:
+        """Remove rows that an attempt before wrote, of references that the registry has given up since: the target's
+        registry does not list them.
+
+        While the source's record has this attempt's token, no later one has written any that would be missing in
+        `kept`; and rows that it writes afterwards have other versions.
+        """
+        others = []
+        for split in references.backend.splits("references", [references.realm], 1):
+            for batch in references.backend.scan(split):
+                names, versions = (batch.column(name).to_pylist() for name in ("name", "version"))
+                others += [
+                    (name, version) for name, version in zip(names, versions, strict=True) if name not in kept
+                ]
+        self._source.refuse_ended(self._token)
+        for name, version in others:
+            references.delete(name, version)
 
 
 def write_reference(references: ReferenceStore, fence: int, item: tuple[Held, ReferenceRow | None]) -> None:

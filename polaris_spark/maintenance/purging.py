@@ -20,6 +20,7 @@ from typing import NamedTuple
 from polaris_spark.backends.base import Backend, ObjectKey, Split, Table
 from polaris_spark.clock import Clock
 from polaris_spark.errors import InputError, RealmStateError
+from polaris_spark.maintenance.migrating import MOVING_FROM, MOVING_FROM_INSTANCE
 from polaris_spark.system.realms import FOLLOWING, RealmRecord, Realms, RealmState
 from polaris_spark.system.registry import ROOT
 from polaris_spark.system.stores import SYSTEM_REALM
@@ -32,6 +33,9 @@ _PASSES = 10
 
 ENDED = frozenset({RealmState.PURGED, RealmState.GONE})
 """States in which a realm has no rows."""
+
+
+_UNFINISHED = frozenset({RealmState.CREATED, RealmState.LOADING})
 
 
 class Purged(NamedTuple):
@@ -98,9 +102,10 @@ class Purge:
         """Delete a realm with all its rows; one that was begun is gone on with.
 
         Args:
-            deactivate: deactivate it first if it is ACTIVE.
+            deactivate: deactivate it first if it is ACTIVE, and purge it although a migration is filling it.
         Raises:
-            RealmStateError: there is none of that name, or it is ACTIVE and not to be deactivated.
+            RealmStateError: there is none of that name, or it is ACTIVE or being filled by a migration and not to be
+                deactivated.
         """
         record = self._realms.find(name)
         if record is None:
@@ -111,6 +116,11 @@ class Purge:
                     f"realm {name!r} is ACTIVE: deactivate it first, so that nobody opens it"
                 )
             self._realms.move(name, RealmState.INACTIVE, instance=record.instance)
+        if record.state in _UNFINISHED and MOVING_FROM_INSTANCE in record.properties and not deactivate:
+            raise RealmStateError(
+                f"realm {name!r} is being moved here from {record.properties.get(MOVING_FROM)}, and may be all that "
+                "serves it already: abort the migration first; if that store is lost, purge with 'deactivate'"
+            )
         references = objects = 0
         if record.state is not RealmState.PURGED:
             self._realms.move(name, RealmState.PURGING, instance=record.instance)

@@ -203,6 +203,7 @@ class Realms:
             instance: refuse if the name belongs to another instance by now.
         Raises:
             RealmStateError: there is no such realm, or `state` does not follow its state.
+            RealmMovedError: it is served by another store, so that it cannot be ACTIVE here again.
         """
         while True:
             found = self._read(name)
@@ -212,6 +213,12 @@ class Realms:
             record = found.value
             if record.state is state:
                 return record
+            if (
+                record.state is RealmState.INACTIVE
+                and state is RealmState.ACTIVE
+                and MOVED_TO in record.properties
+            ):
+                raise _not_serving(record)
             if state not in FOLLOWING[record.state]:
                 allowed = ", ".join(sorted(s.value for s in FOLLOWING[record.state])) or "nothing"
                 raise RealmStateError(

@@ -20,8 +20,9 @@ from polaris_spark.errors import (
     TryAgainError,
 )
 from polaris_spark.index import Entry
-from polaris_spark.maintenance import migrating_marks
+from polaris_spark.maintenance import migrating_marks, migrating_steps
 from polaris_spark.maintenance.migrating_steps import PauseTooLongError, write_reference
+from polaris_spark.maintenance.purging import Purge
 from polaris_spark.objects import rows_of
 from polaris_spark.store.references import ReferenceStore
 from polaris_spark.system.realms import RealmState
@@ -331,6 +332,60 @@ def test_a_switch_that_takes_too_long_is_given_up() -> None:
     world.check()
 
 
+def test_references_that_an_attempt_wrote_and_that_are_gone_by_the_next_leave_no_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = a_world()
+    late = migrating_steps.Switch._write_references
+
+    def too_long(switch: migrating_steps.Switch, heads: list[migrating_marks.Held]) -> None:
+        late(switch, heads)
+        raise PauseTooLongError("it took too long")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(migrating_steps.Switch, "_write_references", too_long)
+        with pytest.raises(PauseTooLongError):
+            world.migrate()
+    before = world.here.lookup("back")
+    world.here.drop("back", ME)
+    world.writer.create("back")
+    world.migrate()
+    target = world.process("target")
+    there = world.references(target)
+    listed = {one.row_name for one in there.listed()}
+    rows = {
+        name
+        for (split,) in [target.backend.splits("references", [there.store.realm], 1)]
+        for batch in target.backend.scan(split)
+        for name in batch.column("name").to_pylist()
+    }
+    assert before is not None
+    assert rows == listed | {ROOT}
+    assert before.row_name not in rows
+    world.check()
+
+
+def test_an_attempt_that_was_ended_removes_no_rows_of_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sleeps before it looks at the target's rows, while another run writes its own and decides."""
+    world = a_world()
+    remove, slept = migrating_steps.Switch._remove_others, []
+
+    def sleeps(switch: migrating_steps.Switch, references: ReferenceStore, kept: set[str]) -> None:
+        if not slept:
+            slept.append(True)
+            migrating_marks.SourceRealm(world.source.realms, "r", world.here).end_pause()
+            world.writer.create("late", MAIN)
+            assert world.writer.add("late")
+            world.migrate()
+        remove(switch, references, kept)
+
+    monkeypatch.setattr(migrating_steps.Switch, "_remove_others", sleeps)
+    world.migrate()  # it finds that the other one decided
+    world.check()
+    assert all(world.writer.add(name) for name in ("late", MAIN))
+    world.check()
+
+
 def test_what_was_altered_on_the_way_is_found() -> None:
     world = a_world()
     head = world.here.read(MAIN).head
@@ -368,6 +423,22 @@ def test_what_is_missing_afterwards_is_found() -> None:
     }
 
 
+def test_what_a_migration_fills_is_purged_only_once_it_is_aborted() -> None:
+    world = a_world()
+    with pytest.raises(PauseTooLongError):
+        world.migrate(max_pause_ms=-1.0)
+    purge = Purge(world.process("target").backend, world.clock)
+    with pytest.raises(RealmStateError, match=r"is being moved here from .*: abort the migration first"):
+        purge.realm("r")
+    assert world.states() == (RealmState.ACTIVE, RealmState.LOADING)
+    world.abort()
+    assert purge.realm("r").deleted
+    with pytest.raises(PauseTooLongError):
+        world.migrate(max_pause_ms=-1.0)
+    assert purge.realm("r", deactivate=True).deleted
+    assert world.writer.add(MAIN)
+
+
 def test_targets_that_cannot_be_used() -> None:
     world = a_world()
     world.target.realm("r", create=True, initialise=lambda found: found.initialize())
@@ -397,6 +468,8 @@ def test_those_who_had_the_realm_open_are_told_where_it_is() -> None:
         world.here.read(MAIN)
     with pytest.raises(RealmMovedError, match=where):
         world.source.realms.active("r")
+    with pytest.raises(RealmMovedError, match=where):
+        world.source.realms.move("r", RealmState.ACTIVE)
     record = world.target.realms.active("r")
     assert record.properties == {"moved-from": str(world.uris["source"])}
 

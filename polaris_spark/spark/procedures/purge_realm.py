@@ -36,7 +36,11 @@ PROCEDURE = job(
     parameters=(
         Parameter("name", "STRING", "the realm to be purged; not the one of this catalog"),
         Parameter("instance", "STRING", "rows to be purged that no realm has, such as `fsck` finds"),
-        Parameter("deactivate", "BOOLEAN", "deactivate the realm first if it is ACTIVE"),
+        Parameter(
+            "deactivate",
+            "BOOLEAN",
+            "deactivate the realm first if it is ACTIVE; or purge it although it is being migrated to here",
+        ),
     ),
     columns=(
         Column("realm", "STRING"),
