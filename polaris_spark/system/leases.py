@@ -158,8 +158,8 @@ class NodeLeases:
     def _noted_now(self) -> tuple[int, int]:
         """The time, having compared it with the last lease's and noted it for the next; and when leases may begin."""
         while True:
-            now = self._clock.now_ms()
             found = self._references.read(CLOCK, ClockRecord)
+            now = self._clock.now_ms()  # afterwards: who slept in between is not behind
             floor = 0 if found is None else found.value.floor_ms
             if found is not None and now < found.value.time_ms:
                 if now < found.value.time_ms - BEHIND_MS:

@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 
+from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import ClockError, TryAgainError
@@ -133,6 +134,21 @@ def test_a_clock_more_than_a_minute_behind_may_not_lease_or_renew(
     NodeLeases(backend, clock).acquire(0)
     with pytest.raises(ClockError):
         a_little.renew(lease)
+
+
+def test_who_sleeps_while_it_asks_for_the_time_of_the_last_lease_is_not_behind(clock: ManualClock) -> None:
+    class Sleepy(MemoryBackend):
+        """Sleeps before its first read, while another process leases."""
+
+        def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
+            if clock.now_ms() == begun:
+                clock.advance(2 * BEHIND_MS)
+                NodeLeases(other, clock).acquire(0)
+            return super().read_reference(realm, name)
+
+    name, begun = f"leases-{next(_numbers)}", clock.now_ms()
+    other = MemoryBackend(name)
+    assert NodeLeases(Sleepy(name), clock).acquire(0).start_ms == begun + 2 * BEHIND_MS
 
 
 def test_a_lease_by_a_clock_far_ahead_is_repaired_by_resetting(
