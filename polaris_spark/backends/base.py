@@ -110,6 +110,13 @@ class Backend(ABC):
         """Rows of a split. `objects`: realm string, id int64, part int32, value binary. `references`: realm string,
         name string, version binary, value binary. Rows written or deleted during the scan may or may not appear."""
 
+    def scan_sizes(self, split: Split, start: int) -> Iterator[pa.RecordBatch]:
+        """Rows of a split of `objects` without their values: realm string, id int64, part int32, size int64 (bytes of
+        the value), start binary (as many of its first bytes; of a shorter value all, and zeros after them perhaps)."""
+        from polaris_spark.backends.arrow import sizes
+
+        return (sizes(batch, start) for batch in self.scan(split))
+
     def write_and_swap(
         self, realm: str, rows: Sequence[ObjectRow], name: str, expected_version: bytes, new: ReferenceRow
     ) -> Swapped | Conflict:

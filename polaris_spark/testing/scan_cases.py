@@ -79,6 +79,20 @@ class ScanCases(StoreCases):
             "value": "binary",
         }
 
+    def test_sizes_and_starts_are_those_of_the_rows(self, backend: Backend) -> None:
+        values = [b"", b"a", b"ab", b"abc", b"abcd" * 1_000, bytes(MAX_ROW_BYTES)]
+        rows = [ObjectRow(id, part, values[(id + part) % 6]) for id in range(2_500) for part in range(2)]
+        rows = [row for row in rows if len(row.value) < 5_000 or row.id < 20]
+        backend.write_objects("realm", rows)
+        found = {}
+        for split in backend.splits("objects", ["realm"], 3):
+            for batch in backend.scan_sizes(split, 3):
+                for one in batch.to_pylist():
+                    found[one["id"], one["part"]] = (one["realm"], one["size"], one["start"].rstrip(b"\0"))
+        assert found == {
+            (row.id, row.part): ("realm", len(row.value), row.value[:3].rstrip(b"\0")) for row in rows
+        }
+
     def test_splits_are_picklable_and_can_be_scanned_again(self, backend: Backend) -> None:
         backend.write_objects("realm", [ObjectRow(id, 0, b"x") for id in range(50)])
         splits = backend.splits("objects", None, 4)

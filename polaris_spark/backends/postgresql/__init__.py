@@ -27,7 +27,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from polaris_spark.backends import Options
-from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_columns, reference_batch
+from polaris_spark.backends.arrow import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    object_columns,
+    packed_sizes,
+    reference_batch,
+)
 from polaris_spark.backends.base import (
     Backend,
     Conflict,
@@ -182,6 +188,10 @@ class PostgreSQLBackend(Backend):
             else:
                 yield from self._scan_references(*part)  # type: ignore[misc]  # (realm,) as made by splits()
 
+    def scan_sizes(self, split: Split, start: int) -> Iterator[pa.RecordBatch]:
+        for part in split.detail:
+            yield from self._scan_sizes(start, *part)  # type: ignore[misc]  # (realm, low, high) as made by splits()
+
     def _exchange(
         self, statement: Statement, realm: str, name: str, expected_version: bytes, *further: bytes
     ) -> Swapped | Conflict:
@@ -232,6 +242,17 @@ class PostgreSQLBackend(Backend):
             ids, parts, values = zip(*_loaded(page), strict=True)
             yield object_columns(realm, ids, parts, values)
             after = ids[-1], parts[-1]
+
+    def _scan_sizes(self, start: int, realm: str, low: int, high: int) -> Iterator[pa.RecordBatch]:
+        after = binary.int8(low - 1) + binary.int4(2**31 - 1)
+        limits = (binary.int8(high), binary.int8(_PAGE_ROWS), binary.int4(start))
+        while True:
+            page = self._read(self._statements.size_page, realm.encode(), after[:8], after[8:], *limits)
+            ids, parts, sizes, starts = (page.get_value(0, column) for column in range(4))
+            if ids is None or parts is None or sizes is None or starts is None:  # all or none
+                return
+            yield packed_sizes(realm, ids, parts, sizes, starts)
+            after = ids[-8:] + parts[-4:]
 
     def _scan_references(self, realm: str) -> Iterator[pa.RecordBatch]:
         after = b""

@@ -36,6 +36,13 @@ _PAGE = (  # pages end by bytes, too; lengths are known without reading large va
     "  AND id <= $4::bigint ORDER BY id, part LIMIT $5::bigint) AS page"
     ") AS sized WHERE before < $6::bigint ORDER BY id, part"
 )
+_SIZE_PAGE = (  # one row of packed columns, whose rows are aggregated in the order of the page
+    "SELECT string_agg(int8send(id), ''), string_agg(int4send(part), ''),"
+    " string_agg(int4send(octet_length(value)), ''),"
+    " string_agg(substr(substr(value, 1, $6::integer) || decode(repeat('00', $6::integer), 'hex'), 1, $6::integer), '')"
+    " FROM (SELECT id, part, value FROM {objects} WHERE realm = $1 AND (id, part) > ($2::bigint, $3::integer)"
+    " AND id <= $4::bigint ORDER BY id, part LIMIT $5::bigint) AS page"
+)
 _REFERENCE_PAGE = (
     "SELECT name, version, value FROM ("
     " SELECT name, version, value, sum(octet_length(value)) OVER (ORDER BY name) - octet_length(value) AS before FROM ("
@@ -83,6 +90,8 @@ class Statements:
     """Realm, ids, parts."""
     object_page: Statement
     """Realm, id and part to go on after, last id, most rows, bytes to stop at: id, part, value."""
+    size_page: Statement
+    """Realm, id and part to go on after, last id, most rows, length of starts: packed ids, parts, sizes and starts."""
     reference_page: Statement
     """Realm, name to go on after, most rows, bytes to stop at: name, version, value."""
     object_realms: Statement
@@ -123,6 +132,7 @@ def statements(schema: str) -> Statements:
         + " ON CONFLICT DO NOTHING",
         "remove": f"DELETE FROM {{objects}} o USING {of_keys} WHERE o.realm = $1 AND o.id = k.id AND o.part = k.part",
         "object_page": _PAGE,
+        "size_page": _SIZE_PAGE,
         "reference_page": _REFERENCE_PAGE,
         "object_realms": _REALMS.replace("{table}", "{objects}"),
         "reference_realms": _REALMS.replace("{table}", "{references}"),

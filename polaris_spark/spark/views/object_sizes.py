@@ -33,24 +33,27 @@ def sizes(
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = to_arrow_schema(struct(columns))
-    for batch in backend.scan(split):
-        ids, values = batch.column("id"), batch.column("value")
+    for batch in backend.scan_sizes(split, len(ONE_PART)):
+        ids, lengths = batch.column("id"), batch.column("size")
         first = pc.equal(batch.column("part"), 0)
-        whole = pc.equal(pc.binary_slice(values, 0, len(ONE_PART)), ONE_PART)
+        has_start = pc.greater_equal(lengths, len(ONE_PART))
+        whole = pc.and_(has_start, pc.equal(batch.column("start"), ONE_PART))
         chosen = pc.and_(first, whole)
-        lengths = pc.binary_length(values)
         if not pc.all(chosen, min_count=0).as_py():
-            others = pc.indices_nonzero(pc.and_not(first, whole)).to_pylist()
-            rows = [(batch.column("realm")[i].as_py(), ids[i].as_py(), values[i].as_py()) for i in others]
-            if rows:
-                yield [
-                    stored_object(backend, own, ObjectKey(id), value, whole=False) for own, id, value in rows
-                ]
+            others = pc.indices_nonzero(pc.and_not(first, whole))
+            if len(others):
+                yield _with_headers(backend, batch.column("realm")[0].as_py(), ids.take(others).to_pylist())
             ids, lengths = ids.filter(chosen), lengths.filter(chosen)
         arrays = [COLUMNS[column.name](realm, ids, lengths) for column in columns]
         yield pa.RecordBatch.from_arrays(
             [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)], schema=schema
         )
+
+
+def _with_headers(backend: Backend, instance: str, ids: list[int]) -> list[StoredObject]:
+    """Objects by their ids; those that were deleted meanwhile are left out."""
+    found = backend.read_objects(instance, [ObjectKey(id) for id in ids])
+    return [stored_object(backend, instance, key, value, whole=False) for key, value in found.items()]
 
 
 def _realm(realm: str, ids: pa.Array, _lengths: pa.Array) -> pa.Array:
