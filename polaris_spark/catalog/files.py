@@ -1,5 +1,4 @@
-"""Files beside the rows: exported metadata, and what a purge deletes. Local paths are handled directly,
-everything else through pyiceberg's FileIO."""
+"""Files beside the rows, read and written: local paths directly, everything else through pyiceberg's FileIO."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ def local_path(location: str) -> Path | None:
 
 
 class Files:
-    """Reads, writes and deletes files of a catalog's tables; `properties` go to pyiceberg's FileIO."""
+    """Reads and writes files of a catalog's tables; `properties` go to pyiceberg's FileIO. `Folders` deletes them."""
 
     def __init__(self, properties: dict[str, str]) -> None:
         self._properties = properties
@@ -159,26 +158,6 @@ class Files:
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
             raise _unwritable(location, error) from error
-
-    def delete_all(self, locations: Iterable[str]) -> list[str]:
-        """Delete files; those already gone count as deleted. What could not be deleted is returned.
-
-        Local files lose the checksum file that Hadoop's file system writes beside each, too.
-        """
-        failed = []
-        for location in locations:
-            try:
-                path = local_path(location)
-                if path is not None:
-                    path.unlink(missing_ok=True)
-                    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-                else:
-                    self.io(location).delete(location)
-            except FileNotFoundError:
-                continue
-            except (OSError, ValueError, PolarisError):
-                failed.append(location)
-        return failed
 
 
 class _Stream:

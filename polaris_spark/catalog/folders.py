@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from polaris_spark.catalog.files import Files, local_path
-from polaris_spark.errors import BadRequestError, UnreadableFileError
+from polaris_spark.errors import BadRequestError, PolarisError, UnreadableFileError
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
@@ -112,7 +112,23 @@ class Folders:
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
             return
         system, name = self._system(location)
-        system.delete_file(name)
+        inner = getattr(system, "handler", None)
+        if inner is None:
+            system.delete_file(name)
+        else:  # `rm` of fsspec, which Arrow would call, takes `*`, `?` and `[` for patterns
+            inner.fs.rm_file(name)
+
+    def delete_all(self, locations: Iterable[str]) -> list[str]:
+        """Delete files; those already gone count as deleted. What could not be deleted is returned."""
+        failed = []
+        for location in locations:
+            try:
+                self.delete(location)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, PolarisError):
+                failed.append(location)
+        return failed
 
     def _remote(self, folder: str) -> Contents:
         from pyarrow.fs import FileSelector, FileType

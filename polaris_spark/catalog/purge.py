@@ -7,17 +7,22 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
-from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile, read_manifest_list
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.catalogs import head_name
 from polaris_spark.catalog.contents import places
 from polaris_spark.catalog.files import remove_empty_folders
-from polaris_spark.catalog.locations import owner_above, require_allowed, segments
+from polaris_spark.catalog.folders import Folders
+from polaris_spark.catalog.locations import require_allowed, segments
+from polaris_spark.catalog.manifest_entries import (
+    FILE_PATH,
+    ListedManifest,
+    manifest_entries,
+    snapshot_manifests,
+)
 from polaris_spark.catalog.metadata import render
 from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.errors import BadRequestError
+from polaris_spark.catalog.sharing import Deletable, Neighbours
+from polaris_spark.errors import MissingFileError, PolarisError
 
 log = logging.getLogger("polaris_spark")
 
@@ -25,101 +30,87 @@ log = logging.getLogger("polaris_spark")
 def purge(catalog: Catalog, table: Table) -> list[str]:
     """Delete every file of a dropped table: data, deletes, manifests, manifest lists, statistics, metadata.
 
-    A file goes only if it lies in a location of the table or in the warehouse, and in no location of another table or
-    view; nothing goes while another head of the catalog may need it, and no data where `gc.enabled` is false.
-    Maintenance deletes the rest after grace. Data goes first and metadata last, so that a purge that was interrupted
-    can be run again. Returns what was left behind.
+    A file goes only if it lies in a location of the table, or in the warehouse and in no location of another table or
+    view; nothing goes while the catalog has several live or recoverable heads, or one of the store has a table whose
+    location overlaps.
+    Data goes first and metadata last, and what cannot be read or deleted keeps what leads to it: maintenance finds and
+    deletes the rest after grace. Returns what was left behind.
     """
-    metadata = msgspec.json.decode(render(table, catalog.reader, snapshots="all"))
-    if not _only_head(catalog):
+    neighbours = Neighbours(catalog, grace_ms=catalog.context.grace_ms)
+    if neighbours.has_branches or neighbours.of(table.entity_id, places(table)):
         return [table.location]
-    return _Purge(catalog, table).run(metadata)
+    metadata = msgspec.json.decode(render(table, catalog.reader, snapshots="all"))
+    return _Purge(catalog, table, Deletable(catalog, table, neighbours)).run(metadata)
 
 
 class _Purge:
-    def __init__(self, catalog: Catalog, table: Table) -> None:
-        self.catalog = catalog
-        self.table = table
-        self.io: FileIO = catalog.files.io(table.location)
-        self.view = catalog.view()
-        self.mine = (*places(table), segments(catalog.context.warehouse))
-        self.readable = catalog.context.allowed and (*self.mine, *catalog.context.allowed)
-        self.left: list[str] = []
-        self._allowed: dict[str, bool] = {}
+    def __init__(self, catalog: Catalog, table: Table, deletable: Deletable) -> None:
+        self._files = catalog.files
+        self._folders = Folders(catalog.files)
+        self._table = table
+        self._deletable = deletable
+        allowed = catalog.context.allowed
+        mine = (*deletable.places, segments(catalog.context.warehouse))
+        self._readable = allowed and (*mine, *allowed)
+        self._kept: list[str] = []
+        """Files that could not be read or deleted."""
+        self._foreign: list[str] = []
+        """Files that are not the table's to delete."""
 
     def run(self, metadata: dict[str, Any]) -> list[str]:
-        manifests: dict[str, ManifestFile] = {}
-        lists = [s["manifest-list"] for s in metadata.get("snapshots", []) if s.get("manifest-list")]
-        for listed in lists:
-            manifests |= {m.manifest_path: m for m in self._manifests(listed)}
-        if metadata.get("properties", {}).get("gc.enabled", "true").lower() != "false":
-            self._delete(self._content_files(manifests.values()))
-        self._delete(manifests)
-        self._delete(lists)
-        self._delete(_metadata_files(metadata, self.table))
-        return self.left
+        snapshots = metadata.get("snapshots", [])
+        manifests = {m.path: m for snapshot in snapshots for m in self._manifests(snapshot)}
+        lists = [snapshot["manifest-list"] for snapshot in snapshots if snapshot.get("manifest-list")]
+        for some in (
+            self._content_files(manifests.values()),
+            manifests,
+            lists,
+            _metadata_files(metadata, self._table),
+        ):
+            self._delete(some)
+            if self._kept:  # only what names them leads maintenance to them
+                break
+        return [*self._kept, *self._foreign]
 
     def _delete(self, locations: Iterable[str]) -> None:
-        unique = dict.fromkeys(locations)
-        mine = [location for location in unique if location not in self.left and self._may_delete(location)]
-        self.left += [location for location in unique if not self._may_delete(location)]
-        self.left += self.catalog.files.delete_all(mine)
-        remove_empty_folders(self.table.location, mine)
+        mine: list[str] = []
+        for location in dict.fromkeys(locations):
+            (mine if self._deletable(location) else self._foreign).append(location)
+        self._kept += self._folders.delete_all(mine)
+        remove_empty_folders(self._table.location, mine)
 
-    def _may_delete(self, location: str) -> bool:
-        folder = location.rpartition("/")[0]
-        allowed = self._allowed.get(folder)
-        if allowed is None:
-            try:
-                parts = segments(location)[:-1]
-            except BadRequestError:
-                allowed = False
-            else:
-                inside = any(parts[: len(place)] == place for place in self.mine)
-                allowed = inside and owner_above(self.view, parts) is None
-            self._allowed[folder] = allowed
-        return allowed
-
-    def _manifests(self, location: str) -> list[ManifestFile]:
+    def _manifests(self, snapshot: dict[str, Any]) -> list[ListedManifest]:
+        listed = snapshot.get("manifest-list", "")
         try:
-            self._require_readable(location)
-            return list(read_manifest_list(self.io.new_input(location)))
-        except FileNotFoundError:
+            if listed:
+                self._require_readable(listed)
+            return list(snapshot_manifests(self._files, snapshot))
+        except MissingFileError:
             return []
-        except (
-            Exception
-        ) as error:  # whatever a damaged file makes its reader raise: the table is dropped all the same
-            self._unreadable(location, error)
+        except PolarisError as error:  # the table is dropped all the same
+            self._unreadable(listed, error)
             return []
 
-    def _content_files(self, manifests: Iterable[ManifestFile]) -> Iterator[str]:
+    def _content_files(self, manifests: Iterable[ListedManifest]) -> Iterator[str]:
         for manifest in manifests:
             try:
-                self._require_readable(manifest.manifest_path)
-                entries = manifest.fetch_manifest_entry(self.io, discard_deleted=False)
-            except FileNotFoundError:
+                self._require_readable(manifest.path)
+                yield from [
+                    entry.file[FILE_PATH] for entry in manifest_entries(self._files, manifest, deleted=True)
+                ]
+            except MissingFileError:
                 continue
-            except Exception as error:  # as above
-                self._unreadable(manifest.manifest_path, error)
-                continue
-            for entry in entries:
-                yield entry.data_file.file_path
+            except PolarisError as error:  # as above
+                self._unreadable(manifest.path, error)
 
     def _require_readable(self, location: str) -> None:
         """A client chose these paths: it must not have this process read what is not its own."""
-        if self.readable is not None:
-            require_allowed(self.readable, [segments(location)])
+        if self._readable is not None:
+            require_allowed(self._readable, [segments(location)])
 
     def _unreadable(self, location: str, error: Exception) -> None:
         log.warning("%s cannot be read and is kept: %s", location, error)
-        self.left.append(location)
-
-
-def _only_head(catalog: Catalog) -> bool:
-    """Whether the catalog has no other branch, live or recoverable, whose table may be the same."""
-    heads = head_name(catalog.row, "")
-    names = [registered.name for registered in catalog.references.listed()]
-    return sum(name.startswith(heads) for name in names) == 1
+        self._kept.append(location)
 
 
 def _metadata_files(metadata: dict[str, Any], table: Table) -> Iterator[str]:

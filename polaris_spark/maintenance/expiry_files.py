@@ -17,6 +17,7 @@ import msgspec
 from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.expiring import ExpiredSnapshots, SnapshotFacts, read_snapshot
 from polaris_spark.catalog.files import Files, local_path
+from polaris_spark.catalog.folders import Folders
 from polaris_spark.catalog.manifest_entries import ListedManifest, snapshot_manifests
 from polaris_spark.catalog.metadata import ObjectReader
 from polaris_spark.catalog.metadata.pieces import placed
@@ -351,10 +352,11 @@ class DeleteFiles(Work[Locations, Locations]):
 
     def __call__(self, reach: Reach, item: Locations) -> Locations:
         left: Sequence[str] = item.locations
+        folders = Folders(reach.files)
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_PAUSE_SECONDS * 2**attempt)
-            left = reach.files.delete_all(left)
+            left = folders.delete_all(left)
             if not left:
                 break
         return Locations(tuple(left))

@@ -6,13 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.contents import places
 from polaris_spark.catalog.expiring import expired_key
-from polaris_spark.catalog.locations import owner_above, segments
-from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.commits.state import State
-from polaris_spark.errors import BadRequestError
+from polaris_spark.catalog.sharing import Deletable
 from polaris_spark.maintenance.expiry import Decision
 from polaris_spark.maintenance.expiry_commits import Settled
 from polaris_spark.maintenance.expiry_files import Content, File
@@ -39,34 +34,6 @@ class Outcome:
     """Files that could not be deleted; the next run tries again."""
     notes: list[str] = field(default_factory=list)
     """Why nothing was done, or why something is left."""
-
-
-class Deletable:
-    """Which files of a table may be deleted: those in its own places, and those in the warehouse where no other table
-    or view lies, as is left when a table's location was changed."""
-
-    def __init__(self, catalog: Catalog, view: State, table: Table) -> None:
-        self.places = places(table)
-        self._warehouse = segments(catalog.context.warehouse)
-        self._view = view
-        self._entity_id = table.entity_id
-        self._folders: dict[str, bool] = {}
-
-    def __call__(self, location: str) -> bool:
-        folder = location.rpartition("/")[0]
-        if folder not in self._folders:
-            self._folders[folder] = self._allowed(location)
-        return self._folders[folder]
-
-    def _allowed(self, location: str) -> bool:
-        try:
-            parts = segments(location)[:-1]
-        except BadRequestError:
-            return False
-        if any(parts[: len(place)] == place for place in self.places):
-            return True
-        inside = parts[: len(self._warehouse)] == self._warehouse
-        return inside and owner_above(self._view, parts, but=self._entity_id) is None
 
 
 class Leftover:

@@ -28,6 +28,7 @@ from polaris_spark.catalog.expiring import (
 from polaris_spark.catalog.exporting import Wanted
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import IDS, Unloaded, id_bytes
+from polaris_spark.catalog.sharing import Deletable, Neighbours, table_content
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State
 from polaris_spark.index.keys import decode_key
@@ -54,11 +55,9 @@ from polaris_spark.maintenance.expiry_files import (
     ToExamine,
     files_to_delete,
 )
-from polaris_spark.maintenance.expiry_leftovers import PASSES, Deletable, Leftover, Outcome
+from polaris_spark.maintenance.expiry_leftovers import PASSES, Leftover, Outcome
 from polaris_spark.maintenance.expiry_manifests import FindNeeded, Manifests, ReadManifests, manifests_of
-from polaris_spark.maintenance.sharing import Neighbours, table_content
 from polaris_spark.maintenance.spreading import Spread
-from polaris_spark.system.connections import Connection
 
 JOB = "expire"
 
@@ -77,7 +76,6 @@ class ExpiryRun:
 
     def __init__(
         self,
-        connection: Connection,
         catalog: Catalog,
         principal: str,
         spread: Spread,
@@ -95,7 +93,6 @@ class ExpiryRun:
             keep_records_ms: how long deletions stay recorded, milliseconds.
             progress: is told how far the run is; may raise to stop it.
         """
-        self._connection = connection
         self._catalog = catalog
         self._operation = Operation(b"", principal)
         self._spread = spread
@@ -196,11 +193,11 @@ class ExpiryRun:
                 records.setdefault(entity_of(key), []).append(entry.pointer)
         if not records:
             return []
-        neighbours = Neighbours(self._connection, self._catalog, grace_ms=self._grace_ms)
+        neighbours = Neighbours(self._catalog, grace_ms=self._grace_ms)
         found = []
         for position, (entity_id, ids) in enumerate(records.items()):
             self._progress("looking for tables that share files", position, len(records))
-            leftover = self._leftover(view, entity_id, ids, planned.get(entity_id))
+            leftover = self._leftover(view, entity_id, ids, planned.get(entity_id), neighbours)
             if leftover is not None:
                 others = neighbours.of(entity_id, leftover.places)
                 leftover.needed += [Content(other.realm, other.content) for other in others]
@@ -208,7 +205,12 @@ class ExpiryRun:
         return found
 
     def _leftover(
-        self, view: State, entity_id: int, records: list[int], planned: ToExpire | None
+        self,
+        view: State,
+        entity_id: int,
+        records: list[int],
+        planned: ToExpire | None,
+        neighbours: Neighbours,
     ) -> Leftover | None:
         entry = view.lookup(IDS, id_bytes(entity_id))
         name = None
@@ -229,7 +231,7 @@ class ExpiryRun:
             return None
         without = planned.decision.snapshots if planned else ()
         own = Content(self._realm, content, without, dropped=name is None)
-        return Leftover(entity_id, outcome, records, Deletable(self._catalog, view, table), [own])
+        return Leftover(entity_id, outcome, records, Deletable(self._catalog, table, neighbours), [own])
 
     def _find(self, leftovers: Sequence[Leftover]) -> None:
         items = [

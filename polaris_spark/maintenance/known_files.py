@@ -8,6 +8,7 @@ from typing import NamedTuple
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import resolved
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
+from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.index import IndexRoot
@@ -24,7 +25,6 @@ from polaris_spark.maintenance.needed_files import (
     read_contents,
 )
 from polaris_spark.maintenance.orphans import Comparison, FileName, Place
-from polaris_spark.maintenance.store_heads import StoreHead
 from polaris_spark.store.objects import ObjectStore
 
 

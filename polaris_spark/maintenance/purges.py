@@ -21,12 +21,12 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, repeated
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import NAMES
+from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError, CorruptionError
 from polaris_spark.maintenance.needed_files import Content, Drop, drops_of, logged, needs_of, read_contents
-from polaris_spark.maintenance.store_heads import StoreHead
 from polaris_spark.store.objects import ObjectStore
 
 PURGED = "purge-table"

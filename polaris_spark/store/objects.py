@@ -51,9 +51,16 @@ class ObjectStore:
         self.backend = backend
         self.realm = realm
         self._cache = cache
+        self._store_key = store_key
         self._space = cache.space(store_key, realm)
         self._revisions = dict(revisions or {})
         self._allowed: set[type[msgspec.Struct]] = set()
+
+    def of_realm(self, realm: str) -> ObjectStore:
+        """The objects of a realm of the same store, by its instance id, for reading."""
+        if realm == self.realm:
+            return self
+        return ObjectStore(self.backend, realm, self._cache, store_key=self._store_key)
 
     def get(self, id: int, cls: type[S]) -> S:
         """The object `id`, which is a `cls`.

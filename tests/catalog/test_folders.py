@@ -97,3 +97,22 @@ def test_what_repetition_does_not_help_fails_at_once(error: Exception) -> None:
     with pytest.raises(type(error)):
         repeated(act, first_wait_s=0)
     assert len(attempts) == 1
+
+
+def test_a_file_whose_name_reads_as_a_pattern_goes_alone(memory: str) -> None:
+    folders = Folders(Files({"py-io-impl": f"{__name__}.MemoryFileIO"}))
+    system = fsspec.filesystem("memory")
+    patterns = [f"{memory}/{name}" for name in ("*", "?", "[ab]", "a#b", "a?b")]
+    others = [f"{memory}/{name}" for name in ("a", "b", "axb")]
+    for location in (*patterns, *others):
+        system.pipe(location, b"1")
+    assert folders.delete_all([*patterns, f"{memory}/none"]) == []
+    assert {listed.location for listed in folders.below(memory)} == set(others)
+
+
+def test_what_cannot_be_deleted_is_given_back(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "f").touch()
+    places = [f"file://{tmp_path}/{name}" for name in ("inner", "f", "none")]
+    assert Folders(Files({})).delete_all([*places, "foo://b/x"]) == [places[0], "foo://b/x"]
+    assert not (tmp_path / "f").exists()

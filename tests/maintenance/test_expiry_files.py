@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -125,6 +126,45 @@ def test_a_branch_of_the_catalog_keeps_its_files_until_it_is_dropped_and_beyond_
     [row] = expire(lake, max_age="0 s")
     assert row["snapshots"] == 0
     assert there(table) == needed(table) < before
+
+
+def test_a_branch_keeps_its_files_of_a_table_that_another_moved_away(opened: Open, tmp_path: Path) -> None:
+    lake = opened()
+    lake.create_namespace("db")
+    table = make(lake, "db.t")
+    before = there(table)
+    session = lake._opened
+    dev = head_name(session.catalog.row, "dev")
+    session.catalog.references.create(dev, Operation(b"", "test"), source=session.catalog.head())
+    old = opened(branch="dev").load_table("db.t")
+    update = {"action": "set-location", "location": f"file://{tmp_path}/lake/moved"}
+    answer = session.request(
+        "POST", "v1/namespaces/db/tables/t", None, json.dumps({"requirements": [], "updates": [update]})
+    )
+    assert answer[0] == 200, answer
+    expire(lake, max_age="0 s")
+    assert len(table.refresh().metadata.snapshots) == 1
+    assert there(old) == before
+    assert ids(old) == ids(table)
+
+
+def test_a_table_of_another_catalog_of_the_warehouse_keeps_what_lies_in_its_place(
+    opened: Open, tmp_path: Path
+) -> None:
+    lake, pond = opened(), opened("lake", catalog="pond")
+    for one in (lake, pond):
+        one.create_namespace("db")
+    other = make(pond, "db.other")
+    table = make(lake, "db.t")
+    text = Path(path(table.metadata_location)).read_text()
+    listed = table.metadata.snapshots[1].manifest_list
+    forged = text.replace(listed, other.metadata.snapshots[1].manifest_list)
+    file = Path(path(table.metadata_location)).with_name("00099-forged.metadata.json")
+    file.write_text(forged)
+    lake.drop_table("db.t")
+    lake.register_table("db.t", f"file://{file}")
+    expire(lake, max_age="0 s")
+    assert needed(other) <= there(other)
 
 
 def test_files_of_a_dropped_table_that_its_last_expiry_left_go(opened: Open) -> None:

@@ -63,7 +63,6 @@ def run(
 
     now = session.connection.clock.now_ms()
     expiry = ExpiryRun(
-        session.connection,
         session.catalog,
         "test",
         Mortal(Here(reach), life),

@@ -399,7 +399,54 @@ def test_a_purge_of_damaged_metadata_drops_the_table_all_the_same(
     purge(catalog)
     assert catalog.names("db") == []
     assert listed.exists() == (damage == "garbage")
-    assert not any(file.endswith(".metadata.json") for file in files_below(warehouse))
+    kept = any(file.endswith(".metadata.json") for file in files_below(warehouse))
+    assert kept == (damage == "garbage")  # maintenance finds the rest by it
+
+
+def test_a_purge_that_cannot_delete_data_keeps_what_leads_to_it(catalog: Client, warehouse: Path) -> None:
+    catalog.create()
+    open_table(catalog).append(ROWS)
+    [data] = warehouse.rglob("*.parquet")
+    before = files_below(warehouse)
+    data.unlink()
+    (data / "inner").mkdir(parents=True)
+    purge(catalog)
+    assert catalog.names("db") == []
+    assert files_below(warehouse) == before - {str(data.relative_to(warehouse))}
+
+
+def test_a_purge_deletes_manifests_that_no_list_names(catalog: Client, warehouse: Path) -> None:
+    made = catalog.create("t", properties={"format-version": "1"})
+    open_table(catalog).append(ROWS)
+    [manifest] = warehouse.rglob("*-m0.avro")
+    metadata = metadata_of(catalog)
+    [snapshot] = metadata["snapshots"]
+    Path(snapshot.pop("manifest-list").removeprefix("file://")).unlink()
+    snapshot["manifests"] = [f"file://{manifest}"]
+    old = Path(made["metadata-location"].removeprefix("file://")).with_name("00007-old.metadata.json")
+    old.write_text(json.dumps(metadata))
+    assert catalog.send("DELETE", table("t")).status == 204
+    assert register(catalog, f"file://{old}").status == 200
+    purge(catalog, "r")
+    assert not manifest.exists()
+    assert list(warehouse.rglob("*.parquet")) == []
+
+
+@pytest.mark.parametrize("realm", ["default", "another"])
+def test_a_purge_spares_what_a_table_of_another_catalog_or_realm_needs(
+    opened: Open, tmp_path: Path, realm: str
+) -> None:
+    store = f"memory:{uuid.uuid4()}"
+    catalog = opened(store, tmp_path / "warehouse")
+    catalog.namespace("db")
+    catalog.create()
+    open_table(catalog).append(ROWS)
+    other = opened(store, tmp_path / "pond", catalog="pond", realm=realm)
+    other.namespace("db")
+    assert register(other, catalog.load("t")["metadata-location"]).status == 200
+    purge(catalog)
+    assert catalog.names("db") == []
+    assert open_table(other, "r").scan().to_arrow().num_rows == 3
 
 
 def test_a_drop_is_not_denied_because_its_purge_failed(opened: Open, warehouse: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.rows import NAMES
+from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.maintenance import known_files
@@ -24,7 +25,6 @@ from polaris_spark.maintenance.needed_files import (
     contents_of_drops,
     needs_of,
 )
-from polaris_spark.maintenance.store_heads import StoreHead
 from polaris_spark.spark.options import StoreLocation
 from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
 from polaris_spark.spark.views.entities import key_ranges

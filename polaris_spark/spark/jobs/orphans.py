@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, Listed
+from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.maintenance.orphan_search import (
     Broken,
     Doomed,
@@ -24,7 +25,6 @@ from polaris_spark.maintenance.orphan_search import (
     refuse_mismatches,
 )
 from polaris_spark.maintenance.orphans import Mismatch, Place, judge
-from polaris_spark.maintenance.store_heads import StoreHead
 from polaris_spark.spark.jobs.known_files import NAMED, KnownFiles, Reading, Task, in_batches, tasks_of
 from polaris_spark.spark.reading import open_for_reading
 

@@ -30,7 +30,6 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     asked, limits = _asked(call, arguments), _limits(arguments)
     chosen = select(catalog.head(), catalog.name, table=table, namespace=namespace)
     run = ExpiryRun(
-        session.connection,
         catalog,
         session.principal,
         _spread(call),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import InputError, ReferenceGoneError
 from polaris_spark.maintenance.known_files import Names
 from polaris_spark.maintenance.orphan_search import (
@@ -21,7 +22,6 @@ from polaris_spark.maintenance.orphan_search import (
 )
 from polaris_spark.maintenance.orphans import Comparison, Mismatch
 from polaris_spark.maintenance.purges import Pending, RecordPurges, pending, record
-from polaris_spark.maintenance.store_heads import StoreHead
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.procedures.maintaining import job
 from polaris_spark.spark.procedures.procedure import Call, Parameter

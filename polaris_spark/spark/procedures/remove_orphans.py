@@ -12,6 +12,7 @@ from polaris_spark.catalog.files import absolute
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import LOCATIONS, NAMES, TABLE, VIEW
+from polaris_spark.catalog.store_heads import StoreHead, store_heads
 from polaris_spark.commits.change import Operation
 from polaris_spark.config import duration_ms
 from polaris_spark.errors import BadRequestError, InputError
@@ -28,7 +29,6 @@ from polaris_spark.maintenance.orphans import (
     own_beginnings,
 )
 from polaris_spark.maintenance.orphans_here import LocalEngine
-from polaris_spark.maintenance.store_heads import StoreHead, store_heads
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.jobs.known_files import Reading
 from polaris_spark.spark.jobs.orphans import SparkEngine
