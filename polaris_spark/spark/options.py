@@ -131,6 +131,9 @@ class ViewOptions:
             near = difflib.get_close_matches(view, views, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise InputError(f"there is no view {named['view']!r}; {hint}there are: {', '.join(views)}")
+        for option, owner in _OF_ONE_VIEW.items():
+            if option in named and view != owner:
+                raise InputError(f"the view {view!r} has no {option}: it is an option of the view {owner!r}")
         properties = Properties.parse(
             {k: v for k, v in named.items() if k in _PROPERTIES or k.startswith("store.")},
             refuse_uri_password=True,
@@ -157,6 +160,8 @@ class ViewOptions:
 
 _PROPERTIES = ("store", "realm", "catalog", "branch")
 _FILES = "files."
+_OF_ONE_VIEW = {"content": "objects", "snapshots": "files"}
+"""Options that would change what other views show, if those had them."""
 
 
 def location_of(properties: Properties) -> StoreLocation:

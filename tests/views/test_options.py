@@ -51,6 +51,15 @@ def test_an_unknown_option_names_the_choices(shop: Catalog) -> None:
 @pytest.mark.parametrize(("name", "text"), [("splits", "0"), ("splits", "many"), ("content", "maybe")])
 def test_an_unusable_value_is_refused(shop: Catalog, name: str, text: str) -> None:
     with pytest.raises(InputError, match=f"option '{name}' is '{text}'"):
+        rows("objects", store=shop.store, **{name: text})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "owner"),
+    [("content", "true", "objects"), ("snapshots", "all", "files")],
+)
+def test_an_option_of_another_view_is_refused(shop: Catalog, name: str, text: str, owner: str) -> None:
+    with pytest.raises(InputError, match=f"'tables' has no {name}: it is an option of the view '{owner}'"):
         rows("tables", store=shop.store, **{name: text})
 
 
