@@ -22,8 +22,10 @@ from polaris_spark.catalog.metadata.rows import LogItems, Piece
 from polaris_spark.index import Branch, Leaf
 from polaris_spark.index.shards import FrontCoded
 from polaris_spark.objects import ObjectRow
+from polaris_spark.spark.views import VIEWS
 from tests.views.catalogs import Catalog, Row, rows
 
+VIEWS["objects"]  # so that every type is registered
 TYPES = {
     name: entry.cls for name, entry in objects._types.items() if entry.cls.__module__[:14] == "polaris_spark."
 }
@@ -129,7 +131,10 @@ def test_a_worker_of_spark_knows_every_type_of_the_package_and_each_is_tried() -
     registered = {
         name for path in modules for name in re.findall(r'^@object_type\("(.+?)"', path.read_text(), re.M)
     }
-    program = "import polaris_spark.spark.datasource as _; from polaris_spark import objects; print(*objects._types)"
+    program = (
+        "from polaris_spark.spark.views import VIEWS; VIEWS['objects']\n"
+        "from polaris_spark import objects; print(*objects._types)"
+    )
     loaded = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout

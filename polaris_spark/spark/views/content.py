@@ -7,6 +7,10 @@ from typing import Any
 
 import msgspec
 
+# What is shown must be registered, in workers as well: these modules define types that no view's reading needs.
+import polaris_spark.catalog.expiring
+import polaris_spark.catalog.metrics
+import polaris_spark.maintenance.deletions  # noqa: F401
 from polaris_spark.catalog.metadata.rows import LogItems, Piece
 from polaris_spark.index import Branch, Leaf
 
