@@ -3,7 +3,8 @@
 1. Decide what expires of each table, spread over executors.
 2. Remove it from the tables, in few commits. Each commit also records what it removed (`catalog.expiring`).
 3. Find the files of everything recorded, by this run or by earlier ones, that nothing needs any more, spread over
-   executors: neither the table as it is now, nor a table of any catalog, branch or realm whose place overlaps.
+   executors: neither the table as it is now, nor a table of any catalog, branch or realm of the store; or, if only
+   locations are to be compared, none of those whose place overlaps.
 4. Delete them in three passes: content files, then the manifests that name them, then manifest lists and statistics.
    Whatever is missing was deleted before, so an interrupted run is simply run again: as long as a list is there, what
    it names is found again. A file that cannot be deleted keeps what names it.
@@ -58,8 +59,13 @@ from polaris_spark.maintenance.expiry_files import (
 from polaris_spark.maintenance.expiry_leftovers import PASSES, Leftover, Outcome
 from polaris_spark.maintenance.expiry_manifests import FindNeeded, Manifests, ReadManifests, manifests_of
 from polaris_spark.maintenance.spreading import Spread
+from polaris_spark.maintenance.store_needs import needed_in_store, tables_of_store
 
 JOB = "expire"
+
+
+CheckFiles = Literal["store", "locations"]
+"""Which other tables are asked whether they need a file: all, or those whose locations overlap."""
 
 
 class Limits(NamedTuple):
@@ -85,6 +91,7 @@ class ExpiryRun:
         grace_ms: int,
         keep_records_ms: int,
         progress: Callable[[str, int, int], None],
+        check_files: CheckFiles = "store",
     ) -> None:
         """
         Args:
@@ -92,6 +99,7 @@ class ExpiryRun:
             grace_ms: how long dropped heads may come back, milliseconds.
             keep_records_ms: how long deletions stay recorded, milliseconds.
             progress: is told how far the run is; may raise to stop it.
+            check_files: whom to ask whether a file is needed.
         """
         self._catalog = catalog
         self._operation = Operation(b"", principal)
@@ -101,6 +109,7 @@ class ExpiryRun:
         self._grace_ms = grace_ms
         self._keep_records_ms = keep_records_ms
         self._progress = progress
+        self._check_files = check_files
         self._realm = catalog.references.store.realm
         self._outcomes: dict[int, Outcome] = {}
 
@@ -125,6 +134,8 @@ class ExpiryRun:
             self._outcome(table.entity_id, table.name).removed = table.decision
         leftovers = self._leftovers(view, wanted, planned)
         self._find(leftovers)
+        if self._check_files == "store":
+            self._ask_store(leftovers, planned)
         self._take(leftovers)
         if dry_run:
             self._count(leftovers)
@@ -196,12 +207,14 @@ class ExpiryRun:
         neighbours = Neighbours(self._catalog, grace_ms=self._grace_ms)
         found = []
         for position, (entity_id, ids) in enumerate(records.items()):
-            self._progress("looking for tables that share files", position, len(records))
+            self._progress("looking for tables with files to delete", position, len(records))
             leftover = self._leftover(view, entity_id, ids, planned.get(entity_id), neighbours)
-            if leftover is not None:
+            if leftover is None:
+                continue
+            found.append(leftover)
+            if self._check_files == "locations":
                 others = neighbours.of(entity_id, leftover.places)
                 leftover.needed += [Content(other.realm, other.content) for other in others]
-                found.append(leftover)
         return found
 
     def _leftover(
@@ -282,6 +295,26 @@ class ExpiryRun:
         for number, location in foreign:
             if candidates[number].pop(location, None) is not None:
                 leftovers[number].share()
+
+    def _ask_store(self, leftovers: Sequence[Leftover], planned: Mapping[int, ToExpire]) -> None:
+        """Leave what any table of the store names, whoever's place it lies in; everything, if that is not known."""
+        holders: dict[str, list[Leftover]] = {}
+        for leftover in leftovers:
+            for location in () if leftover.problem else leftover.files:
+                if leftover.deletable(location):
+                    holders.setdefault(location, []).append(leftover)
+        if not holders:
+            return
+        without = {table.content: table.decision.snapshots for table in planned.values()}
+        tables = tables_of_store(self._catalog, without, grace_ms=self._grace_ms)
+        needed = needed_in_store(tables, self._spread, holders, self._progress)
+        for location in needed.locations:
+            for leftover in holders.pop(location):
+                del leftover.files[location]
+                leftover.share()
+        if needed.problem:
+            for leftover in {id(one): one for some in holders.values() for one in some}.values():
+                leftover.stop(f"nobody can say whether another table needs them: {needed.problem}")
 
     def _take(self, leftovers: Sequence[Leftover]) -> None:
         """Leave out what may not be deleted, or not by this run any more."""

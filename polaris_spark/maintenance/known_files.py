@@ -71,7 +71,7 @@ class Gathering:
     def leave_out(self, before: Content, store: ObjectStore) -> None:
         """Read no manifest list that an earlier version of a table names, nor the manifests of its newest one: they
         were read before."""
-        lists = needs_of(before, store, self._files).lists
+        lists = needs_of(before, StoredObjects(store), self._files).lists
         self._left_out.update(lists)
         for newest in lists[-1:]:
             self._left_out.update(self._manifests.of_list(newest).locations)
@@ -79,7 +79,7 @@ class Gathering:
     def add(self, contents: Iterable[Content], store: ObjectStore) -> None:
         """Add what the metadata of tables and views says."""
         for content in contents:
-            needs = needs_of(content, store, self._files)
+            needs = needs_of(content, StoredObjects(store), self._files)
             self._name(needs.files, METADATA)
             self.known.places.extend(places_of(content.owner, needs, self._names))
             if needs.problem and (content.strict or not needs.missing):

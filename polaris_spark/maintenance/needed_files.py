@@ -5,7 +5,7 @@ Each step is a function of what was read before, so that they run in one process
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -20,13 +20,13 @@ from polaris_spark.catalog.manifest_entries import (
     listed_manifests,
     manifest_entries,
 )
-from polaris_spark.catalog.metadata import render
+from polaris_spark.catalog.metadata import ObjectReader, render
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.reading import read_text
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
 from polaris_spark.commits.log import ancestor, commits
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
-from polaris_spark.commits.state import Snapshot, StoredObjects
+from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import BadRequestError, MissingFileError, PolarisError
 from polaris_spark.index.keys import decode_key
 from polaris_spark.store.objects import ObjectStore
@@ -70,11 +70,13 @@ class Needs(NamedTuple):
 
 
 class _Snapshot(msgspec.Struct, rename="kebab"):
+    snapshot_id: int = -1
     manifest_list: str = ""
     manifests: list[str] = []
 
 
 class _Statistics(msgspec.Struct, rename="kebab"):
+    snapshot_id: int = -1
     statistics_path: str = ""
 
 
@@ -181,9 +183,12 @@ def read_contents(store: ObjectStore, named: Iterator[tuple[str, int]]) -> Itera
             yield Content(owner, value if isinstance(value, (Table, View, Unloaded)) else None)
 
 
-def needs_of(content: Content, store: ObjectStore, files: Files) -> Needs:
+def needs_of(content: Content, reader: ObjectReader, files: Files, *, without: Collection[int] = ()) -> Needs:
     """What a table or view names; one that was imported unread is read from its metadata file.
 
+    Args:
+        reader: of its pieces.
+        without: ids of snapshots that do not count.
     Raises:
         CorruptionError: rows are missing or cannot be decoded.
     """
@@ -196,8 +201,8 @@ def needs_of(content: Content, store: ObjectStore, files: Files) -> Needs:
         if isinstance(value, Unloaded):
             text = read_text(files, value.metadata_location)
         else:
-            text = render(value, StoredObjects(store), snapshots="all")
-        return _needs(_decode(text), value)
+            text = render(value, reader, snapshots="all")
+        return _needs(_decode(text), value, without)
     except (BadRequestError, msgspec.MsgspecError) as error:
         missing = isinstance(error.__cause__, FileNotFoundError)
         return Needs(
@@ -208,11 +213,15 @@ def needs_of(content: Content, store: ObjectStore, files: Files) -> Needs:
         )
 
 
-def _needs(metadata: _Metadata, value: Table | Unloaded) -> Needs:
+def _needs(metadata: _Metadata, value: Table | Unloaded, without: Collection[int]) -> Needs:
     properties = metadata.properties or {}
     location = metadata.location or value.location
-    statistics = [*(metadata.statistics or ()), *(metadata.partition_statistics or ())]
-    snapshots = metadata.snapshots or ()
+    statistics = [
+        one
+        for one in (*(metadata.statistics or ()), *(metadata.partition_statistics or ()))
+        if one.snapshot_id not in without
+    ]
+    snapshots = [one for one in metadata.snapshots or () if one.snapshot_id not in without]
     fields = [field for spec in metadata.partition_specs or () for field in spec.fields]
     names = {field.name for field in (*fields, *(metadata.partition_spec or ()))}
     return Needs(

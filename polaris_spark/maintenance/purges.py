@@ -24,7 +24,7 @@ from polaris_spark.catalog.rows import NAMES
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
-from polaris_spark.commits.state import State
+from polaris_spark.commits.state import State, StoredObjects
 from polaris_spark.errors import BadRequestError, CorruptionError
 from polaris_spark.maintenance.needed_files import Content, Drop, drops_of, logged, needs_of, read_contents
 from polaris_spark.store.objects import ObjectStore
@@ -73,7 +73,7 @@ def pending(
     gone: list[Pending] = []
     with ThreadPoolExecutor(_LOOKS) as pool:
         for head, drop in waiting:
-            needs = needs_of(_content(store, drop), store, files)
+            needs = needs_of(_content(store, drop), StoredObjects(store), files)
             look = pool.map(lambda location: _is_there(folders, location), (*needs.files, *needs.lists))
             one = Pending(head, drop, needs.places)
             (there if any(look) else gone).append(one)

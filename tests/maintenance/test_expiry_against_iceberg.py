@@ -21,8 +21,10 @@ from polaris_spark.maintenance.expiry_files import (
     Examine,
 )
 from polaris_spark.maintenance.expiry_manifests import FindNeeded, ReadManifests
+from polaris_spark.maintenance.store_needs import FindNamed, ListManifests
 from polaris_spark.pyiceberg import PolarisCatalog
-from tests.maintenance.histories import expire, make, needed, path, there
+from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, there
+from tests.maintenance.test_expiry_sharing import SHARED, forget, shared_file
 
 Sql = Callable[..., list[Row]]
 
@@ -212,13 +214,21 @@ def test_a_spark_job_has_the_same_result(
     namespace: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for work in (DecideTables, Examine, ReadManifests, FindNeeded, DeleteFiles):
+    for work in (DecideTables, Examine, ReadManifests, FindNeeded, ListManifests, FindNamed, DeleteFiles):
         monkeypatch.setattr(work, "few", 0)
     name = namespace.removeprefix("polaris.")
     tables = [make(catalog, f"{name}.t{n}") for n in range(4)]
+    other = catalog.create_table(f"{name}.u", SCHEMA)
+    shared = shared_file(tables[0], [tables[0], other])
+    forget(tables[0])
     dry = expire(catalog, namespace=name, max_age="0 s", dry_run=True)
     found = expire(catalog, spark=spark, namespace=name, max_age="0 s")
     assert sorted(map(str, found)) == sorted(map(str, dry))
     assert len(found) == 4
-    for table in tables:
+    for table in tables[1:]:
         assert there(table) == needed(table.refresh())
+    assert {shared} | needed(tables[0].refresh()) <= there(tables[0])
+    assert ids(other) == [SHARED]
+    forget(other)
+    expire(catalog, spark=spark, namespace=name, max_age="0 s")
+    assert there(tables[0]) == needed(tables[0].refresh())

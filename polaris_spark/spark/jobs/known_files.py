@@ -221,7 +221,7 @@ class _ReadContents:
     def _rows(self, contents: Iterable[Content], store: ObjectStore, files: Files) -> Iterator[Row]:
         names = self._reading.names
         for content in contents:
-            needs = needs_of(content, store, files)
+            needs = needs_of(content, StoredObjects(store), files)
             own = {"owner": content.owner, "strict": content.strict}
             for kind, locations in ((FILE, needs.files), (LIST, needs.lists), (MANIFEST, needs.manifests)):
                 for location in locations:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, get_args
 
 from polaris_spark.catalog.rows import TABLE
 from polaris_spark.commits.state import StoredObjects
@@ -12,7 +12,7 @@ from polaris_spark.config import duration_ms
 from polaris_spark.errors import InputError
 from polaris_spark.maintenance.expiry import Asked
 from polaris_spark.maintenance.expiry_leftovers import Outcome
-from polaris_spark.maintenance.expiry_run import ExpiryRun, Limits
+from polaris_spark.maintenance.expiry_run import CheckFiles, ExpiryRun, Limits
 from polaris_spark.maintenance.spreading import Here, Reach, Spread
 from polaris_spark.spark.jobs.spread import Executors
 from polaris_spark.spark.options import location_of
@@ -38,6 +38,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         grace_ms=properties.grace,
         keep_records_ms=properties.history_retention,
         progress=call.progress,
+        check_files=_check_files(arguments),
     )
     outcomes = run.run(
         [one for one in chosen if one.kind == TABLE],
@@ -67,6 +68,16 @@ def _limits(arguments: Mapping[str, Any]) -> Limits:
         if limit is not None and limit < 1:
             raise InputError(f"{name} is {limit}; it is a number from 1 on")
     return limits
+
+
+def _check_files(arguments: Mapping[str, Any]) -> CheckFiles:
+    given: str = arguments.get("check_files", "store")
+    found = next((one for one in get_args(CheckFiles) if one == given.strip().lower()), None)
+    if found is None:
+        known = ", ".join(get_args(CheckFiles))
+        raise InputError(f"check_files is {given!r}; it is one of: {known}")
+    checked: CheckFiles = found
+    return checked
 
 
 def _spread(call: Call) -> Spread:
@@ -124,6 +135,11 @@ PROCEDURE = job(
         Parameter("max_tables", "INT", "tables that one run removes snapshots from at most"),
         Parameter(
             "max_files", "BIGINT", "files after which a run leaves the files of further tables to the next"
+        ),
+        Parameter(
+            "check_files",
+            "STRING",
+            "whom to ask whether a file is needed: 'store', every table, or 'locations', those that overlap",
         ),
     ),
     columns=(

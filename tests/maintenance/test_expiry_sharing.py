@@ -1,0 +1,296 @@
+"""`expire` deletes no file that another table names, wherever the file lies and whoever the other is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.table import Table
+
+from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.clock import ManualClock
+from polaris_spark.commits.change import Operation
+from polaris_spark.errors import InputError
+from polaris_spark.maintenance import needed_files, store_needs
+from polaris_spark.pyiceberg import PolarisCatalog
+from tests.maintenance.conftest import Open
+from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, rows, there
+
+SHARED = 500
+"""Id of the only row in a shared file."""
+
+
+def test_a_file_that_another_table_added_stays_until_the_last_need_ends(lake: PolarisCatalog) -> None:
+    table, other = make(lake, "db.t"), lake.create_table("db.u", SCHEMA)
+    file = shared_file(table, [table, other])
+    forget(table)
+    [row] = expire(lake, table="db.t", max_age="0 s")
+    assert row["note"] == "files are left that another table, branch or catalog needs"
+    assert row["data_files"] > 0
+    assert Path(file).exists()
+    assert ids(other) == [SHARED]
+    forget(other)
+    expire(lake, max_age="0 s")
+    assert not Path(file).exists()
+    assert there(table) == needed(table.refresh())
+    assert expire(lake, max_age="0 s") == []
+
+
+def test_only_locations_are_compared_where_that_is_asked_for(lake: PolarisCatalog) -> None:
+    table, other = make(lake, "db.t"), lake.create_table("db.u", SCHEMA)
+    file = shared_file(table, [table, other])
+    forget(table)
+    [row] = expire(lake, table="db.t", max_age="0 s", check_files="Locations")
+    assert row["note"] is None
+    assert not Path(file).exists()
+
+
+def test_another_way_of_checking_is_refused(lake: PolarisCatalog) -> None:
+    with pytest.raises(InputError, match="check_files is 'all'; it is one of: store, locations"):
+        expire(lake, check_files="all")
+
+
+def test_a_file_in_the_place_of_a_table_that_needs_it_stays_when_another_forgets_it(
+    lake: PolarisCatalog,
+) -> None:
+    table, other = make(lake, "db.t"), lake.create_table("db.u", SCHEMA)
+    file = shared_file(table, [table, other])
+    forget(other)
+    expire(lake, max_age="0 s")
+    assert Path(file).exists()
+    assert SHARED in ids(table.refresh())
+
+
+@pytest.mark.parametrize(("name", "realm"), [("pond", "default"), ("lake", "another")])
+def test_tables_of_other_catalogs_and_realms_count_in_both_directions(
+    opened: Open, tmp_path: Path, name: str, realm: str
+) -> None:
+    lake = opened(grace="1 h")
+    lake.create_namespace("db")
+    pond = opened(name, realm=realm, warehouse=str(tmp_path / "lake"))
+    pond.create_namespace("other")
+    table, other = make(lake, "db.t"), pond.create_table("other.u", SCHEMA)
+    first, second = (shared_file(table, [table, other], name) for name in ("first", "second"))
+    forget(table, first)
+    forget(other, second)
+    [row] = expire(lake, max_age="0 s")
+    assert row["note"] == "files are left that another table, branch or catalog needs"
+    expire(pond, max_age="0 s")
+    assert Path(first).exists()
+    assert Path(second).exists()
+    assert SHARED in ids(table.refresh())
+    assert ids(other.refresh()) == [SHARED]
+    forget(other, first)
+    forget(table, second)
+    for catalog in (lake, pond, lake):
+        expire(catalog, max_age="0 s")
+    assert not Path(first).exists()
+    assert not Path(second).exists()
+
+
+def test_a_branch_of_the_catalog_keeps_what_its_tables_added_while_it_can_come_back(opened: Open) -> None:
+    clock = ManualClock(int(time.time() * 1_000))
+    lake = opened(clock=clock, grace="3 h")
+    lake.create_namespace("db")
+    table, other = make(lake, "db.t"), lake.create_table("db.u", SCHEMA)
+    file = shared_file(table, [other])
+    table.add_files([file])
+    session = lake._opened
+    references, dev = session.catalog.references, head_name(session.catalog.row, "dev")
+    operation = Operation(b"", "test")
+    lake.drop_table("db.t")  # the branch has the other table alone
+    references.create(dev, operation, source=session.catalog.head())
+    table = lake.register_table("db.t", table.metadata_location)
+    forget(table)
+    forget(other)
+    clock.advance(60_000)
+    expire(lake, max_age="0 s")
+    assert Path(file).exists()
+    references.drop(dev, operation)
+    expire(lake, max_age="0 s")
+    assert Path(file).exists()
+    clock.advance(4 * 3_600_000)
+    expire(lake, max_age="0 s")
+    assert there(table) == needed(table.refresh())
+    assert not Path(file).exists()
+
+
+def test_while_any_table_cannot_be_read_every_file_waits(lake: PolarisCatalog) -> None:
+    table, other = make(lake, "db.t"), lake.create_table("db.u", SCHEMA)
+    file = shared_file(table, [table, other])
+    forget(table)
+    before = there(table)
+    [manifest] = manifests(other)
+    content = manifest.read_bytes()
+    for damage in ("content", "absence"):
+        manifest.write_bytes(b"not avro") if damage == "content" else manifest.unlink()
+        [row] = expire(lake, table="db.t", max_age="0 s")
+        assert row["data_files"] == row["manifests"] == row["manifest_lists"] == 0
+        assert row["note"].startswith("files are left: nobody can say whether another table needs them: ")
+        assert manifest.name in row["note"]
+        assert there(table) == before
+    manifest.write_bytes(content)
+    expire(lake, table="db.t", max_age="0 s")
+    assert needed(table.refresh()) < there(table) < before
+    assert Path(file).exists()
+
+
+def test_a_manifest_list_that_cannot_be_read_is_told_with_its_table(lake: PolarisCatalog) -> None:
+    table, other = make(lake, "db.t"), make(lake, "db.u")
+    before = there(table)
+    current = other.current_snapshot()
+    assert current is not None
+    Path(path(current.manifest_list)).write_bytes(b"not avro")
+    [row] = expire(lake, table="db.t", max_age="0 s")
+    assert "default.lake.db.u: " in row["note"]
+    assert there(table) == before
+
+
+def test_nothing_is_read_of_other_tables_when_there_is_nothing_to_delete(
+    lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(lake, "db.t")
+    expire(lake, max_age="0 s")
+    monkeypatch.setattr(needed_files.Manifests, "of_manifest", unexpected)
+    monkeypatch.setattr(store_needs, "listed_manifests", unexpected)
+    assert expire(lake, max_age="0 s") == []
+
+
+def test_each_manifest_is_read_once(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = opened(shared_locations="allow")
+    lake.create_namespace("db")
+    table, other = make(lake, "db.t"), make(lake, "db.u")
+    session = lake._opened
+    references, dev = session.catalog.references, head_name(session.catalog.row, "dev")
+    references.create(dev, Operation(b"", "test"), source=session.catalog.head())
+    lake.register_table("db.again", other.metadata_location)
+    other.append(rows(300))
+    read: list[str] = []
+    real = needed_files.Manifests.of_manifest
+
+    def counted(self: needed_files.Manifests, location: str) -> needed_files.Named:
+        read.append(location)
+        return real(self, location)
+
+    monkeypatch.setattr(needed_files.Manifests, "of_manifest", counted)
+    monkeypatch.setattr(store_needs, "TABLES_OF_A_WAVE", 1)
+    expire(lake, table="db.t", max_age="0 s")
+    assert {str(one) for one in manifests(other)} <= set(map(path, read))
+    assert len(read) == len(set(read))
+    assert needed(table.refresh()) <= there(table)
+
+
+@pytest.mark.parametrize("wave", [1, 2, 20_000])
+def test_however_many_tables_are_looked_at_together_none_is_passed_over(
+    lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch, wave: int
+) -> None:
+    monkeypatch.setattr(store_needs, "TABLES_OF_A_WAVE", wave)
+    monkeypatch.setattr(store_needs, "TABLES_OF_AN_ITEM", 1)
+    monkeypatch.setattr(store_needs, "MANIFESTS_OF_AN_ITEM", 1)
+    tables = [make(lake, f"db.t{n}") for n in range(3)]
+    others = [lake.create_table(f"db.u{n}", SCHEMA) for n in range(3)]
+    files = [shared_file(table, [table, other]) for table, other in zip(tables, others, strict=True)]
+    for table in tables:
+        forget(table)
+    expire(lake, max_age="0 s")
+    for table, other, file in zip(tables, others, files, strict=True):
+        assert {path(file)} | needed(table.refresh()) <= there(table)
+        assert ids(other) == [SHARED]
+        assert expected_data(table) | {path(file)} == {
+            one for one in there(table) if one.endswith(".parquet")
+        }
+
+
+@pytest.mark.parametrize("branch", [False, True])
+def test_a_dry_run_agrees_where_files_are_shared(lake: PolarisCatalog, branch: bool) -> None:
+    tables = [make(lake, "db.t"), lake.create_table("db.u", SCHEMA), lake.create_table("db.v", SCHEMA)]
+    shared_file(tables[0], tables[:2], "first")
+    second = shared_file(tables[0], [tables[0], tables[2]], "second")
+    forget(tables[0])
+    forget(tables[1])
+    session = lake._opened
+    if branch:
+        dev = head_name(session.catalog.row, "dev")
+        session.catalog.references.create(dev, Operation(b"", "test"), source=session.catalog.head())
+    before = there(*tables)
+    said = expire(lake, max_age="0 s", dry_run=True)
+    assert there(*tables) == before
+    assert expire(lake, max_age="0 s") == said
+    assert sum(row["data_files"] for row in said) == (0 if branch else count(before - there(*tables)))
+    assert Path(second).exists()
+
+
+def test_a_file_is_known_by_any_spelling(lake: PolarisCatalog, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    table, other = make(lake, "db.t"), lake.create_table("db.u", SCHEMA)
+    third, fourth = lake.create_table("db.v", SCHEMA), lake.create_table("db.w", SCHEMA)
+    files = [Path(shared_file(table, [table], name)) for name in ("first", "second", "third")]
+    other.add_files([f"file://{files[0]}"])
+    third.add_files([str(tmp_path / "link" / files[1].relative_to(tmp_path / "lake"))])
+    fourth.add_files([f"{files[2].parent}//{files[2].name}"])
+    forget(table)
+    expire(lake, max_age="0 s")
+    assert all(file.exists() for file in files)
+    for one in (other, third, fourth):
+        assert ids(one) == [SHARED]
+
+
+def test_a_statistics_file_that_another_table_names_stays(lake: PolarisCatalog) -> None:
+    from tests.maintenance.lakes import name_statistics
+
+    table, other = make(lake, "db.t"), make(lake, "db.u")
+    file = Path(path(table.location())) / "metadata" / "shared.stats"
+    file.write_bytes(b"12345")
+    name_statistics(table, str(file))
+    name_statistics(other, str(file))
+    table.append(rows(300))
+    expire(lake, table="db.t", max_age="0 s")
+    assert file.exists()
+    other.append(rows(300))
+    expire(lake, max_age="0 s")
+    assert not file.exists()
+
+
+def shared_file(table: Table, adders: Iterable[Table], name: str = "shared") -> str:
+    """A data file in the place of a table that some tables add."""
+    file = Path(path(table.location())) / "data" / f"{name}.parquet"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows(SHARED), file)
+    for adder in adders:
+        adder.add_files([str(file)])
+    return str(file)
+
+
+def forget(table: Table, file: str | None = None) -> None:
+    """Let the current snapshot of a table name a file, or all shared ones, no more."""
+    found = [task.file for task in table.refresh().scan(row_filter=f"id = {SHARED}").plan_files()]
+    with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
+        for one in found:
+            if Path(path(one.file_path)).stem in ("first", "second", "third", "shared") and (
+                file is None or path(one.file_path) == file
+            ):
+                overwrite.delete_data_file(one)
+
+
+def manifests(table: Table) -> list[Path]:
+    """The manifests of the current snapshot."""
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return [Path(path(one.manifest_path)) for one in snapshot.manifests(table.io)]
+
+
+def expected_data(table: Table) -> set[str]:
+    """The data files that a table needs."""
+    return {one for one in needed(table) if one.endswith(".parquet")}
+
+
+def count(files: set[str]) -> int:
+    """How many of some files are data files."""
+    return sum(one.endswith(".parquet") for one in files)
+
+
+def unexpected(*_: object) -> None:
+    raise AssertionError("nothing is to be read")
