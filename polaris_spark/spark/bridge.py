@@ -55,6 +55,7 @@ class Connection(Protocol):
 
 
 PROCEDURE_METHODS = frozenset({"PROCEDURES", "CALL", "CANCEL"})
+VIEW_METHODS = frozenset({"COLUMNS", "COUNT"})
 
 
 class _Procedures:
@@ -88,7 +89,8 @@ class Bridge:
         query parameter and of each header. Those of an answer: status, then name and value of each header.
 
         Methods of the REST protocol go to the catalog; others are about procedures
-        (:mod:`polaris_spark.spark.procedures.answering`), the path then being a name.
+        (:mod:`polaris_spark.spark.procedures.answering`) or views (:mod:`polaris_spark.spark.views.answering`), the
+        path then being a name.
         """
         connection, method, path, parameters, *pairs = _lines(head)
         headers_from = 2 * int(parameters)
@@ -96,6 +98,9 @@ class Bridge:
             status, text = self._procedures.answer(self._connections[connection], method, path, body)
             return f"{status}\n", text
         try:
+            if method in VIEW_METHODS:
+                status, text = _answer_view(method, body)
+                return f"{status}\n", text
             status, answered, text = self._connections[connection].request(
                 method,
                 path,
@@ -120,6 +125,14 @@ class Bridge:
             except Exception:
                 # One catalog that does not close must not keep the others' leases.
                 logger.exception("closing a catalog failed")
+
+
+def _answer_view(method: str, body: str) -> tuple[int, str]:
+    from polaris_spark.spark.views.answering import (
+        answer,
+    )  # with PySpark's types, which most programs never need
+
+    return answer(method, body)
 
 
 def _lines(head: str) -> list[str]:

@@ -100,6 +100,34 @@ def test_its_views_show_the_catalog_as_of_a_time(
     assert names(spark, query, namespace) == ["early"]
 
 
+@pytest.mark.parametrize("view", ["tables", "views", "namespaces", "snapshots"])
+def test_rows_are_counted_as_they_are_read(
+    spark: SparkSession, namespace: str, two_commits: Row, view: str
+) -> None:
+    spark.sql(f"INSERT INTO {namespace}.early VALUES (1)")
+    spark.sql(f"CREATE VIEW {namespace}.some AS SELECT n FROM {namespace}.early")
+    name = f"polaris.system.{view}"
+    wanted = f"catalog = 'polaris' AND entity_id > {two_commits.commit_id}"
+    for at in ("", f"VERSION AS OF {two_commits.commit_id}"):
+        every = spark.sql(f"SELECT catalog, entity_id FROM {name} {at}").collect()
+        later = [row for row in every if row.entity_id > two_commits.commit_id]
+        assert spark.sql(f"SELECT count(*) AS n FROM {name} {at}").collect() == [Row(n=len(every))]
+        grouped = f"SELECT catalog, count(*) AS n FROM {name} {at} GROUP BY catalog"
+        expected = [Row(catalog="polaris", n=len(every))] if every else []
+        assert spark.sql(grouped).collect() == expected
+        filtered = f"SELECT count(*) AS n, max(entity_id) AS last FROM {name} {at} WHERE {wanted}"
+        [found] = spark.sql(filtered).collect()
+        assert found.n == len(later)
+    assert spark.sql(f"SELECT count(*) + 1 AS n FROM {name} HAVING count(*) < 0").collect() == []
+    assert spark.table(name).count() == len(spark.table(name).collect()) > 0
+
+
+def test_the_index_alone_counts_entities(spark: SparkSession) -> None:
+    plan = "EXPLAIN SELECT count(*) FROM polaris.system.{}"
+    assert "LocalTableScan" in spark.sql(plan.format("tables")).collect()[0].plan
+    assert "BatchScan" in spark.sql(plan.format("snapshots")).collect()[0].plan
+
+
 def test_a_query_gives_options_of_its_own(spark: SparkSession, namespace: str, two_commits: Row) -> None:
     wanted = namespace.removeprefix("polaris.")
     query = f"SELECT name FROM polaris.system.changes {{}} WHERE namespace = '{wanted}' ORDER BY number"

@@ -363,14 +363,16 @@ class EntityView(View[NamesTask, R], Generic[R]):
     def _alike(
         self, store: ReadStore, task: NamesTask, columns: Sequence[Column[R]]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a task that say no more than the catalog: keys are counted, and not decoded."""
+        """The rows of a task that say no more than the catalog."""
+        return equal_rows(columns, [task.pin.catalog] * len(columns), self.count(store, task))
+
+    def count(self, store: ReadStore, task: NamesTask) -> int:
+        """How many rows a task has, if every entity has one: keys are counted, and not decoded if all are wanted."""
         if task.names != ANYTHING or task.entities != ANYTHING:
-            n = sum(1 for _ in self._named(store, task))
-        else:
-            mark = b"\x01" + self.kind
-            names = task.pin.snapshot(store.objects(task.pin.realm)).index(NAMES)
-            n = sum(mark in key for key in names.keys(task.start, task.end))
-        return equal_rows(columns, [task.pin.catalog] * len(columns), n)
+            return sum(1 for _ in self._named(store, task))
+        mark = b"\x01" + self.kind
+        names = task.pin.snapshot(store.objects(task.pin.realm)).index(NAMES)
+        return sum(mark in key for key in names.keys(task.start, task.end))
 
     def _named(self, store: ReadStore, task: NamesTask) -> Iterator[Named]:
         return named(task.pin.snapshot(store.objects(task.pin.realm)), task, self.kind)

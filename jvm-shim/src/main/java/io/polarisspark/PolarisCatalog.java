@@ -47,12 +47,11 @@ public class PolarisCatalog extends SparkCatalog {
     if (python != null) {
       properties.putIfAbsent(Interpreter.PROPERTY, python);
     }
-    this.systemViews = new SystemViews(properties);
-
     PolarisRESTCatalog catalog = new PolarisRESTCatalog();
     catalog.setConf(SparkUtil.hadoopConfCatalogOverrides(session, name));
     catalog.initialize(name, properties);
     this.procedures = catalog.procedures();
+    this.systemViews = new SystemViews(properties, procedures);
     return catalog;
   }
 

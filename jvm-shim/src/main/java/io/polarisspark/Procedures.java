@@ -33,6 +33,12 @@ final class Procedures {
     return resultOf(python.call(configuration, name, id, Json.write(message)));
   }
 
+  /** Asks about a view with these options: its columns, or the number of its rows. */
+  JsonNode view(String method, Map<String, String> options) {
+    String view = options.get("view");
+    return resultOf(python.view(configuration, method, view, Json.write(options)));
+  }
+
   private synchronized Map<String, PythonProcedure> known() {
     if (known == null) {
       Map<String, PythonProcedure> found = new LinkedHashMap<>();

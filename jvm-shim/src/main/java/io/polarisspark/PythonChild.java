@@ -98,12 +98,12 @@ final class PythonChild {
     }
   }
 
-  /** The definitions of procedures. */
-  Reply procedures(String handle) throws LostException {
+  /** Asks something about procedures or views that changes nothing. */
+  Reply ask(String handle, String method, String name, String message) throws LostException {
     try {
-      return connections.request(Lines.of(handle, "PROCEDURES", ""), null);
+      return connections.request(Lines.of(handle, method, name), message);
     } catch (IOException e) {
-      throw new LostException(lossOf("while listing procedures"), e);
+      throw new LostException(lossOf("while answering " + method + " " + name), e);
     }
   }
 

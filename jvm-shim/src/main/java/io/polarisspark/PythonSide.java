@@ -44,7 +44,12 @@ final class PythonSide {
 
   /** The definitions of procedures. */
   Reply procedures(Map<String, String> configuration) {
-    return askTwice(configuration, PythonChild::procedures);
+    return askTwice(configuration, (live, handle) -> live.ask(handle, "PROCEDURES", "", null));
+  }
+
+  /** What a view is made of, or how many rows it has. */
+  Reply view(Map<String, String> configuration, String method, String view, String options) {
+    return askTwice(configuration, (live, handle) -> live.ask(handle, method, view, options));
   }
 
   /** Calls a procedure, once: what was begun must not be begun again without anybody having looked. */

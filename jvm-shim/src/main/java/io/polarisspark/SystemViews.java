@@ -1,5 +1,6 @@
 package io.polarisspark;
 
+import com.fasterxml.jackson.databind.JsonNode;
 import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import java.util.Arrays;
@@ -8,9 +9,11 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
-import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.LongSupplier;
 import org.apache.iceberg.util.EnvironmentUtil;
+import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.catalog.CatalogV2Util;
 import org.apache.spark.sql.connector.catalog.Column;
 import org.apache.spark.sql.connector.catalog.Identifier;
@@ -19,18 +22,27 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
+import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
+import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
 import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.execution.datasources.DataSource;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** The catalog's own data as read-only tables in the namespace {@code system}, read by the Python data source. */
+/**
+ * The catalog's own data as read-only tables in the namespace {@code system}, read by the Python data source. What is no
+ * more than a word with the Python child, which runs already, waits for no worker of Spark's.
+ */
 final class SystemViews {
   static final String NAMESPACE = "system";
   static final String FORMAT = "polaris-objects";
@@ -73,7 +85,10 @@ final class SystemViews {
   /** Of pyiceberg's FileIO: the view of files alone needs them on executors. */
   private final Map<String, String> fileOptions = new HashMap<>();
 
-  SystemViews(Map<String, String> properties) {
+  private final Procedures python;
+
+  SystemViews(Map<String, String> properties, Procedures python) {
+    this.python = python;
     EnvironmentUtil.resolveAll(properties)
         .forEach(
             (key, value) -> {
@@ -132,7 +147,7 @@ final class SystemViews {
     all.put("view", view);
     // Filters may leave partitions out, because no two scans share a source.
     all.put("prune", "true");
-    return new View(NAMESPACE + "." + identifier.name(), all);
+    return new View(NAMESPACE + "." + identifier.name(), all, python);
   }
 
   private static TableProvider source() {
@@ -160,15 +175,17 @@ final class SystemViews {
   private static final class View implements SupportsRead {
     private final String name;
     private final Map<String, String> options;
+    private final Procedures python;
     private final StructType schema;
-    private final AtomicReference<TableProvider> unused;
+    private final boolean counted;
 
-    View(String name, Map<String, String> options) {
-      TableProvider source = source();
+    View(String name, Map<String, String> options, Procedures python) {
+      JsonNode columns = python.view("COLUMNS", options);
       this.name = name;
       this.options = options;
-      this.schema = source.inferSchema(new CaseInsensitiveStringMap(options));
-      this.unused = new AtomicReference<>(source);
+      this.python = python;
+      this.schema = (StructType) DataType.fromJson(columns.get("schema").toString());
+      this.counted = columns.get("counted").asBoolean();
     }
 
     @Override
@@ -188,14 +205,14 @@ final class SystemViews {
           : Set.of(TableCapability.BATCH_READ);
     }
 
-    /**
-     * A source keeps the options, filters and partitions of the scan that was planned first, so every scan gets its
-     * own.
-     */
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap readOptions) {
-      TableProvider first = readOptions.isEmpty() ? unused.getAndSet(null) : null;
-      return new ViewScan(first == null ? source() : first, with(readOptions), schema);
+      Map<String, String> all = with(readOptions);
+      return new ViewScan(all, schema, counted ? () -> count(all) : null);
+    }
+
+    private long count(Map<String, String> all) {
+      return python.view("COUNT", all).get("count").asLong();
     }
 
     /** The options of a query besides those of the catalog, whose store it cannot change. */
@@ -215,17 +232,24 @@ final class SystemViews {
 
   /** A scan of those columns alone that a query needs; the source itself has no way to leave some out. */
   private static final class ViewScan
-      implements ScanBuilder, SupportsPushDownFilters, SupportsPushDownRequiredColumns {
-    private final TableProvider source;
+      implements ScanBuilder,
+          SupportsPushDownFilters,
+          SupportsPushDownRequiredColumns,
+          SupportsPushDownAggregates {
     private final Map<String, String> options;
     private final StructType schema;
+    private final LongSupplier rows;
     private StructType wanted;
     private Filter[] filters = new Filter[0];
+    private boolean onlyCounts;
 
-    ViewScan(TableProvider source, Map<String, String> options, StructType schema) {
-      this.source = source;
+    /**
+     * @param rows counts all rows, or null if only a scan can
+     */
+    ViewScan(Map<String, String> options, StructType schema, LongSupplier rows) {
       this.options = options;
       this.schema = schema;
+      this.rows = rows;
       this.wanted = schema;
     }
 
@@ -253,8 +277,30 @@ final class SystemViews {
     }
 
     @Override
+    public boolean supportCompletePushDown(Aggregation aggregation) {
+      return rows != null
+          && filters.length == 0
+          && aggregation.groupByExpressions().length == 0
+          && aggregation.aggregateExpressions().length == 1
+          && aggregation.aggregateExpressions()[0] instanceof CountStar;
+    }
+
+    @Override
+    public boolean pushAggregation(Aggregation aggregation) {
+      onlyCounts = supportCompletePushDown(aggregation);
+      return onlyCounts;
+    }
+
+    /**
+     * A source keeps the options, filters and partitions of the scan that was planned first, so every scan gets its
+     * own.
+     */
+    @Override
     public Scan build() {
-      Table table = source.getTable(wanted, new Transform[0], options);
+      if (onlyCounts) {
+        return new Count(rows);
+      }
+      Table table = source().getTable(wanted, new Transform[0], options);
       // The source looks at the options of a scan and not at those of the table.
       ScanBuilder builder =
           ((SupportsRead) table).newScanBuilder(new CaseInsensitiveStringMap(options));
@@ -262,6 +308,19 @@ final class SystemViews {
         filtering.pushFilters(filters);
       }
       return builder.build();
+    }
+  }
+
+  /** A row that says how many rows a view has, counted when the query is about to run. */
+  private record Count(LongSupplier all) implements LocalScan {
+    @Override
+    public StructType readSchema() {
+      return new StructType().add("count(*)", DataTypes.LongType, false);
+    }
+
+    @Override
+    public InternalRow[] rows() {
+      return new InternalRow[] {new GenericInternalRow(new Object[] {all.getAsLong()})};
     }
   }
 }
