@@ -15,9 +15,9 @@ from polaris_spark.cli.options import AsJSON, Password, Store
 from polaris_spark.cli.output import errors, plain, print_json, screen
 from polaris_spark.clock import SystemClock
 from polaris_spark.config import StoreURI
-from polaris_spark.maintenance.checking import Check
-from polaris_spark.maintenance.checking import Progress as Watch
-from polaris_spark.maintenance.checking_references import reference_names
+from polaris_spark.maintenance.checking.checker import Check
+from polaris_spark.maintenance.checking.checker import Progress as Watch
+from polaris_spark.maintenance.checking.references import reference_names
 from polaris_spark.spark.options import refuse_memory
 from polaris_spark.system.stores import SYSTEM_REALM, check_store
 

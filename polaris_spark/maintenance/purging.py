@@ -20,7 +20,7 @@ from typing import NamedTuple
 from polaris_spark.backends.base import Backend, ObjectKey, Split, Table
 from polaris_spark.clock import Clock
 from polaris_spark.errors import InputError, RealmStateError
-from polaris_spark.maintenance.migrating import MOVING_FROM, MOVING_FROM_INSTANCE
+from polaris_spark.maintenance.migrating.migration import MOVING_FROM, MOVING_FROM_INSTANCE
 from polaris_spark.system.realms import FOLLOWING, RealmRecord, Realms, RealmState
 from polaris_spark.system.registry import ROOT
 from polaris_spark.system.stores import SYSTEM_REALM

@@ -30,10 +30,10 @@ from polaris_spark.commits.state import StoredObjects
 from polaris_spark.errors import PolarisError
 from polaris_spark.index import Entry, Index, IndexRoot, diff
 from polaris_spark.index.keys import decode_key
-from polaris_spark.maintenance import needed_files
-from polaris_spark.maintenance.known_files import Names
-from polaris_spark.maintenance.needed_files import needs_of
-from polaris_spark.maintenance.orphans import Comparison, FileName
+from polaris_spark.maintenance.orphans import needed_files
+from polaris_spark.maintenance.orphans.deciding import Comparison, FileName
+from polaris_spark.maintenance.orphans.known_files import Names
+from polaris_spark.maintenance.orphans.needed_files import needs_of
 from polaris_spark.maintenance.spreading import Reach, Spread, Work
 from polaris_spark.store.objects import ObjectStore
 

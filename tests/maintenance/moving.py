@@ -12,10 +12,10 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import RealmMovedError, RealmStateError, TryAgainError
-from polaris_spark.maintenance.migrating import Migration, give_up
-from polaris_spark.maintenance.migrating_copy import copy_all
-from polaris_spark.maintenance.migrating_marks import SourceRealm
-from polaris_spark.maintenance.migrating_steps import HERE, Step, Work
+from polaris_spark.maintenance.migrating.copy import copy_all
+from polaris_spark.maintenance.migrating.marks import SourceRealm
+from polaris_spark.maintenance.migrating.migration import Migration, give_up
+from polaris_spark.maintenance.migrating.steps import HERE, Step, Work
 from polaris_spark.system.connections import Connection
 from polaris_spark.system.realms import RealmState
 from polaris_spark.system.registry import References

@@ -20,13 +20,13 @@ from polaris_spark.catalog.metadata.rows import (
 from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, VIEW, CatalogRow, Namespace, id_bytes
 from polaris_spark.commits.rows import Commit, Entries, RecentHead
 from polaris_spark.index import Branch, Entry, Index, IndexRoot, Leaf
-from polaris_spark.maintenance import checking_entities as entities
-from polaris_spark.maintenance import checking_history as commits
-from polaris_spark.maintenance import checking_log as logs
-from polaris_spark.maintenance import checking_references as registry
-from polaris_spark.maintenance import checking_rows as rows
-from polaris_spark.maintenance import checking_system as system
-from polaris_spark.maintenance import checking_tables as tables
+from polaris_spark.maintenance.checking import entities as entities
+from polaris_spark.maintenance.checking import history as commits
+from polaris_spark.maintenance.checking import log as logs
+from polaris_spark.maintenance.checking import references as registry
+from polaris_spark.maintenance.checking import rows as rows
+from polaris_spark.maintenance.checking import system as system
+from polaris_spark.maintenance.checking import tables as tables
 from polaris_spark.objects import Header
 from polaris_spark.system.registry import REFERENCES
 from polaris_spark.system.stores import SYSTEM_REALM

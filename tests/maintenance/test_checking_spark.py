@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from polaris_spark.backends import open_backend
 from polaris_spark.clock import ManualClock
 from polaris_spark.config import Properties, StoreURI
-from polaris_spark.maintenance.checking import Check
-from polaris_spark.maintenance.checking_rows import Problem
+from polaris_spark.maintenance.checking.checker import Check
+from polaris_spark.maintenance.checking.rows import Problem
 from polaris_spark.spark.jobs.fsck import Executors
 from polaris_spark.spark.options import location_of
 from polaris_spark.spark.procedures.registry import call

@@ -14,7 +14,7 @@ from polaris_spark.catalog.rows import LOCATIONS
 from polaris_spark.commits.log import entries
 from polaris_spark.errors import PolarisError
 from polaris_spark.index import Entry
-from polaris_spark.maintenance.checking import Check
+from polaris_spark.maintenance.checking.checker import Check
 from polaris_spark.maintenance.compaction import Outcome, compact_reference
 from polaris_spark.spark.procedures.registry import call
 from polaris_spark.testing.waiting import wait_until

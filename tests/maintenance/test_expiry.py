@@ -11,7 +11,7 @@ from pyiceberg.types import IntegerType
 from polaris_spark.catalog.expiring import RefFacts, Retention, SnapshotFacts, retention
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import BadRequestError, InputError
-from polaris_spark.maintenance.expiry import Decision, decide
+from polaris_spark.maintenance.expiry.deciding import Decision, decide
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import expire, make, needed, rows, there

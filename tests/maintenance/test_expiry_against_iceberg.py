@@ -15,12 +15,12 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from conftest import CatalogPlace
-from polaris_spark.maintenance.expiry_files import (
+from polaris_spark.maintenance.expiry.files import (
     DecideTables,
     DeleteFiles,
     Examine,
 )
-from polaris_spark.maintenance.expiry_manifests import FindNeeded, ReadManifests
+from polaris_spark.maintenance.expiry.manifests import FindNeeded, ReadManifests
 from polaris_spark.maintenance.store_needs import FindNamed, ListManifests
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, there

@@ -14,7 +14,8 @@ from polaris_spark.catalog.catalogs import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
-from polaris_spark.maintenance import needed_files, store_needs
+from polaris_spark.maintenance import store_needs
+from polaris_spark.maintenance.orphans import needed_files
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, rows, there

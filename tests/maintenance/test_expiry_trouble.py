@@ -10,10 +10,10 @@ import pytest
 from polaris_spark.catalog.exporting import wanted
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.commits.change import Operation
-from polaris_spark.maintenance.expiry import Asked, Decision
-from polaris_spark.maintenance.expiry_commits import ToExpire, remove_expired
-from polaris_spark.maintenance.expiry_leftovers import Outcome
-from polaris_spark.maintenance.expiry_run import ExpiryRun, Limits
+from polaris_spark.maintenance.expiry.commits import ToExpire, remove_expired
+from polaris_spark.maintenance.expiry.deciding import Asked, Decision
+from polaris_spark.maintenance.expiry.leftovers import Outcome
+from polaris_spark.maintenance.expiry.run import ExpiryRun, Limits
 from polaris_spark.maintenance.spreading import Here, Reach
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open

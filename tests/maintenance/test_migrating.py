@@ -20,8 +20,8 @@ from polaris_spark.errors import (
     TryAgainError,
 )
 from polaris_spark.index import Entry
-from polaris_spark.maintenance import migrating_marks, migrating_steps
-from polaris_spark.maintenance.migrating_steps import PauseTooLongError, write_reference
+from polaris_spark.maintenance.migrating import marks, steps
+from polaris_spark.maintenance.migrating.steps import PauseTooLongError, write_reference
 from polaris_spark.maintenance.purging import Purge
 from polaris_spark.objects import rows_of
 from polaris_spark.store.references import ReferenceStore
@@ -37,7 +37,7 @@ DECIDED = (RealmState.INACTIVE, RealmState.ACTIVE)
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Things happen in the same order each time."""
-    monkeypatch.setattr(migrating_marks, "_THREADS", 1)
+    monkeypatch.setattr(marks, "_THREADS", 1)
 
 
 def a_world() -> World:
@@ -273,7 +273,7 @@ def test_two_runs_of_which_each_sleeps_while_the_other_goes_on() -> None:
 
 def test_a_run_that_slept_never_writes_over_later_heads() -> None:
     world = a_world()
-    held = migrating_marks.SourceRealm(world.source.realms, "r", world.here).heads()
+    held = marks.SourceRealm(world.source.realms, "r", world.here).heads()
     main = next(one for one in held if one.row_name.startswith(MAIN))
     assert world.writer.add(MAIN)
     world.migrate()
@@ -306,7 +306,7 @@ def test_a_writer_at_any_step() -> None:
 
 def test_commits_wait_in_the_pause_and_go_on_when_it_is_given_up() -> None:
     world = a_world()
-    source = migrating_marks.SourceRealm(world.source.realms, "r", world.here)
+    source = marks.SourceRealm(world.source.realms, "r", world.here)
     source.begin("memory:elsewhere", "1")
     source.pause("memory:elsewhere", "token")
     with pytest.raises(TryAgainError, match="being moved to memory:elsewhere"):
@@ -336,14 +336,14 @@ def test_references_that_an_attempt_wrote_and_that_are_gone_by_the_next_leave_no
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = a_world()
-    late = migrating_steps.Switch._write_references
+    late = steps.Switch._write_references
 
-    def too_long(switch: migrating_steps.Switch, heads: list[migrating_marks.Held]) -> None:
+    def too_long(switch: steps.Switch, heads: list[marks.Held]) -> None:
         late(switch, heads)
         raise PauseTooLongError("it took too long")
 
     with monkeypatch.context() as patched:
-        patched.setattr(migrating_steps.Switch, "_write_references", too_long)
+        patched.setattr(steps.Switch, "_write_references", too_long)
         with pytest.raises(PauseTooLongError):
             world.migrate()
     before = world.here.lookup("back")
@@ -368,18 +368,18 @@ def test_references_that_an_attempt_wrote_and_that_are_gone_by_the_next_leave_no
 def test_an_attempt_that_was_ended_removes_no_rows_of_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """It sleeps before it looks at the target's rows, while another run writes its own and decides."""
     world = a_world()
-    remove, slept = migrating_steps.Switch._remove_others, []
+    remove, slept = steps.Switch._remove_others, []
 
-    def sleeps(switch: migrating_steps.Switch, references: ReferenceStore, kept: set[str]) -> None:
+    def sleeps(switch: steps.Switch, references: ReferenceStore, kept: set[str]) -> None:
         if not slept:
             slept.append(True)
-            migrating_marks.SourceRealm(world.source.realms, "r", world.here).end_pause()
+            marks.SourceRealm(world.source.realms, "r", world.here).end_pause()
             world.writer.create("late", MAIN)
             assert world.writer.add("late")
             world.migrate()
         remove(switch, references, kept)
 
-    monkeypatch.setattr(migrating_steps.Switch, "_remove_others", sleeps)
+    monkeypatch.setattr(steps.Switch, "_remove_others", sleeps)
     world.migrate()  # it finds that the other one decided
     world.check()
     assert all(world.writer.add(name) for name in ("late", MAIN))
@@ -480,7 +480,7 @@ def test_history_below_the_floor_stays_behind() -> None:
     for name in (MAIN, DEV, "back", ROOT):
         committer = world.here.root if name == ROOT else world.here.open(name)
         newest = next(iter(commits(world.here.store, committer.read().head)))[1]
-        committer.amend(lambda h, c=newest: migrating_marks.upkeep.raise_floor(h, c))  # type: ignore[misc]
+        committer.amend(lambda h, c=newest: marks.upkeep.raise_floor(h, c))  # type: ignore[misc]
     world.migrate()
     there = world.references(world.process("target")).read(MAIN).head
     assert there.floor_number == there.number == head.number

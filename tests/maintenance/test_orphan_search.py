@@ -17,8 +17,8 @@ from polaris_spark.catalog.catalogs import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import InputError, ReferenceGoneError
-from polaris_spark.maintenance import orphan_search
 from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
+from polaris_spark.maintenance.orphans import search as orphan_search
 from polaris_spark.spark.procedures.registry import call
 from polaris_spark.system.realms import RealmState
 from tests.maintenance.lakes import ROWS, Lake, age, folder, name_statistics, paths

@@ -6,7 +6,7 @@ import pytest
 
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError
-from polaris_spark.maintenance.orphans import (
+from polaris_spark.maintenance.orphans.deciding import (
     DAY_MS,
     Comparison,
     FileName,

@@ -13,7 +13,7 @@ from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow,
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import InputError, PolarisError, RealmStateError
-from polaris_spark.maintenance.checking import Check
+from polaris_spark.maintenance.checking.checker import Check
 from polaris_spark.maintenance.purging import Purge
 from polaris_spark.objects import known_types
 from polaris_spark.spark.procedures.registry import call

@@ -9,9 +9,9 @@ import pytest
 
 from polaris_spark.backends.base import ObjectKey, ObjectRow
 from polaris_spark.errors import InputError
-from polaris_spark.maintenance.migrating_check import Difference
-from polaris_spark.maintenance.migrating_copy import Place
-from polaris_spark.maintenance.migrating_marks import SourceRealm
+from polaris_spark.maintenance.migrating.check import Difference
+from polaris_spark.maintenance.migrating.copy import Place
+from polaris_spark.maintenance.migrating.marks import SourceRealm
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.jobs.migrating import spark_work
 from polaris_spark.spark.options import location_of

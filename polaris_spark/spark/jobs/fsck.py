@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from polaris_spark.backends.base import Backend, Split
 from polaris_spark.commits.completeness import Lost
 from polaris_spark.errors import PolarisError
-from polaris_spark.maintenance.checking import Needed, Unit, carry_unit, lost_problem
-from polaris_spark.maintenance.checking_rows import Place, Problem
+from polaris_spark.maintenance.checking.checker import Needed, Unit, carry_unit, lost_problem
+from polaris_spark.maintenance.checking.rows import Place, Problem
 from polaris_spark.objects import Header, decode_header, part_count
 from polaris_spark.spark.options import StoreLocation
 from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine

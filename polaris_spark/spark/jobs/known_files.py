@@ -14,9 +14,9 @@ from polaris_spark.catalog.rows import NAMES
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import StoredObjects
-from polaris_spark.maintenance import known_files
-from polaris_spark.maintenance.known_files import Names, kept_drops, places_of
-from polaris_spark.maintenance.needed_files import (
+from polaris_spark.maintenance.orphans import known_files
+from polaris_spark.maintenance.orphans.known_files import Names, kept_drops, places_of
+from polaris_spark.maintenance.orphans.needed_files import (
     Content,
     Drop,
     Manifests,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import PolarisError
-from polaris_spark.maintenance.migrating_check import Compared, compare_objects
-from polaris_spark.maintenance.migrating_copy import Copied, Place, Watch, copy_split, rows_of_batch
-from polaris_spark.maintenance.migrating_marks import Held
-from polaris_spark.maintenance.migrating_steps import Work
+from polaris_spark.maintenance.migrating.check import Compared, compare_objects
+from polaris_spark.maintenance.migrating.copy import Copied, Place, Watch, copy_split, rows_of_batch
+from polaris_spark.maintenance.migrating.marks import Held
+from polaris_spark.maintenance.migrating.steps import Work
 from polaris_spark.objects import decode_header, type_name
 from polaris_spark.spark.options import StoreLocation
 from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine

@@ -1,6 +1,6 @@
 """Orphan files as a Spark job: executors list folders, read what tables name, and delete.
 
-`maintenance.orphan_search` says in which order, and why it is safe.
+`maintenance.orphans.search` says in which order, and why it is safe.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, Listed
 from polaris_spark.catalog.store_heads import StoreHead
-from polaris_spark.maintenance.orphan_search import (
+from polaris_spark.maintenance.orphans.deciding import Mismatch, Place, judge
+from polaris_spark.maintenance.orphans.search import (
     Broken,
     Doomed,
     DoomedJudge,
@@ -24,7 +25,6 @@ from polaris_spark.maintenance.orphan_search import (
     phases,
     refuse_mismatches,
 )
-from polaris_spark.maintenance.orphans import Mismatch, Place, judge
 from polaris_spark.spark.jobs.known_files import NAMED, KnownFiles, Reading, Task, in_batches, tasks_of
 from polaris_spark.spark.reading import open_for_reading
 
@@ -49,7 +49,7 @@ _ANCESTORS = """concat(array('/'), transform(
 
 
 class SparkEngine:
-    """Does the work on executors (`orphan_search.Engine`)."""
+    """Does the work on executors (`search.Engine`)."""
 
     def __init__(self, spark: SparkSession, reading: Reading) -> None:
         self._spark = spark

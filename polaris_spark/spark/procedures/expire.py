@@ -10,9 +10,9 @@ from polaris_spark.catalog.rows import TABLE
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.config import duration_ms
 from polaris_spark.errors import InputError
-from polaris_spark.maintenance.expiry import Asked
-from polaris_spark.maintenance.expiry_leftovers import Outcome
-from polaris_spark.maintenance.expiry_run import CheckFiles, ExpiryRun, Limits
+from polaris_spark.maintenance.expiry.deciding import Asked
+from polaris_spark.maintenance.expiry.leftovers import Outcome
+from polaris_spark.maintenance.expiry.run import CheckFiles, ExpiryRun, Limits
 from polaris_spark.maintenance.spreading import Here, Reach, Spread
 from polaris_spark.spark.jobs.spread import Executors
 from polaris_spark.spark.options import location_of

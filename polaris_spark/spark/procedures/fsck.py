@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from polaris_spark.maintenance.checking import Check
+from polaris_spark.maintenance.checking.checker import Check
 from polaris_spark.spark.jobs.fsck import Executors
 from polaris_spark.spark.options import location_of
 from polaris_spark.spark.procedures.maintaining import job

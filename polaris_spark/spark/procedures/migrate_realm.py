@@ -8,9 +8,9 @@ from typing import Any
 
 from polaris_spark.config import Properties, duration_ms
 from polaris_spark.errors import InputError
-from polaris_spark.maintenance.migrating import Migration, give_up
-from polaris_spark.maintenance.migrating_marks import SourceRealm
-from polaris_spark.maintenance.migrating_steps import HERE, Step, Work
+from polaris_spark.maintenance.migrating.marks import SourceRealm
+from polaris_spark.maintenance.migrating.migration import Migration, give_up
+from polaris_spark.maintenance.migrating.steps import HERE, Step, Work
 from polaris_spark.spark.options import location_of, refuse_memory
 from polaris_spark.spark.procedures.maintaining import job
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter

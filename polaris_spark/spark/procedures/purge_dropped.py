@@ -9,8 +9,10 @@ from typing import Any
 from polaris_spark.catalog.catalogs import head_name
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import InputError, ReferenceGoneError
-from polaris_spark.maintenance.known_files import Names
-from polaris_spark.maintenance.orphan_search import (
+from polaris_spark.maintenance.orphans.deciding import Comparison, Mismatch
+from polaris_spark.maintenance.orphans.known_files import Names
+from polaris_spark.maintenance.orphans.purges import Pending, RecordPurges, pending, record
+from polaris_spark.maintenance.orphans.search import (
     DELETED,
     WOULD_DELETE,
     Doomed,
@@ -20,8 +22,6 @@ from polaris_spark.maintenance.orphan_search import (
     broken_ones,
     delete_in_waves,
 )
-from polaris_spark.maintenance.orphans import Comparison, Mismatch
-from polaris_spark.maintenance.purges import Pending, RecordPurges, pending, record
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.procedures.maintaining import job
 from polaris_spark.spark.procedures.procedure import Call, Parameter

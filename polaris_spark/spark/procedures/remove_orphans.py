@@ -18,9 +18,7 @@ from polaris_spark.config import duration_ms
 from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.index.keys import decode_key
 from polaris_spark.maintenance.deletions import DeletedFile, DeletedFiles, record_deletions
-from polaris_spark.maintenance.known_files import Names
-from polaris_spark.maintenance.orphan_search import Engine, Orphan, Outcome, Search, remove
-from polaris_spark.maintenance.orphans import (
+from polaris_spark.maintenance.orphans.deciding import (
     DEFAULT_AGE_MS,
     Mismatch,
     comparison,
@@ -28,7 +26,9 @@ from polaris_spark.maintenance.orphans import (
     outermost,
     own_beginnings,
 )
-from polaris_spark.maintenance.orphans_here import LocalEngine
+from polaris_spark.maintenance.orphans.here import LocalEngine
+from polaris_spark.maintenance.orphans.known_files import Names
+from polaris_spark.maintenance.orphans.search import Engine, Orphan, Outcome, Search, remove
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.jobs.known_files import Reading
 from polaris_spark.spark.jobs.orphans import SparkEngine
@@ -138,7 +138,7 @@ def engine_of(call: Call, names: Names) -> Engine:
 
 
 class DeletionRecord:
-    """The catalog's record of deleted files (`orphan_search.Record`)."""
+    """The catalog's record of deleted files (`search.Record`)."""
 
     def __init__(self, session: Session, job: str) -> None:
         self._session = session

@@ -18,7 +18,7 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
 from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainError
-from polaris_spark.maintenance.expiry import NOTHING, Asked, Decision, decide_table
+from polaris_spark.maintenance.expiry.deciding import NOTHING, Asked, Decision, decide_table
 
 TABLES_OF_A_COMMIT = 100
 """So many tables' snapshots are removed in one commit: few enough that other writers hardly wait for it."""

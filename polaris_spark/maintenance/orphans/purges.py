@@ -3,10 +3,10 @@
 `DROP TABLE ... PURGE` deletes a table's files at once where no other head of its catalog may need them. Else, and if
 that was interrupted, the drop's log entry says that they are to go. They go once the drop is older than grace and no
 live or recoverable head of the store needs them; a log entry of its own then says that they are gone: of the entity
-that was dropped, and when. A drop that is trimmed away from history before that leaves orphans, which `orphan_search`
+that was dropped, and when. A drop that is trimmed away from history before that leaves orphans, which `search`
 finds.
 
-The argument for safety is that of `orphan_search`, but for age: what a table named when it was dropped with PURGE is
+The argument for safety is that of `search`, but for age: what a table named when it was dropped with PURGE is
 not young. Files go in the order of their ranks, so that an interrupted run finds the rest again.
 """
 
@@ -26,7 +26,14 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State, StoredObjects
 from polaris_spark.errors import BadRequestError, CorruptionError
-from polaris_spark.maintenance.needed_files import Content, Drop, drops_of, logged, needs_of, read_contents
+from polaris_spark.maintenance.orphans.needed_files import (
+    Content,
+    Drop,
+    drops_of,
+    logged,
+    needs_of,
+    read_contents,
+)
 from polaris_spark.store.objects import ObjectStore
 
 PURGED = "purge-table"

@@ -22,10 +22,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from polaris_spark.errors import OutcomeUnknownError, RealmStateError, StateError, TryAgainError
-from polaris_spark.maintenance.migrating_check import compare_references
-from polaris_spark.maintenance.migrating_copy import Watch, retried
-from polaris_spark.maintenance.migrating_marks import MOVING_TO_INSTANCE, SourceRealm
-from polaris_spark.maintenance.migrating_steps import (
+from polaris_spark.maintenance.migrating.check import compare_references
+from polaris_spark.maintenance.migrating.copy import Watch, retried
+from polaris_spark.maintenance.migrating.marks import MOVING_TO_INSTANCE, SourceRealm
+from polaris_spark.maintenance.migrating.steps import (
     COPIED,
     HERE,
     Copying,

@@ -34,7 +34,7 @@ from polaris_spark.commits.publishing import encode_head, read_head
 from polaris_spark.commits.rows import Commit, Head, Move
 from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import OutcomeUnknownError, RealmStateError, TaskLostError
-from polaris_spark.maintenance.migrating_copy import retried
+from polaris_spark.maintenance.migrating.copy import retried
 from polaris_spark.store.references import new_version
 from polaris_spark.system.realms import MOVED_TO, RealmRecord, Realms, RealmState
 from polaris_spark.system.registry import REFERENCES, ROOT, References, Registered, listed_in

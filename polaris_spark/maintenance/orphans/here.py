@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, Listed
 from polaris_spark.catalog.store_heads import StoreHead
-from polaris_spark.maintenance.known_files import Gathering, Known, needed_by
-from polaris_spark.maintenance.needed_files import contents_of_drops
-from polaris_spark.maintenance.orphan_search import (
+from polaris_spark.maintenance.orphans.deciding import FileName, Mismatch, Place, folders_of, judge
+from polaris_spark.maintenance.orphans.known_files import Gathering, Known, needed_by
+from polaris_spark.maintenance.orphans.needed_files import contents_of_drops
+from polaris_spark.maintenance.orphans.search import (
     Broken,
     Doomed,
     DoomedJudge,
@@ -23,7 +24,6 @@ from polaris_spark.maintenance.orphan_search import (
     phases,
     refuse_mismatches,
 )
-from polaris_spark.maintenance.orphans import FileName, Mismatch, Place, folders_of, judge
 
 
 class LocalEngine:

@@ -10,7 +10,7 @@ import msgspec
 
 from polaris_spark.commits.lineage import ancestors
 from polaris_spark.commits.rows import FIRST_SKIP, INLINE_PARENTS, Commit, Head
-from polaris_spark.maintenance.checking_rows import Problem, Rows
+from polaris_spark.maintenance.checking.rows import Problem, Rows
 
 WRONG_TYPE = "wrong-type"
 WRONG_ANCESTOR = "wrong-ancestor"

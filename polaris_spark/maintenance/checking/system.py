@@ -10,8 +10,8 @@ import msgspec
 from polaris_spark.backends.base import Backend
 from polaris_spark.errors import CorruptionError
 from polaris_spark.ids import NODES
-from polaris_spark.maintenance.checking_references import reference_names
-from polaris_spark.maintenance.checking_rows import MISSING, UNREADABLE, Problem
+from polaris_spark.maintenance.checking.references import reference_names
+from polaris_spark.maintenance.checking.rows import MISSING, UNREADABLE, Problem
 from polaris_spark.system.leases import BEHIND_MS, CLOCK, LEASE_MS, ClockRecord, NodeRecord
 from polaris_spark.system.realms import RealmRecord
 from polaris_spark.system.stores import STORE, SYSTEM_REALM, StoreRecord, system_references

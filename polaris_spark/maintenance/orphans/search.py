@@ -27,9 +27,9 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, Listed, repeated
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import BadRequestError, InputError
-from polaris_spark.maintenance.known_files import Gathering, Known, Names, gather_changed
-from polaris_spark.maintenance.needed_files import Drop
-from polaris_spark.maintenance.orphans import FileName, Mismatch, is_below
+from polaris_spark.maintenance.orphans.deciding import FileName, Mismatch, is_below
+from polaris_spark.maintenance.orphans.known_files import Gathering, Known, Names, gather_changed
+from polaris_spark.maintenance.orphans.needed_files import Drop
 from polaris_spark.store.objects import ObjectStore
 
 WAVE = 1_000

@@ -2,13 +2,13 @@
 
 | what is checked | by |
 | --- | --- |
-| the store's own records: realms, node leases, tasks | `checking_system` |
-| every row by itself, needed or not | `checking_rows` |
-| registry and rows of references | `checking_references` |
-| the history of every reference: numbers, times, parents, skip pointers | `checking_history` |
+| the store's own records: realms, node leases, tasks | `system` |
+| every row by itself, needed or not | `rows` |
+| registry and rows of references | `references` |
+| the history of every reference: numbers, times, parents, skip pointers | `history` |
 | every strong pointer below every commit from floor to head, of types that are not installed, too | here |
-| every index of every commit; the log against what changed; every content that a log entry names | `checking_log` |
-| names, ids, locations and contents of every catalog's head | `checking_entities`, `checking_tables` |
+| every index of every commit; the log against what changed; every content that a log entry names | `log` |
+| names, ids, locations and contents of every catalog's head | `entities`, `tables` |
 
 A store may be in use meanwhile. The heads are read once; what they need stays for the grace period at least. What was
 found wrong is looked at a second time with heads read anew, and only what is wrong both times is told: what was being
@@ -27,11 +27,11 @@ from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES
 from polaris_spark.clock import Clock
 from polaris_spark.commits.completeness import Completeness, Lost
 from polaris_spark.errors import NotFoundError
-from polaris_spark.maintenance.checking_entities import EntitiesUnit, entity_problems, key_bounds
-from polaris_spark.maintenance.checking_history import Root, history
-from polaris_spark.maintenance.checking_log import CommitsUnit, commit_problems
-from polaris_spark.maintenance.checking_references import Times, references
-from polaris_spark.maintenance.checking_rows import (
+from polaris_spark.maintenance.checking.entities import EntitiesUnit, entity_problems, key_bounds
+from polaris_spark.maintenance.checking.history import Root, history
+from polaris_spark.maintenance.checking.log import CommitsUnit, commit_problems
+from polaris_spark.maintenance.checking.references import Times, references
+from polaris_spark.maintenance.checking.rows import (
     ERROR,
     LEFTOVER,
     MISSING,
@@ -44,7 +44,7 @@ from polaris_spark.maintenance.checking_rows import (
     row_key,
     scan_problems,
 )
-from polaris_spark.maintenance.checking_system import System, system
+from polaris_spark.maintenance.checking.system import System, system
 from polaris_spark.system.realms import RealmRecord, RealmState
 from polaris_spark.system.registry import ROOT
 from polaris_spark.system.stores import SYSTEM_REALM

@@ -13,8 +13,8 @@ from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.commits.publishing import encode_head, read_head
 from polaris_spark.commits.rows import Head
 from polaris_spark.errors import CorruptionError, RealmStateError, TaskLostError, TryAgainError
-from polaris_spark.maintenance.migrating_check import Compared, Difference, compare_objects
-from polaris_spark.maintenance.migrating_copy import (
+from polaris_spark.maintenance.migrating.check import Compared, Difference, compare_objects
+from polaris_spark.maintenance.migrating.copy import (
     Copied,
     Place,
     Watch,
@@ -23,7 +23,7 @@ from polaris_spark.maintenance.migrating_copy import (
     highest_id,
     retried,
 )
-from polaris_spark.maintenance.migrating_marks import Held, SourceRealm, concurrently
+from polaris_spark.maintenance.migrating.marks import Held, SourceRealm, concurrently
 from polaris_spark.store.references import ReferenceStore, new_version
 from polaris_spark.system.connections import Connection
 from polaris_spark.system.realms import RealmRecord, RealmState

@@ -19,7 +19,7 @@ from polaris_spark.catalog.manifest_entries import (
     manifest_entries,
 )
 from polaris_spark.errors import MissingFileError, UnreadableFileError
-from polaris_spark.maintenance.expiry_files import File, Kind
+from polaris_spark.maintenance.expiry.files import File, Kind
 from polaris_spark.maintenance.spreading import Reach, Work
 
 MANIFESTS_OF_AN_ITEM = 20

@@ -27,7 +27,7 @@ from polaris_spark.catalog.metadata.rows import (
 )
 from polaris_spark.errors import CorruptionError
 from polaris_spark.index import Index, IndexRoot, Place, check
-from polaris_spark.maintenance.checking_rows import Problem, Rows
+from polaris_spark.maintenance.checking.rows import Problem, Rows
 
 WRONG_CONTENT = "wrong-content"
 

@@ -25,7 +25,7 @@ from polaris_spark.catalog.metadata.rows import PartitionStatistics, Snapshot, S
 from polaris_spark.catalog.rows import Unloaded
 from polaris_spark.errors import MissingFileError, PolarisError
 from polaris_spark.index import Index
-from polaris_spark.maintenance.expiry import Asked, decide_table
+from polaris_spark.maintenance.expiry.deciding import Asked, decide_table
 from polaris_spark.maintenance.spreading import Reach, Work
 
 Kind = Literal["data", "position-deletes", "equality-deletes", "manifest", "manifest-list", "statistics"]

@@ -14,7 +14,8 @@ from polaris_spark.commits.state import StoredObjects
 from polaris_spark.index import IndexRoot
 from polaris_spark.index.diff import diff
 from polaris_spark.index.keys import decode_key
-from polaris_spark.maintenance.needed_files import (
+from polaris_spark.maintenance.orphans.deciding import Comparison, FileName, Place
+from polaris_spark.maintenance.orphans.needed_files import (
     Content,
     Manifests,
     Needs,
@@ -24,7 +25,6 @@ from polaris_spark.maintenance.needed_files import (
     needs_of,
     read_contents,
 )
-from polaris_spark.maintenance.orphans import Comparison, FileName, Place
 from polaris_spark.store.objects import ObjectStore
 
 

@@ -15,9 +15,9 @@ from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import CorruptionError, PolarisError
 from polaris_spark.ids import id_time_ms
 from polaris_spark.index import Index, IndexRoot
-from polaris_spark.maintenance.checking_entities import row_of
-from polaris_spark.maintenance.checking_history import WRONG_HEAD, Root, head_faults
-from polaris_spark.maintenance.checking_rows import MISSING, UNREADABLE, WARNING, Problem, Rows
+from polaris_spark.maintenance.checking.entities import row_of
+from polaris_spark.maintenance.checking.history import WRONG_HEAD, Root, head_faults
+from polaris_spark.maintenance.checking.rows import MISSING, UNREADABLE, WARNING, Problem, Rows
 from polaris_spark.system.recovery.survey import Survey
 from polaris_spark.system.registry import REFERENCES, ROOT, Registered, Registration
 

@@ -39,14 +39,14 @@ from polaris_spark.maintenance.deletions import (
     DeletedFiles,
     record_deletions,
 )
-from polaris_spark.maintenance.expiry import Asked, Decision
-from polaris_spark.maintenance.expiry_commits import (
+from polaris_spark.maintenance.expiry.commits import (
     TABLES_OF_A_COMMIT,
     SettleExpired,
     ToExpire,
     remove_expired,
 )
-from polaris_spark.maintenance.expiry_files import (
+from polaris_spark.maintenance.expiry.deciding import Asked, Decision
+from polaris_spark.maintenance.expiry.files import (
     Content,
     DecideTables,
     DeleteFiles,
@@ -56,8 +56,8 @@ from polaris_spark.maintenance.expiry_files import (
     ToExamine,
     files_to_delete,
 )
-from polaris_spark.maintenance.expiry_leftovers import PASSES, Leftover, Outcome
-from polaris_spark.maintenance.expiry_manifests import FindNeeded, Manifests, ReadManifests, manifests_of
+from polaris_spark.maintenance.expiry.leftovers import PASSES, Leftover, Outcome
+from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, ReadManifests, manifests_of
 from polaris_spark.maintenance.spreading import Spread
 from polaris_spark.maintenance.store_needs import needed_in_store, tables_of_store
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from polaris_spark.catalog.expiring import expired_key
 from polaris_spark.catalog.sharing import Deletable
-from polaris_spark.maintenance.expiry import Decision
-from polaris_spark.maintenance.expiry_commits import Settled
-from polaris_spark.maintenance.expiry_files import Content, File
+from polaris_spark.maintenance.expiry.commits import Settled
+from polaris_spark.maintenance.expiry.deciding import Decision
+from polaris_spark.maintenance.expiry.files import Content, File
 
 PASSES = (
     ("deleting data and delete files", ("data", "position-deletes", "equality-deletes")),

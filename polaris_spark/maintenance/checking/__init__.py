@@ -1,0 +1,1 @@
+"""`fsck`: whether a store is sound, row by row."""

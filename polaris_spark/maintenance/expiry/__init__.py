@@ -1,0 +1,1 @@
+"""Expiry of snapshots over a whole catalog."""

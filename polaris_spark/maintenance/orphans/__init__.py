@@ -1,0 +1,1 @@
+"""Files that nothing needs: found by listing, and what late purges left."""
