@@ -30,7 +30,11 @@ def shop(store: str, tmp_path: Path) -> Catalog:
 
 
 def test_every_view_reads_every_row_once(shop: Catalog) -> None:
-    found = {view: shop.read(view, splits="4") for view in VIEWS if view not in ("objects", "references")}
+    found = {
+        view: shop.read(view, splits="4", unreadable="report")  # the snapshots' manifest lists do not exist
+        for view in VIEWS
+        if view not in ("objects", "references")
+    }
     assert [row["namespace"] for row in found["namespaces"]] == ["sales"]
     assert sorted(row["name"] for row in found["tables"]) == [f"t{number:02}" for number in range(30)]
     assert [row["name"] for row in found["views"]] == ["today"]

@@ -67,7 +67,8 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
                 "fresh, old = source, source.head",
             ),
         ),
-        {**BUSY, "registry": 0.6},
+        {**BUSY, "registry": 0.6, "think_ms": 2.0},
+        most=200,
     ),
     "a registration ends before its row is sealed": Mutant(
         (Patch(References, "end", "self._seal(registered)", "pass"),), {**BUSY, "registry": 0.6}

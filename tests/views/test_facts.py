@@ -404,7 +404,7 @@ def test_objects_are_the_rows_of_the_database(
     same_as(spark, *steady(lambda: spark.table("polaris.system.objects"), facts))
 
 
-HEAD = ("commit_id", "number", "time", "floor_number", "floor_time", "recent", "fence", "sealed")
+HEAD = ("commit_id", "number", "time", "floor_number", "floor_time", "recent", "fence", "sealed", "move")
 
 
 def _heads(database: sqlite3.Connection, realm: str) -> Iterator[tuple[str, bytes, bytes, Fact]]:

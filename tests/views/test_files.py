@@ -217,8 +217,7 @@ def test_files_of_branches_and_tags_are_shown_if_asked_for(spark: SparkSession, 
             ignore_nullable=True,
             ignore_metadata=True,
         )
-    options = {"view": "files", "snapshots": "refs"}
-    read = spark.read.options(**options).table("polaris.system.files")
+    read = spark.read.option("snapshots", "refs").table("polaris.system.files")
     assert (
         read.filter(f"namespace = '{branched.split('.')[1]}'").count()
         == every.select("file_path").count() - 1
