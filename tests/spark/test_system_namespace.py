@@ -13,6 +13,7 @@ from pyspark.sql import Row, SparkSession
 
 from polaris_spark.spark.views import VIEWS
 from tests.spark.catalogs import add_catalog
+from tests.spark.sql import run
 from tests.views.catalogs import Catalog
 
 if TYPE_CHECKING:
@@ -171,6 +172,29 @@ def test_two_scans_of_one_view_filter_for_themselves(
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
     assert joined == [Row(a="early", b="late")]
+
+
+@pytest.mark.parametrize(("setting", "loads_both"), [(None, False), ("true", False), ("false", True)])
+def test_filters_prune_unless_the_session_forbids_it(
+    spark: SparkSession, namespace: str, setting: str | None, loads_both: bool
+) -> None:
+    whole, lost = f"{namespace}.whole", f"{namespace}.lost"
+    run(spark, f"CREATE TABLE {whole} AS SELECT 1 AS n", f"CREATE TABLE {lost} AS SELECT 1 AS n")
+    [manifest] = spark.sql(f"SELECT path FROM {lost}.manifests").collect()
+    Path(manifest.path.removeprefix("file:")).unlink()
+    wanted = namespace.removeprefix("polaris.")
+    query = f"SELECT file_path FROM polaris.system.files WHERE namespace = '{wanted}' AND name = 'whole'"
+    if setting is not None:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", setting)
+    try:
+        if loads_both:
+            with pytest.raises(Exception, match=r"cannot read|no file"):
+                spark.sql(query).collect()
+        else:
+            assert len(spark.sql(query).collect()) == 1
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+        spark.sql(f"DROP TABLE {lost}")  # others look at the whole catalog
 
 
 def test_plans_show_the_view_and_nothing_of_how_to_reach_the_store(

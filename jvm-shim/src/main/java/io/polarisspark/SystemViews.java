@@ -305,9 +305,23 @@ final class SystemViews {
       ScanBuilder builder =
           ((SupportsRead) table).newScanBuilder(new CaseInsensitiveStringMap(options));
       if (filters.length > 0 && builder instanceof SupportsPushDownFilters filtering) {
-        filtering.pushFilters(filters);
+        SQLConf.withExistingConf(pushing(SQLConf.get()), () -> filtering.pushFilters(filters));
       }
       return builder.build();
+    }
+
+    /**
+     * The session's settings, with filters pushed to Python sources unless the session itself says otherwise. Spark
+     * does not by default, because sources may differ in what a filter means; here Spark evaluates each again.
+     */
+    private static SQLConf pushing(SQLConf session) {
+      String setting = SQLConf.PYTHON_FILTER_PUSHDOWN_ENABLED().key();
+      if (session.contains(setting)) {
+        return session;
+      }
+      SQLConf pushing = session.clone();
+      pushing.setConfString(setting, "true");
+      return pushing;
     }
   }
 
