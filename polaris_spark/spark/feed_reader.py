@@ -26,14 +26,9 @@ from polaris_spark.spark.feed import (
     tasks,
     verify,
 )
-from polaris_spark.spark.options import StoreLocation, ViewOptions
-from polaris_spark.spark.reading import (
-    ReadStore,
-    RealmReader,
-    machine,
-    open_for_reading,
-    refuse_other_machine,
-)
+from polaris_spark.spark.options import ViewOptions
+from polaris_spark.spark.planned import PlannedStore
+from polaris_spark.spark.reading import ReadStore, RealmReader, open_for_reading
 from polaris_spark.spark.views.changes import ChangeRow, Changes
 from polaris_spark.spark.views.columns import batches, chosen
 from polaris_spark.spark.views.history import Logged
@@ -62,14 +57,13 @@ class Offset(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 class FeedPartition(InputPartition):
     """What an executor reads. Its `repr` shows no secret."""
 
-    def __init__(self, location: StoreLocation, task: FeedTask, planned_on: str) -> None:
-        self.location = location
+    def __init__(self, store: PlannedStore, task: FeedTask) -> None:
+        self.store = store
         self.task = task
-        self.planned_on = planned_on
 
     def __repr__(self) -> str:
         history = self.task.history
-        return f"FeedPartition({self.location.uri}, {history.reference} {history.low} to {history.high})"
+        return f"FeedPartition({self.store}, {history.reference} {history.low} to {history.high})"
 
 
 class FeedReader(DataSourceStreamReader):
@@ -117,14 +111,13 @@ class FeedReader(DataSourceStreamReader):
         followed = self._follow()
         between = self._checked(followed, first), self._checked(followed, last)
         found = tasks(self._realm().store, followed, *between, self._options.splits)
-        location, here = self._options.location.resolved(), machine()
-        return [FeedPartition(location, task, here) for task in found]
+        store = PlannedStore(self._options.location.resolved())
+        return [FeedPartition(store, task) for task in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FeedPartition)
-        refuse_other_machine(partition.location, partition.planned_on)
         view, by_name = Changes(), {column.name: column for column in Changes.columns}
-        rows = self._rows(open_for_reading(partition.location), partition.task, view)
+        rows = self._rows(partition.store.open(), partition.task, view)
         yield from batches([by_name[name] for name in self._columns], rows, view.weigh)
 
     def _rows(self, store: ReadStore, task: FeedTask, view: Changes) -> Iterator[ChangeRow]:

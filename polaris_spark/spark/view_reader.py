@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from polaris_spark.spark.options import StoreLocation, ViewOptions
+from polaris_spark.spark.options import ViewOptions
+from polaris_spark.spark.planned import PlannedStore
 from polaris_spark.spark.pruning import Condition, conditions
-from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.spark.views.columns import chosen
 from polaris_spark.spark.views.view import Request
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 class ViewPartition(InputPartition):
     """What an executor reads. Its `repr` shows no secret."""
 
-    def __init__(self, location: StoreLocation, tasks: tuple[Any, ...], planned_on: str) -> None:
-        self.location = location
+    def __init__(self, store: PlannedStore, tasks: tuple[Any, ...]) -> None:
+        self.store = store
         self.tasks = tasks
-        self.planned_on = planned_on
 
     def __repr__(self) -> str:
-        return f"ViewPartition({self.location.uri}, {len(self.tasks)} tasks)"
+        return f"ViewPartition({self.store}, {len(self.tasks)} tasks)"
 
 
 class ViewReader(DataSourceReader):
@@ -46,21 +45,18 @@ class ViewReader(DataSourceReader):
         self.pushFilters = _PushFilters(self._conditions if options.prune else {})  # type: ignore[method-assign]  # see there
 
     def partitions(self) -> Sequence[InputPartition]:
-        location = self._options.location.resolved()
-        request = Request(self._options, open_for_reading(location), self._conditions)
-        here = machine()
-        return [
-            ViewPartition(location, tasks, here) for tasks in VIEWS[self._options.view].partitions(request)
-        ]
+        store = PlannedStore(self._options.location.resolved())
+        request = Request(self._options, store.open(), self._conditions)
+        return [ViewPartition(store, tasks) for tasks in VIEWS[self._options.view].partitions(request)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, ViewPartition):
             return
-        refuse_other_machine(partition.location, partition.planned_on)
-        store = open_for_reading(partition.location)
         view = VIEWS[self._options.view]
         by_name = {column.name: column for column in view.columns}
-        yield from view.read(store, partition.tasks, [by_name[name] for name in self._columns])
+        yield from view.read(
+            partition.store.open(), partition.tasks, [by_name[name] for name in self._columns]
+        )
 
 
 class _PushFilters:

@@ -10,7 +10,7 @@ from polaris_spark.catalog.exporting import Exported, Exporter, Wanted
 from polaris_spark.catalog.files import Files
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.spark.options import StoreLocation
-from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
+from polaris_spark.spark.planned import PlannedStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,7 @@ def export(
     """
     import pyarrow as pa
 
-    job = _Job(store, realm, dict(files), directory, machine(), overwrite=overwrite)
+    job = _Job(PlannedStore(store), realm, dict(files), directory, overwrite=overwrite)
     numbered = pa.table(
         {
             "number": pa.array(range(len(items)), pa.int64()),
@@ -68,11 +68,10 @@ class _Job:
 
     def __init__(
         self,
-        store: StoreLocation,
+        store: PlannedStore,
         realm: str,
         files: dict[str, str],
         directory: str | None,
-        planned_on: str,
         *,
         overwrite: bool,
     ) -> None:
@@ -80,14 +79,12 @@ class _Job:
         self._realm = realm
         self._files = files
         self._directory = directory
-        self._planned_on = planned_on
         self._overwrite = overwrite
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        refuse_other_machine(self._store, self._planned_on)
-        reader = StoredObjects(open_for_reading(self._store).objects(self._realm))
+        reader = StoredObjects(self._store.open().objects(self._realm))
         exporter = Exporter(reader, Files(self._files), directory=self._directory, overwrite=self._overwrite)
         for batch in batches:
             rows = batch.to_pylist()

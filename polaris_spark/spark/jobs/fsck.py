@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from polaris_spark.backends.base import Backend, Split
@@ -12,8 +12,10 @@ from polaris_spark.errors import PolarisError
 from polaris_spark.maintenance.checking.checker import Needed, Unit, carry_unit, lost_problem
 from polaris_spark.maintenance.checking.rows import Place, Problem
 from polaris_spark.objects import Header, decode_header, part_count
+from polaris_spark.spark.jobs.scanning import scanned
 from polaris_spark.spark.options import StoreLocation
-from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
+from polaris_spark.spark.planned import PlannedStore
+from polaris_spark.spark.reading import ReadStore
 from polaris_spark.store.lenient import Read, Unreadable, read_each
 
 if TYPE_CHECKING:
@@ -36,14 +38,14 @@ class Executors:
             location: of the store, with secrets looked up.
         """
         self._spark = spark
-        self._location = location
+        self._store = PlannedStore(location)
         self.parts = spark.sparkContext.defaultParallelism
 
     def carry(self, units: Sequence[Unit]) -> Iterator[Problem]:
         """Carry out units."""
-        job = _Units(self._location, [pickle.dumps(unit) for unit in units], machine())
-        tasks = max(1, min(len(units), _TASKS_PER_CORE * self.parts))
-        found = self._spark.range(0, len(units), 1, tasks).mapInArrow(job, _PROBLEM)
+        pickled = [pickle.dumps(unit) for unit in units]  # a task unpickles its own ones only
+        tasks = _TASKS_PER_CORE * self.parts
+        found = scanned(self._spark, self._store, pickled, _problems, _PROBLEM, tasks=tasks)
         for row in found.toLocalIterator():
             yield Problem(*row)
 
@@ -54,10 +56,9 @@ class Executors:
         looked up once more, since it may have been written during the scan, and followed upwards to see whether
         anything that is needed points there.
         """
-        backend = open_for_reading(self._location).backend
+        backend = self._store.open().backend
         splits = backend.splits("objects", [place.instance], self.parts)
-        job = _Headers(self._location, splits, machine())
-        objects = self._spark.range(0, len(splits), 1, max(1, len(splits))).mapInArrow(job, _OBJECT).persist()
+        objects = scanned(self._spark, self._store, splits, _headers, _OBJECT).persist()
         try:
             yield from self._lost(backend, place, needed, objects)
         finally:
@@ -135,44 +136,21 @@ def _path_up(id: int, holders: dict[int, list[int]], roots: Collection[int]) -> 
     return []
 
 
-class _Units:
-    """What executors run: numbers of units in, problems out."""
+def _problems(store: ReadStore, pickled: bytes) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
 
-    def __init__(self, location: StoreLocation, units: list[bytes], planned_on: str) -> None:
-        self._location = location
-        self._units = units
-        self._planned_on = planned_on
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        refuse_other_machine(self._location, self._planned_on)
-        backend = open_for_reading(self._location).backend
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                found = list(carry_unit(backend, pickle.loads(self._units[number])))  # made above
-                columns = [pa.array([problem[i] for problem in found], pa.string()) for i in range(7)]
-                yield pa.RecordBatch.from_arrays(columns, names=list(Problem._fields))
+    found = list(carry_unit(store.backend, pickle.loads(pickled)))  # made by `carry`
+    columns = [pa.array([problem[i] for problem in found], pa.string()) for i in range(len(Problem._fields))]
+    yield pa.RecordBatch.from_arrays(columns, names=list(Problem._fields))
 
 
-class _Headers:
-    """What executors run: numbers of splits in, headers of the objects there out; those that can be read."""
-
-    def __init__(self, location: StoreLocation, splits: Sequence[Split], planned_on: str) -> None:
-        self._location = location
-        self._splits = splits
-        self._planned_on = planned_on
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        refuse_other_machine(self._location, self._planned_on)
-        backend = open_for_reading(self._location).backend
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for rows in backend.scan(self._splits[number]):
-                    yield _headers(backend, rows)
+def _headers(store: ReadStore, split: Split) -> Iterator[pa.RecordBatch]:
+    """Headers of a split's objects; those that can be read."""
+    for rows in store.backend.scan(split):
+        yield _headers_of(store.backend, rows)
 
 
-def _headers(backend: Backend, rows: pa.RecordBatch) -> pa.RecordBatch:
+def _headers_of(backend: Backend, rows: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow as pa
 
     found: list[tuple[int, Header]] = []

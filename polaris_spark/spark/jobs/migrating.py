@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from polaris_spark.clock import SystemClock
@@ -14,8 +15,10 @@ from polaris_spark.maintenance.migrating.copy import Copied, Place, Watch, copy_
 from polaris_spark.maintenance.migrating.marks import Held
 from polaris_spark.maintenance.migrating.steps import Work
 from polaris_spark.objects import decode_header, type_name
+from polaris_spark.spark.jobs.scanning import scanned
 from polaris_spark.spark.options import StoreLocation
-from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
+from polaris_spark.spark.planned import PlannedStore
+from polaris_spark.spark.reading import ReadStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,12 +43,12 @@ def spark_work(spark: SparkSession, source: StoreLocation, target: StoreLocation
     Args:
         source, target: the stores, their secrets resolved.
     """
-    job = _Sides(spark, source, target)
-    return Work(job.copy, job.compare)
+    sides = _Sides(spark, PlannedStore(source), PlannedStore(target))
+    return Work(sides.copy, sides.compare)
 
 
 class _Sides:
-    def __init__(self, spark: SparkSession, source: StoreLocation, target: StoreLocation) -> None:
+    def __init__(self, spark: SparkSession, source: PlannedStore, target: PlannedStore) -> None:
         self._spark = spark
         self._source = source
         self._target = target
@@ -54,12 +57,12 @@ class _Sides:
         """Copy every row that was written before this began, needed or not."""
         tasks = self._spark.sparkContext.defaultParallelism * 2
         splits = source.backend.splits("objects", [source.realm], tasks * _WAVES)
+        copy = partial(_copied, target=self._target, realms=(source.realm, target.realm))
         copied = Copied()
         for start in range(0, len(splits), tasks):
             watch("copying rows", start, len(splits))
             some = splits[start : start + tasks]
-            job = _Copy(self._source, self._target, source.realm, target.realm, some, machine())
-            for row in self._over(some).mapInArrow(job, _COPIED).collect():
+            for row in scanned(self._spark, self._source, some, copy, _COPIED).collect():
                 copied = copied.plus(Copied(row["rows"], row["bytes"], row["highest"]))
         return copied
 
@@ -110,84 +113,48 @@ class _Sides:
             waiting += further
         return needed
 
-    def _side(self, location: StoreLocation, place: Place) -> DataFrame:
+    def _side(self, store: PlannedStore, place: Place) -> DataFrame:
         """The rows of one side: id, part, a digest of the value, and the ids that the object points to."""
         n = self._spark.sparkContext.defaultParallelism * 2
         splits = place.backend.splits("objects", [place.realm], n)
-        return self._over(splits).mapInArrow(_Digests(location, splits, machine()), _SIDE)
-
-    def _over(self, splits: Sequence[Split]) -> DataFrame:
-        return self._spark.range(0, len(splits), 1, max(1, len(splits)))
+        return scanned(self._spark, store, splits, _digests, _SIDE)
 
 
-class _Copy:
-    """What executors run: numbers of splits in, what was copied of each out."""
+def _copied(
+    source: ReadStore, split: Split, *, target: PlannedStore, realms: tuple[str, str]
+) -> Iterator[pa.RecordBatch]:
+    """Copy a split.
 
-    def __init__(
-        self,
-        source: StoreLocation,
-        target: StoreLocation,
-        source_realm: str,
-        target_realm: str,
-        splits: Sequence[Split],
-        planned_on: str,
-    ) -> None:
-        self._source = source
-        self._target = target
-        self._realms = source_realm, target_realm
-        self._splits = splits
-        self._planned_on = planned_on
+    Args:
+        realms: instance ids of the source's realm and the target's.
+    """
+    import pyarrow as pa
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
+    here, there = (
+        Place(store.backend, realm, SystemClock())
+        for store, realm in zip((source, target.open()), realms, strict=True)
+    )
+    copied = copy_split(here, there, split)
+    columns = [pa.array([number], pa.int64()) for number in copied]
+    yield pa.RecordBatch.from_arrays(columns, names=list(Copied._fields))
 
-        source, target = (
-            self._place(location, realm)
-            for location, realm in zip((self._source, self._target), self._realms, strict=True)
+
+def _digests(store: ReadStore, split: Split) -> Iterator[pa.RecordBatch]:
+    """The rows of a split, with a digest instead of the value."""
+    import pyarrow as pa
+
+    for batch in store.backend.scan(split):
+        rows = rows_of_batch(batch)
+        digests = [hashlib.sha256(row.value).digest() for row in rows]
+        points = [_points(row.value) if row.part == 0 else [] for row in rows]
+        yield pa.RecordBatch.from_pydict(
+            {
+                "id": pa.array([row.id for row in rows], pa.int64()),
+                "part": pa.array([row.part for row in rows], pa.int32()),
+                "digest": pa.array(digests, pa.binary()),
+                "points": pa.array(points, pa.list_(pa.int64())),
+            }
         )
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                copied = copy_split(source, target, self._splits[number])
-                yield pa.RecordBatch.from_pydict(
-                    {
-                        "rows": pa.array([copied.rows], pa.int64()),
-                        "bytes": pa.array([copied.bytes], pa.int64()),
-                        "highest": pa.array([copied.highest], pa.int64()),
-                    }
-                )
-
-    def _place(self, location: StoreLocation, realm: str) -> Place:
-        refuse_other_machine(location, self._planned_on)
-        return Place(open_for_reading(location).backend, realm, SystemClock())
-
-
-class _Digests:
-    """What executors run: numbers of splits in, the rows of these splits out, with a digest instead of the value."""
-
-    def __init__(self, location: StoreLocation, splits: Sequence[Split], planned_on: str) -> None:
-        self._location = location
-        self._splits = splits
-        self._planned_on = planned_on
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        refuse_other_machine(self._location, self._planned_on)
-        backend = open_for_reading(self._location).backend
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for scanned in backend.scan(self._splits[number]):
-                    rows = rows_of_batch(scanned)
-                    digests = [hashlib.sha256(row.value).digest() for row in rows]
-                    points = [_points(row.value) if row.part == 0 else [] for row in rows]
-                    yield pa.RecordBatch.from_pydict(
-                        {
-                            "id": pa.array([row.id for row in rows], pa.int64()),
-                            "part": pa.array([row.part for row in rows], pa.int32()),
-                            "digest": pa.array(digests, pa.binary()),
-                            "points": pa.array(points, pa.list_(pa.int64())),
-                        }
-                    )
 
 
 def _points(value: bytes) -> list[int]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.config import Properties
 from polaris_spark.ids import id_time_ms
-from polaris_spark.spark.options import StoreLocation, location_of
-from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
+from polaris_spark.spark.jobs.scanning import scanned
+from polaris_spark.spark.options import location_of
+from polaris_spark.spark.planned import PlannedStore
+from polaris_spark.spark.reading import ReadStore
 from polaris_spark.spark.views.stored import stored_objects
 
 if TYPE_CHECKING:
@@ -61,14 +64,14 @@ def storage(
     from pyspark.sql.functions import sum as total
 
     given = {"store": store, **{f"store.{k}": v for k, v in (store_options or {}).items()}}
-    location = location_of(Properties.parse(given, refuse_uri_password=True)).resolved()
-    opened = open_for_reading(location)
+    planned = PlannedStore(location_of(Properties.parse(given, refuse_uri_password=True)).resolved())
+    opened = planned.open()
     n = splits or spark.sparkContext.defaultParallelism
     parts = opened.backend.splits("objects", [opened.realm(realm).store.realm], n)
-    job = _Job(location, parts, (clock or SystemClock()).now_ms(), machine())
-    partial = spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(job, _SCHEMA)
+    work = partial(_sums, now_ms=(clock or SystemClock()).now_ms())
+    found = scanned(spark, planned, parts, work, _SCHEMA)
     sums = [total(name).alias(name) for name in ("objects", "rows", "bytes")]
-    groups = partial.groupBy("type", "age_group", "age").agg(*sums)
+    groups = found.groupBy("type", "age_group", "age").agg(*sums)
     return groups.orderBy(col("type").asc_nulls_last(), "age_group")
 
 
@@ -78,28 +81,15 @@ def age_group(id: int, now_ms: int) -> int:
     return next((group for group, (limit, _) in enumerate(AGES) if age < limit), len(AGES))
 
 
-class _Job:
-    """What executors run: numbers of splits in, sums of those splits out."""
-
-    def __init__(self, location: StoreLocation, splits: list[Split], now_ms: int, planned_on: str) -> None:
-        self._location = location
-        self._splits = splits
-        self._now_ms = now_ms
-        self._planned_on = planned_on
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        refuse_other_machine(self._location, self._planned_on)
-        backend = open_for_reading(self._location).backend
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                sums: dict[tuple[str | None, int], list[int]] = {}
-                for stored in stored_objects(backend, self._splits[number], whole=False):
-                    key = (stored.header.type if stored.header else None, age_group(stored.id, self._now_ms))
-                    found = sums.setdefault(key, [0, 0, 0])
-                    found[0] += 1
-                    found[1] += stored.parts
-                    found[2] += stored.size
-                yield _batch(sums)
+def _sums(store: ReadStore, split: Split, *, now_ms: int) -> Iterator[pa.RecordBatch]:
+    sums: dict[tuple[str | None, int], list[int]] = {}
+    for stored in stored_objects(store.backend, split, whole=False):
+        key = (stored.header.type if stored.header else None, age_group(stored.id, now_ms))
+        found = sums.setdefault(key, [0, 0, 0])
+        found[0] += 1
+        found[1] += stored.parts
+        found[2] += stored.size
+    yield _batch(sums)
 
 
 def _batch(sums: Mapping[tuple[str | None, int], list[int]]) -> pa.RecordBatch:

@@ -8,6 +8,7 @@ that are marked from, eight bytes each.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from polaris_spark import objects
@@ -18,8 +19,10 @@ from polaris_spark.errors import CorruptionError, PolarisError
 from polaris_spark.ids import NODE_BITS, SEQUENCE_BITS
 from polaris_spark.maintenance.marking import DELETE_TOGETHER, Count, Swept, explained, missing
 from polaris_spark.maintenance.sweeping import Policy, Progress, Roots, list_roots, list_roots_only
+from polaris_spark.spark.jobs.scanning import scanned
 from polaris_spark.spark.options import StoreLocation
-from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
+from polaris_spark.spark.planned import PlannedStore
+from polaris_spark.spark.reading import ReadStore
 from polaris_spark.system.registry import References
 
 if TYPE_CHECKING:
@@ -93,7 +96,7 @@ class _Job:
     ) -> None:
         self._spark = spark
         self._references = references
-        self._location = location
+        self._planned = PlannedStore(location)
         self._roots = roots
         self._progress = progress
         self._realm = references.store.realm
@@ -120,7 +123,7 @@ class _Job:
 
     def delete(self, found: DataFrame) -> None:
         """Delete rows, neighbouring ids together. May be repeated."""
-        delete = _Delete(self._location, self._realm, machine())
+        delete = _Delete(self._planned, self._realm)
         keys = found.select("id", "part").repartitionByRange(self._tasks, "id")
         keys.sortWithinPartitions("id", "part").mapInArrow(delete, "rows bigint").agg(
             {"rows": "sum"}
@@ -130,8 +133,8 @@ class _Job:
         """What each row's header says."""
         backend = self._references.store.backend
         splits = backend.splits("objects", [self._realm], self._tasks)
-        headers = _Headers(self._location, self._realm, splits, machine())
-        return self._spark.range(0, len(splits), 1, max(1, len(splits))).mapInArrow(headers, _ROW)
+        headers = partial(_headers, realm=self._realm)
+        return scanned(self._spark, self._planned, splits, headers, _ROW)
 
     def _marked(self, edges: DataFrame) -> DataFrame:
         """Ids of all objects that can be reached, breadth first: a level is what the last one points to, less what was
@@ -185,68 +188,55 @@ def _counts(found: DataFrame) -> list[Count]:
     return sorted(counts, key=lambda count: (count.type is None, count.type))
 
 
-class _Headers:
-    """What executors run: numbers of splits in, what the header of each of their rows says out."""
+def _headers(store: ReadStore, split: Split, *, realm: str) -> Iterator[pa.RecordBatch]:
+    """What the header of each row of a split says."""
+    for batch in store.backend.scan(split):
+        yield _headers_of(batch, realm)
 
-    def __init__(self, location: StoreLocation, realm: str, splits: Sequence[Split], planned_on: str) -> None:
-        self._location = location
-        self._realm = realm
-        self._splits = splits
-        self._planned_on = planned_on
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        refuse_other_machine(self._location, self._planned_on)
-        backend = open_for_reading(self._location).backend
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for found in backend.scan(self._splits[number]):
-                    yield self._headers(found)
+def _headers_of(batch: pa.RecordBatch, realm: str) -> pa.RecordBatch:
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    def _headers(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        types: list[str | None] = []
-        points: list[tuple[int, ...]] = []
-        problems: list[str | None] = []
-        ids, parts, values = (batch.column(name) for name in ("id", "part", "value"))
-        for id, part, value in zip(ids.to_pylist(), parts.to_pylist(), values.to_pylist(), strict=True):
-            type: str | None = None
-            strong: tuple[int, ...] = ()
-            problem: str | None = None
-            if part == 0:
-                try:
-                    header = objects.decode_header(value, f"{self._realm}/{id}")
-                    type, strong = header.type, header.strong
-                except PolarisError as error:
-                    problem = str(error)
-            types.append(type)
-            points.append(strong)
-            problems.append(problem)
-        columns = [
-            ids,
-            parts,
-            pa.array(types, pa.string()),
-            pc.binary_length(values).cast(pa.int64()),
-            pa.array(points, pa.list_(pa.int64())),
-            pa.array(problems, pa.string()),
-        ]
-        return pa.RecordBatch.from_arrays(columns, names=["id", "part", "type", "bytes", "points", "problem"])
+    types: list[str | None] = []
+    points: list[tuple[int, ...]] = []
+    problems: list[str | None] = []
+    ids, parts, values = (batch.column(name) for name in ("id", "part", "value"))
+    for id, part, value in zip(ids.to_pylist(), parts.to_pylist(), values.to_pylist(), strict=True):
+        type: str | None = None
+        strong: tuple[int, ...] = ()
+        problem: str | None = None
+        if part == 0:
+            try:
+                header = objects.decode_header(value, f"{realm}/{id}")
+                type, strong = header.type, header.strong
+            except PolarisError as error:
+                problem = str(error)
+        types.append(type)
+        points.append(strong)
+        problems.append(problem)
+    columns = [
+        ids,
+        parts,
+        pa.array(types, pa.string()),
+        pc.binary_length(values).cast(pa.int64()),
+        pa.array(points, pa.list_(pa.int64())),
+        pa.array(problems, pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=["id", "part", "type", "bytes", "points", "problem"])
 
 
 class _Delete:
     """What executors run: keys of rows in, in order; how many were deleted out."""
 
-    def __init__(self, location: StoreLocation, realm: str, planned_on: str) -> None:
-        self._location = location
+    def __init__(self, planned: PlannedStore, realm: str) -> None:
+        self._planned = planned
         self._realm = realm
-        self._planned_on = planned_on
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        refuse_other_machine(self._location, self._planned_on)
-        backend = open_for_reading(self._location).backend
+        backend = self._planned.open().backend
         for batch in batches:
             ids, parts = (batch.column(name).to_pylist() for name in ("id", "part"))
             keys = [ObjectKey(id, part) for id, part in zip(ids, parts, strict=True)]
