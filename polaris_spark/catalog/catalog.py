@@ -66,9 +66,9 @@ class Catalog:
         """The newest commit, read now."""
         return self.references.read(self.reference)
 
-    def view(self) -> State:
-        """The newest commit, read now, as changes see it."""
-        return State(self.head(), _no_id, rewrites=False)
+    def view(self, at: Snapshot | None = None) -> State:
+        """The newest commit, read now, or another one, as changes see it."""
+        return State(self.head() if at is None else at, _no_id, rewrites=False)
 
     def commit(self, change: Change[R]) -> R:
         """Commit a change to this branch."""

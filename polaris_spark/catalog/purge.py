@@ -21,7 +21,7 @@ from polaris_spark.catalog.manifest_entries import (
 )
 from polaris_spark.catalog.metadata import render
 from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.sharing import Deletable, Neighbours
+from polaris_spark.catalog.sharing import Deletable, Neighbours, heads_around
 from polaris_spark.errors import MissingFileError, PolarisError
 
 log = logging.getLogger("polaris_spark")
@@ -36,7 +36,7 @@ def purge(catalog: Catalog, table: Table) -> list[str]:
     Data goes first and metadata last, and what cannot be read or deleted keeps what leads to it: maintenance finds and
     deletes the rest after grace. Returns what was left behind.
     """
-    neighbours = Neighbours(catalog, grace_ms=catalog.context.grace_ms)
+    neighbours = Neighbours(catalog, heads_around(catalog, grace_ms=catalog.context.grace_ms))
     if neighbours.has_branches or neighbours.of(table.entity_id, places(table)):
         return [table.location]
     metadata = msgspec.json.decode(render(table, catalog.reader, snapshots="all"))

@@ -5,7 +5,7 @@ A branch of the same catalog may have the same table, which is found wherever it
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from polaris_spark.catalog.catalog import Catalog
@@ -14,7 +14,7 @@ from polaris_spark.catalog.contents import places
 from polaris_spark.catalog.locations import overlapping, owner_above, segments
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import IDS, NAMES, TABLE, id_bytes
-from polaris_spark.catalog.store_heads import store_heads
+from polaris_spark.catalog.store_heads import StoreHead, store_heads
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError
 from polaris_spark.index.keys import decode_key
@@ -28,6 +28,23 @@ class TableVersion(NamedTuple):
     content: int
 
 
+def heads_around(catalog: Catalog, *, grace_ms: int) -> list[StoreHead]:
+    """The newest heads of the store that a catalog lies in, of all realms and catalogs, read now.
+
+    Args:
+        grace_ms: how long a dropped head may come back, milliseconds.
+    Raises:
+        CorruptionError: one cannot be read.
+    """
+    own = catalog.references.store
+    return store_heads(
+        own.backend,
+        lambda record: own.of_realm(record.instance),
+        catalog.context.clock,
+        grace_ms=grace_ms,
+    )
+
+
 class _Open(NamedTuple):
     """A head, opened for reading."""
 
@@ -38,22 +55,16 @@ class _Open(NamedTuple):
 
 
 class Neighbours:
-    """The live and recoverable heads of a store, as they were when this was made."""
+    """Tables beside a catalog's in the heads of its store."""
 
-    def __init__(self, catalog: Catalog, *, grace_ms: int) -> None:
+    def __init__(self, catalog: Catalog, heads: Sequence[StoreHead]) -> None:
         """
         Args:
-            catalog: whose tables' neighbours are asked for; it is read, too.
-            grace_ms: how long a dropped head may come back, milliseconds.
+            catalog: whose tables' neighbours are asked for.
+            heads: all that are live or can be recovered, of this catalog, too.
         """
         own = catalog.references.store
         self._realm = own.realm
-        heads = store_heads(
-            own.backend,
-            lambda record: own.of_realm(record.instance),
-            catalog.context.clock,
-            grace_ms=grace_ms,
-        )
         branches = head_name(catalog.row, "")
         self.has_branches = sum(h.realm == own.realm and h.reference.startswith(branches) for h in heads) > 1
         """Whether the catalog itself has several heads."""

@@ -1,4 +1,4 @@
-"""Which of some files the tables of a store name, wherever these lie: what expiry asks before it deletes anything.
+"""Which of some files the tables of a store name, wherever these lie: what is asked before anything is deleted.
 
 Every table of every live or recoverable head counts, with all its snapshots. What is read once only: a version of a
 table that several branches have, and a manifest, whoever names it. The driver reads indexes; contents, manifest lists
@@ -9,33 +9,27 @@ thousand tables at a time, and what was found of the files asked for.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import repeated
 from polaris_spark.catalog.manifest_entries import ListedManifest, listed_manifests
 from polaris_spark.catalog.metadata import ObjectReader
-from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.rows import NAMES, TABLE
-from polaris_spark.catalog.store_heads import StoreHead, store_heads
-from polaris_spark.commits.rows import Commit
-from polaris_spark.commits.state import StoredObjects
+from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import PolarisError
-from polaris_spark.index import Entry, Index, IndexRoot, diff
-from polaris_spark.index.keys import decode_key
 from polaris_spark.maintenance.orphans import needed_files
 from polaris_spark.maintenance.orphans.deciding import Comparison, FileName
 from polaris_spark.maintenance.orphans.known_files import Names
-from polaris_spark.maintenance.orphans.needed_files import needs_of
+from polaris_spark.maintenance.orphans.needed_files import Needs, needs_of
 from polaris_spark.maintenance.spreading import Reach, Spread, Work
-from polaris_spark.store.objects import ObjectStore
+from polaris_spark.maintenance.store_tables import Holder, Objects, changed_since
 
 TABLES_OF_AN_ITEM = 10
 TABLES_OF_A_WAVE = 20_000
@@ -46,16 +40,6 @@ NAMING = Names(Comparison())
 """The form in which locations are compared: that of the search for orphans."""
 
 T = TypeVar("T")
-
-
-class Holder(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A version of a table that some head has."""
-
-    owner: str
-    """For messages."""
-    content: int
-    without: tuple[int, ...] = ()
-    """Snapshots that are to be removed from it, and need nothing any more."""
 
 
 class Holders(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -86,11 +70,12 @@ class ManifestFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Wanted:
     """The files asked for, by eight bytes each; more may pass for them, and whoever asks looks closer."""
 
-    def __init__(self, names: Iterable[FileName]) -> None:
+    def __init__(self, names: Iterable[FileName], naming: Names) -> None:
         self._digests = frozenset(_digest(name.path) for name in names)
+        self._naming = naming
 
     def __contains__(self, location: str) -> bool:
-        return _digest(NAMING.of(location).path) in self._digests
+        return _digest(self._naming.of(location).path) in self._digests
 
     def among(self, locations: Iterable[str]) -> tuple[str, ...]:
         """Those of some locations that may be asked for."""
@@ -122,22 +107,30 @@ class ListManifests(Work[Holders, Listed]):
 
 
 def _named_by(reach: Reach, reader: ObjectReader, table: Holder) -> tuple[set[str], set[str]]:
-    """What a table names itself or by its manifest lists, and those manifests that name files which are there.
+    """What a table or view names itself or by its manifest lists, and those manifests that name files which are there,
+    but for what the version before named by the same lists.
 
     Raises:
         OSError, ValueError, PolarisError: it is not known.
     """
-    value = content_of(reader, table.content, Table)
-    needs = needs_of(needed_files.Content(table.owner, value), reader, reach.files, without=table.without)
+    needs = _needs(reach, reader, table, table.content)
     if needs.problem:
         raise ValueError(needs.problem.removeprefix(f"{table.owner}: "))
-    named, naming = {*needs.files, *needs.lists, *needs.manifests}, set(needs.manifests)
-    for location in needs.lists:
+    known = _needs(reach, reader, table, table.before) if table.before else Needs()
+    lists = set(needs.lists).difference(known.lists)
+    naming = set(needs.manifests).difference(known.manifests)
+    named = {*needs.files, *lists, *naming}
+    for location in lists:
         for manifest in repeated(partial(_listed, reach.files, location)):
             named.add(manifest.path)
             if manifest.live_files != 0:
                 naming.add(manifest.path)
     return named, naming
+
+
+def _needs(reach: Reach, reader: ObjectReader, table: Holder, content: int) -> Needs:
+    value = content_of(reader, content, View) if table.is_view else content_of(reader, content, Table)
+    return needs_of(needed_files.Content(table.owner, value), reader, reach.files, without=table.without)
 
 
 def _listed(files: Files, location: str) -> list[ListedManifest]:
@@ -165,66 +158,105 @@ class FindNamed(Work[ManifestFiles, Listed]):
         return Listed(found=tuple(found))
 
 
-class Needed(NamedTuple):
-    """What was found of the files asked for."""
+class Question:
+    """Files of which is asked whether tables name them: first of all tables, then of those that changed, say.
 
-    locations: set[str]
-    """Those that some table names, spelled as they were asked for."""
-    problem: str = ""
-    """Why it is not known of the others."""
-
-
-def needed_in_store(
-    tables: Iterable[tuple[str, Holder]],
-    spread: Spread,
-    locations: Collection[str],
-    progress: Callable[[str, int, int], None],
-) -> Needed:
-    """Which of some files tables name.
-
-    Args:
-        tables: all that may need them, each with its realm's instance id.
-        locations: of the files.
-        progress: is told how many tables were looked at; may raise to stop.
+    Manifests that were read for an earlier question are not read again. `needed` has those of the files that some table
+    names, spelled as they were asked for, and `problem` why it is not known of the others, once it is not.
     """
-    asked: dict[str, list[tuple[FileName, str]]] = {}
-    for location in locations:
-        name = NAMING.of(location)
-        asked.setdefault(name.path, []).append((name, location))
-    wanted = Wanted(name for same in asked.values() for name, _ in same)
-    needed: set[str] = set()
-    seen: set[int] = set()
-    done, waves = 0, iter(tables)
-    while wave := list(islice(waves, TABLES_OF_A_WAVE)):
-        fresh: list[str] = []
-        for listed in spread(ListManifests(wanted), _items(wave)):
-            progress("reading what other tables list", done, 0)
-            if listed.problem:
-                return Needed(needed, listed.problem)
-            needed.update(_asked_for(asked, listed.found))
-            for manifest in listed.manifests:
-                digest = _digest(manifest)
-                if digest not in seen:
-                    seen.add(digest)
-                    fresh.append(manifest)
-        done += len(wave)
-        items = [ManifestFiles(tuple(part)) for part in _parts(fresh, MANIFESTS_OF_AN_ITEM)]
-        for position, listed in enumerate(spread(FindNamed(wanted), items)):
-            progress("reading manifests of other tables", position, len(items))
-            if listed.problem:
-                return Needed(needed, listed.problem)
-            needed.update(_asked_for(asked, listed.found))
-    return Needed(needed)
+
+    def __init__(
+        self,
+        locations: Iterable[str],
+        spread: Spread,
+        progress: Callable[[str, int, int], None],
+        naming: Names = NAMING,
+    ) -> None:
+        """
+        Args:
+            progress: is told how many tables were looked at; may raise to stop.
+            naming: the form in which locations are compared.
+        """
+        self._spread = spread
+        self._progress = progress
+        self._naming = naming
+        self._asked: dict[str, list[tuple[FileName, str]]] = {}
+        for location in locations:
+            name = naming.of(location)
+            self._asked.setdefault(name.path, []).append((name, location))
+        self._wanted = Wanted((name for same in self._asked.values() for name, _ in same), naming)
+        self._seen: set[int] = set()
+        self.needed: set[str] = set()
+        self.problem = ""
+
+    def ask(self, tables: Iterable[tuple[str, Holder]]) -> set[str]:
+        """Look for the files in what tables name, each given with its realm's instance id; gives those found anew."""
+        before = set(self.needed)
+        self._ask(tables)
+        return self.needed - before
+
+    def _ask(self, tables: Iterable[tuple[str, Holder]]) -> None:
+        done, waves = 0, iter(tables)
+        while not self.problem and (wave := list(islice(waves, TABLES_OF_A_WAVE))):
+            fresh: list[str] = []
+            for listed in self._spread(ListManifests(self._wanted), _items(wave)):
+                self._progress("reading what other tables list", done, 0)
+                if not self._note(listed):
+                    return
+                fresh += self._unseen(listed.manifests)
+            done += len(wave)
+            items = [ManifestFiles(tuple(part)) for part in _parts(fresh, MANIFESTS_OF_AN_ITEM)]
+            for position, listed in enumerate(self._spread(FindNamed(self._wanted), items)):
+                self._progress("reading manifests of other tables", position, len(items))
+                if not self._note(listed):
+                    return
+
+    def _note(self, listed: Listed) -> bool:
+        """Keep what was found; whether that is known."""
+        self.problem = listed.problem
+        for location in listed.found:
+            known = self._naming.of(location)
+            for name, asked in self._asked.get(known.path, ()):
+                # Whatever scheme and authority either leaves out.
+                pairs = ((name.scheme, known.scheme), (name.authority, known.authority))
+                if all(a == b or not a or not b for a, b in pairs):
+                    self.needed.add(asked)
+        return not self.problem
+
+    def _unseen(self, manifests: Iterable[str]) -> Iterator[str]:
+        for manifest in manifests:
+            digest = _digest(manifest)
+            if digest not in self._seen:
+                self._seen.add(digest)
+                yield manifest
 
 
-def _asked_for(asked: Mapping[str, list[tuple[FileName, str]]], found: Iterable[str]) -> Iterator[str]:
-    """The files asked for that locations mean, whatever scheme and authority either leaves out."""
-    for location in found:
-        known = NAMING.of(location)
-        for name, wanted in asked.get(known.path, ()):
-            pairs = ((name.scheme, known.scheme), (name.authority, known.authority))
-            if all(a == b or not a or not b for a, b in pairs):
-                yield wanted
+class Watching:
+    """Looks again, before files are deleted, whether tables have come to need them since heads were read."""
+
+    def __init__(
+        self,
+        question: Question,
+        seen: Iterable[StoreHead],
+        heads: Callable[[], list[StoreHead]],
+        objects: Objects,
+    ) -> None:
+        """
+        Args:
+            question: about the files; what the tables of `seen` name of them is known.
+            heads: reads the heads of the store.
+        """
+        self.question = question
+        self._seen = {(head.realm, head.reference): head for head in seen}
+        self._heads = heads
+        self._objects = objects
+
+    def look(self) -> set[str]:
+        """Those of the files that are named by what was changed, registered or branched since the last look."""
+        heads = self._heads()
+        found = self.question.ask(changed_since(self._seen.values(), heads, self._objects))
+        self._seen.update({(head.realm, head.reference): head for head in heads})
+        return found
 
 
 def _items(tables: Sequence[tuple[str, Holder]]) -> list[Holders]:
@@ -244,68 +276,3 @@ def _parts(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 def _digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
-# Tables
-
-
-def tables_of_store(
-    catalog: Catalog, without: Mapping[int, tuple[int, ...]], *, grace_ms: int
-) -> Iterator[tuple[str, Holder]]:
-    """Every version of a table that a live or recoverable head has, once, with its realm's instance id.
-
-    Args:
-        without: snapshots that are to be removed from tables of this catalog's branch, by their contents' ids.
-        grace_ms: how long a dropped head may come back, milliseconds.
-    """
-    store = catalog.references.store
-    own = (store.realm, catalog.reference)
-    families: dict[tuple[str, str], list[StoreHead]] = {}
-    for head in store_heads(
-        store.backend,
-        lambda record: store.of_realm(record.instance),
-        catalog.context.clock,
-        grace_ms=grace_ms,
-    ):
-        family = families.setdefault((head.realm, head.reference.partition("/heads/")[0]), [])
-        family.insert(0 if (head.realm, head.reference) == own else len(family), head)
-    for (realm, _), (first, *others) in families.items():
-        gone = without if (realm, first.reference) == own else {}
-        for table in _tables_of_branches(store.of_realm(realm), first, others, gone):
-            yield realm, table
-
-
-def _tables_of_branches(
-    store: ObjectStore, first: StoreHead, others: Sequence[StoreHead], without: Mapping[int, tuple[int, ...]]
-) -> Iterator[Holder]:
-    """The tables of a branch, and those of others that it does not have, or not as they are there."""
-    read = StoredObjects(store).read_shards
-    root, *roots = (_names(store, head) for head in (first, *others))
-    indexes = [Index(other, read) for other in roots] if without else []
-
-    def gone(key: bytes, entry: Entry) -> tuple[int, ...]:
-        found = without.get(entry.pointer, ())
-        same = found and any(there.pointer == entry.pointer for at in indexes if (there := at.get(key)))
-        return () if same else found
-
-    for key, entry in Index(root, read).range():
-        if (owner := _owner(first, key)) is not None:
-            yield Holder(owner, entry.pointer, gone(key, entry))
-    seen: set[int] = set()
-    for head, other in zip(others, roots, strict=True):
-        for key, _, changed in diff(root, other, read):
-            owner = _owner(head, key) if changed is not None else None
-            if changed is not None and owner is not None and changed.pointer not in seen:
-                seen.add(changed.pointer)
-                yield Holder(owner, changed.pointer)
-
-
-def _names(store: ObjectStore, head: StoreHead) -> IndexRoot:
-    commit = store.get(head.head.commit, Commit)
-    return dict(zip(commit.index_names, commit.index_roots, strict=True)).get(NAMES, IndexRoot())
-
-
-def _owner(head: StoreHead, key: bytes) -> str | None:
-    """The name of a table by its key; None for what is no table."""
-    decoded = decode_key(key)
-    return f"{head.catalog}.{'.'.join((*decoded.path, decoded.name))}" if decoded.kind == TABLE else None

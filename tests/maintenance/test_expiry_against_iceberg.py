@@ -15,15 +15,14 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from conftest import CatalogPlace
-from polaris_spark.maintenance.expiry.files import (
-    DecideTables,
-    DeleteFiles,
-    Examine,
-)
+from polaris_spark.maintenance.expiry import deleting
+from polaris_spark.maintenance.expiry.files import DecideTables, DeleteFiles, Examine
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, ReadManifests
 from polaris_spark.maintenance.store_needs import FindNamed, ListManifests
 from polaris_spark.pyiceberg import PolarisCatalog
+from polaris_spark.spark.procedures.registry import call
 from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, there
+from tests.maintenance.test_expiry_looking_again import branch
 from tests.maintenance.test_expiry_sharing import SHARED, forget, shared_file
 
 Sql = Callable[..., list[Row]]
@@ -233,3 +232,34 @@ def test_a_spark_job_has_the_same_result(
         forget(other)
         expire(catalog, spark=spark, max_age="0 s")
         assert there(tables[0]) == needed(tables[0].refresh())
+
+
+@pytest.mark.parametrize("wave", [7, 20_000])
+def test_executors_keep_what_is_branched_or_registered_before_files_are_deleted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wave: int
+) -> None:
+    for work in (Examine, ReadManifests, FindNeeded, ListManifests, FindNamed, DeleteFiles):
+        monkeypatch.setattr(work, "few", 0)
+    monkeypatch.setattr(deleting, "FILES_OF_A_WAVE", wave)
+    given = {"store": f"sqlite://{tmp_path / 'catalog.db'}", "warehouse": str(tmp_path / "warehouse")}
+    with PolarisCatalog("lake", **given, shared_locations="allow") as catalog:
+        catalog.create_namespace("db")
+        kept = make(catalog, "db.kept")
+        commit = catalog._opened.catalog.head()
+        other = make(catalog, "db.other")
+        before, happened = there(kept), []
+
+        def watch(doing: str, done: int, total: int) -> None:
+            if doing == "deleting data and delete files" and not happened:
+                happened.append(doing)
+                branch(catalog, "dev", commit)
+                catalog.register_table("db.old", other.metadata.metadata_log[3].metadata_file)
+
+        call(catalog._opened, "expire", spark=spark, watch=watch, max_age="0 s")
+        assert happened
+        assert there(kept) == before
+        with PolarisCatalog("lake", **given, branch="dev") as dev:
+            assert needed(dev.load_table("db.kept")) == before
+        old = catalog.load_table("db.old")
+        assert needed(old, other.refresh()) < there(other)
+        assert ids(old) == [0, 1, 2, 3, 4, 5, 6, 7, 8]

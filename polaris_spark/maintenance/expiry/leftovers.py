@@ -18,6 +18,9 @@ PASSES = (
     ("deleting manifest lists and statistics", ("manifest-list", "statistics")),
 )
 """Kinds of files in the order in which they are deleted: nothing goes before what only it names."""
+KINDS = tuple(kind for _, kinds in PASSES for kind in kinds)
+LEADING = ("manifest", "manifest-list")
+"""Kinds of files without which what they name would never be found again."""
 
 
 @dataclass
@@ -73,17 +76,32 @@ class Leftover:
         return self.deletable.places
 
     def stop(self, problem: str) -> None:
-        """Leave everything, for a reason, if there is one."""
-        if problem:
+        """Leave everything that is still there, for a reason, if there is one."""
+        if problem and not self.problem:
+            self.outcome.notes.append(f"files are left: {problem}")
             self.problem, self.complete = problem, False
 
-    def share(self) -> None:
-        """Others need some of what its expired snapshots name: what leads there stays until they do not."""
-        self.shared, self.complete = True, False
+    def share(self, location: str | None = None) -> None:
+        """Others need some of what its expired snapshots name: what leads there stays until they do not.
 
-    def of_kinds(self, kinds: Collection[str]) -> Iterator[File]:
-        """Its files of some kinds."""
-        return (file for file in self.files.values() if file.kind in kinds)
+        Args:
+            location: of a file of it that they need.
+        """
+        if not self.shared:
+            self.outcome.notes.append("files are left that another table, branch or catalog needs")
+        self.shared, self.complete = True, False
+        if location is not None:
+            self.files.pop(location, None)
+
+    def going(self, kinds: Collection[str] = KINDS) -> Iterator[File]:
+        """Its files of some kinds that may be deleted."""
+        return (file for file in self.files.values() if file.kind in kinds and self.may_delete(file))
+
+    def may_delete(self, file: File) -> bool:
+        """Whether a file of it may still be deleted."""
+        if self.problem or (self.shared and file.kind in LEADING):
+            return False
+        return file.location in self.files
 
     def count(self, files: Iterable[File]) -> None:
         """Count files as deleted."""

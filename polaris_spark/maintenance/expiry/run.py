@@ -5,7 +5,8 @@
 3. Find the files of everything recorded, by this run or by earlier ones, that nothing needs any more, spread over
    executors: neither the table as it is now, nor a table of any catalog, branch or realm of the store; or, if only
    locations are to be compared, none of those whose place overlaps.
-4. Delete them in three passes: content files, then the manifests that name them, then manifest lists and statistics.
+4. Delete them in three passes: content files, then the manifests that name them, then manifest lists and statistics,
+   with another look at the store before each wave of files (`expiry.deleting` says which window remains).
    Whatever is missing was deleted before, so an interrupted run is simply run again: as long as a list is there, what
    it names is found again. A file that cannot be deleted keeps what names it.
 5. Forget the record of tables that have nothing left to delete, in few commits.
@@ -29,16 +30,11 @@ from polaris_spark.catalog.expiring import (
 from polaris_spark.catalog.exporting import Wanted
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import IDS, Unloaded, id_bytes
-from polaris_spark.catalog.sharing import Deletable, Neighbours, table_content
+from polaris_spark.catalog.sharing import Deletable, Neighbours, heads_around, table_content
+from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State
 from polaris_spark.index.keys import decode_key
-from polaris_spark.maintenance.deletions import (
-    FILES_OF_A_BATCH,
-    DeletedFile,
-    DeletedFiles,
-    record_deletions,
-)
 from polaris_spark.maintenance.expiry.commits import (
     TABLES_OF_A_COMMIT,
     SettleExpired,
@@ -46,23 +42,20 @@ from polaris_spark.maintenance.expiry.commits import (
     remove_expired,
 )
 from polaris_spark.maintenance.expiry.deciding import Asked, Decision
+from polaris_spark.maintenance.expiry.deleting import Deleting
 from polaris_spark.maintenance.expiry.files import (
     Content,
     DecideTables,
-    DeleteFiles,
     Examine,
     File,
     ToDecide,
     ToExamine,
-    files_to_delete,
 )
-from polaris_spark.maintenance.expiry.leftovers import PASSES, Leftover, Outcome
+from polaris_spark.maintenance.expiry.leftovers import Leftover, Outcome
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, ReadManifests, manifests_of
 from polaris_spark.maintenance.spreading import Spread
-from polaris_spark.maintenance.store_needs import needed_in_store, tables_of_store
-
-JOB = "expire"
-
+from polaris_spark.maintenance.store_needs import Question, Watching
+from polaris_spark.maintenance.store_tables import tables_of_store
 
 CheckFiles = Literal["store", "locations"]
 """Which other tables are asked whether they need a file: all, or those whose locations overlap."""
@@ -127,20 +120,28 @@ class ExpiryRun:
         decided = self._decide(tables)
         if not dry_run:
             self._remove(decided)
-        view = self._catalog.view()
+        heads = self._heads()
+        view = self._own(heads)
         wanted = None if everything else {self._entity(view, table) for table in tables}
         planned = {table.entity_id: table for table in decided} if dry_run else {}
         for table in planned.values():
             self._outcome(table.entity_id, table.name).removed = table.decision
-        leftovers = self._leftovers(view, wanted, planned)
+        leftovers = self._leftovers(view, wanted, planned, heads)
         self._find(leftovers)
-        if self._check_files == "store":
-            self._ask_store(leftovers, planned)
+        watching = self._watched(leftovers, planned, heads)
         self._take(leftovers)
         if dry_run:
             self._count(leftovers)
         else:
-            self._delete(leftovers)
+            deleting = Deleting(
+                self._catalog,
+                self._operation,
+                self._spread,
+                watching,
+                keep_records_ms=self._keep_records_ms,
+                progress=self._progress,
+            )
+            deleting.run(leftovers)
             self._settle(leftovers)
         return list(self._outcomes.values())
 
@@ -194,8 +195,18 @@ class ExpiryRun:
 
     # 3
 
+    def _own(self, heads: Sequence[StoreHead]) -> State:
+        """The branch's head among those of the store."""
+        own = (self._realm, self._catalog.reference)
+        found = next((head for head in heads if (head.realm, head.reference) == own), None)
+        return self._catalog.view(None if found is None else found.snapshot(self._catalog.references.store))
+
     def _leftovers(
-        self, view: State, wanted: set[int] | None, planned: Mapping[int, ToExpire]
+        self,
+        view: State,
+        wanted: set[int] | None,
+        planned: Mapping[int, ToExpire],
+        heads: Sequence[StoreHead],
     ) -> list[Leftover]:
         """The tables with expired snapshots whose files are there, with everything that may need these."""
         records: dict[int, list[int]] = {entity_id: [] for entity_id in planned}
@@ -204,7 +215,7 @@ class ExpiryRun:
                 records.setdefault(entity_of(key), []).append(entry.pointer)
         if not records:
             return []
-        neighbours = Neighbours(self._catalog, grace_ms=self._grace_ms)
+        neighbours = Neighbours(self._catalog, heads)
         found = []
         for position, (entity_id, ids) in enumerate(records.items()):
             self._progress("looking for tables with files to delete", position, len(records))
@@ -296,41 +307,45 @@ class ExpiryRun:
             if candidates[number].pop(location, None) is not None:
                 leftovers[number].share()
 
-    def _ask_store(self, leftovers: Sequence[Leftover], planned: Mapping[int, ToExpire]) -> None:
-        """Leave what any table of the store names, whoever's place it lies in; everything, if that is not known."""
+    def _watched(
+        self, leftovers: Sequence[Leftover], planned: Mapping[int, ToExpire], heads: Sequence[StoreHead]
+    ) -> Watching:
+        """Leave what any table of the store names, whoever's place it lies in; everything, if that is not known.
+
+        Returns:
+            what looks for changes of this, before files are deleted.
+        """
         holders: dict[str, list[Leftover]] = {}
         for leftover in leftovers:
             for location in () if leftover.problem else leftover.files:
                 if leftover.deletable(location):
                     holders.setdefault(location, []).append(leftover)
-        if not holders:
-            return
-        without = {table.content: table.decision.snapshots for table in planned.values()}
-        tables = tables_of_store(self._catalog, without, grace_ms=self._grace_ms)
-        needed = needed_in_store(tables, self._spread, holders, self._progress)
-        for location in needed.locations:
+        store = self._catalog.references.store
+        question = Question(holders, self._spread, self._progress)
+        if holders and self._check_files == "store":
+            without = {table.content: table.decision.snapshots for table in planned.values()}
+            own = (self._realm, self._catalog.reference)
+            question.ask(tables_of_store(heads, store.of_realm, own, without))
+        for location in question.needed:
             for leftover in holders.pop(location):
-                del leftover.files[location]
-                leftover.share()
-        if needed.problem:
-            for leftover in {id(one): one for some in holders.values() for one in some}.values():
-                leftover.stop(f"nobody can say whether another table needs them: {needed.problem}")
+                leftover.share(location)
+        if question.problem:
+            for leftover in {one for some in holders.values() for one in some}:
+                leftover.stop(f"nobody can say whether another table needs them: {question.problem}")
+        return Watching(question, heads, self._heads, store.of_realm)
+
+    def _heads(self) -> list[StoreHead]:
+        return heads_around(self._catalog, grace_ms=self._grace_ms)
 
     def _take(self, leftovers: Sequence[Leftover]) -> None:
         """Leave out what may not be deleted, or not by this run any more."""
         most, taken = self._limits.max_files, 0
         for leftover in leftovers:
-            files = {} if leftover.problem else leftover.files
-            if leftover.shared:
-                leftover.outcome.notes.append("files are left that another table, branch or catalog needs")
-                named = ("manifest", "manifest-list")  # else what they name would never be found again
-                files = {at: file for at, file in files.items() if file.kind not in named}
-            leftover.files = {at: file for at, file in files.items() if leftover.deletable(at)}
+            files = list(leftover.going())
+            leftover.files = {file.location: file for file in files if leftover.deletable(file.location)}
             if len(leftover.files) < len(files):
                 outside = len(files) - len(leftover.files)
                 leftover.outcome.notes.append(f"{outside} files are left: they lie in no place of the table")
-            if leftover.problem:
-                leftover.outcome.notes.append(f"files are left: {leftover.problem}")
             if most is not None and taken >= most and leftover.files:
                 leftover.outcome.notes.append("files are left to the next run: max_files is reached")
                 leftover.files, leftover.complete = {}, False
@@ -338,50 +353,9 @@ class ExpiryRun:
 
     def _count(self, leftovers: Sequence[Leftover]) -> None:
         for leftover in leftovers:
-            leftover.count(leftover.files.values())
+            leftover.count(leftover.going())
 
-    # 4 and 5
-
-    def _delete(self, leftovers: Sequence[Leftover]) -> None:
-        for what, kinds in PASSES:
-            going = {n: files for n, one in enumerate(leftovers) if (files := list(one.of_kinds(kinds)))}
-            items = files_to_delete(list({file.location: 0 for files in going.values() for file in files}))
-            self._record(leftovers, going, "deleted")
-            left: set[str] = set()
-            for position, one in enumerate(self._spread(DeleteFiles(), items)):
-                self._progress(what, position, len(items))
-                left.update(one.locations)
-            failed: dict[int, list[File]] = {}
-            for number, files in going.items():
-                failed[number] = [file for file in files if file.location in left]
-                leftovers[number].count(file for file in files if file.location not in left)
-                leftovers[number].fail(len(failed[number]))
-            self._record(leftovers, failed, "failed")
-
-    def _record(
-        self,
-        leftovers: Sequence[Leftover],
-        files: Mapping[int, Sequence[File]],
-        outcome: Literal["deleted", "failed"],
-    ) -> None:
-        now, principal = self._catalog.context.clock.now_ms(), self._operation.principal
-        batches = [
-            DeletedFiles(
-                now,
-                principal,
-                JOB,
-                leftovers[number].entity_id,
-                leftovers[number].outcome.table,
-                outcome,
-                tuple(
-                    DeletedFile(one.location, one.kind, one.bytes)
-                    for one in some[start : start + FILES_OF_A_BATCH]
-                ),
-            )
-            for number, some in files.items()
-            for start in range(0, len(some), FILES_OF_A_BATCH)
-        ]
-        record_deletions(self._catalog, self._operation, batches, keep_ms=self._keep_records_ms)
+    # 5
 
     def _settle(self, leftovers: Sequence[Leftover]) -> None:
         done = [one.settled() for one in leftovers if one.complete and one.records]
