@@ -151,6 +151,11 @@ def first_number(key: bytes) -> int:
     return int.from_bytes(key, "big")
 
 
+def report_count(entry: Entry) -> int:
+    """How many reports a batch has, from its entry in the index."""
+    return int.from_bytes(entry.value, "big")
+
+
 class AddReports(Change[None]):
     """Add a batch, and remove those that lie wholly beyond the newest `keep` reports."""
 
@@ -176,7 +181,7 @@ class AddReports(Change[None]):
 
 def _end(key: bytes, entry: Entry) -> int:
     """The number after a batch's last report."""
-    return first_number(key) + int.from_bytes(entry.value, "big")
+    return first_number(key) + report_count(entry)
 
 
 class MetricsReports:

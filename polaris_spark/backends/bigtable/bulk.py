@@ -8,6 +8,7 @@ from typing import Any, Final
 from polaris_spark.backends.bigtable.calls import Calls
 from polaris_spark.backends.bigtable.failures import RefusedEntryError, is_temporary
 from polaris_spark.backends.bigtable.messages import Cells, Part, Table, merged
+from polaris_spark.backends.chunks import sized
 
 _READ_KEYS: Final = 256  # keys of up to 1,037 bytes; a set of rows ends at 500 kB
 _MUTATED_ROWS: Final = 2_000  # a request ends at 100,000 mutations
@@ -60,13 +61,5 @@ def _settle(request: Any, answers: Sequence[Any]) -> None:
 
 
 def _chunks(changes: Iterable[tuple[bytes, Sequence[Part], int]]) -> Iterator[list[Part]]:
-    chunk: list[Part] = []
-    bytes_ = 0
-    for key, mutations, size in changes:
-        if chunk and (len(chunk) >= _MUTATED_ROWS or bytes_ + size > _MUTATED_BYTES):
-            yield chunk
-            chunk, bytes_ = [], 0
-        chunk.append({"row_key": key, "mutations": mutations})
-        bytes_ += size
-    if chunk:
-        yield chunk
+    for chunk in sized(changes, lambda one: one[2], most_bytes=_MUTATED_BYTES, most=_MUTATED_ROWS):
+        yield [{"row_key": key, "mutations": mutations} for key, mutations, _ in chunk]

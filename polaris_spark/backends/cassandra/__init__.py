@@ -48,6 +48,7 @@ from polaris_spark.backends.base import (
 )
 from polaris_spark.backends.cassandra.requests import Answer, Request, Requests, Row
 from polaris_spark.backends.cassandra.settings import Settings
+from polaris_spark.backends.chunks import sized, value_bytes
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError
@@ -99,7 +100,7 @@ class CassandraBackend(Backend):
         check_rows(realm, rows)
         requests = []
         for bucket, found in _buckets(rows):
-            for chunk in _sized(found):
+            for chunk in sized(found, value_bytes, most_bytes=_BYTES, most=_ROWS):
                 values = [(realm, bucket, row.id, row.part, row.value) for row in chunk]
                 requests.append(
                     Request("put", values[0]) if len(values) == 1 else Request("put", several=tuple(values))
@@ -187,20 +188,6 @@ def _by_keys(title: str, realm: str, keys: Collection[ObjectKey]) -> list[Reques
         for bucket, found in _buckets(set(keys))
         for i in range(0, len(found), _KEYS)
     ]
-
-
-def _sized(rows: Iterable[ObjectRow]) -> Iterator[list[ObjectRow]]:
-    """Rows in chunks of as many as one mutation should carry."""
-    chunk: list[ObjectRow] = []
-    size = 0
-    for row in rows:
-        if chunk and (len(chunk) >= _ROWS or size + len(row.value) > _BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(row)
-        size += len(row.value)
-    if chunk:
-        yield chunk
 
 
 def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:

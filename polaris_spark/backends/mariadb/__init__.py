@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
@@ -39,6 +39,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
+from polaris_spark.backends.chunks import chunks
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.backends.mariadb import ranges, statements
 from polaris_spark.backends.mariadb.connections import Connections
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _CHUNK_KEYS: Final = 1_000
-
-T = TypeVar("T")
 
 
 def open_backend(uri: StoreURI, options: Options) -> MariaDBBackend:
@@ -82,7 +81,7 @@ class MariaDBBackend(Backend):
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
         check_realm(realm)
         found: dict[ObjectKey, bytes] = {}
-        for chunk in _chunks(sorted(set(keys)), _CHUNK_KEYS):
+        for chunk in chunks(sorted(set(keys)), _CHUNK_KEYS):
             for id, part, value in self._read(statements.get(realm, chunk)).rows:
                 found[ObjectKey(id, part)] = value
         return found
@@ -100,7 +99,7 @@ class MariaDBBackend(Backend):
 
     def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
         check_realm(realm)
-        for chunk in _chunks(sorted(set(keys)), _CHUNK_KEYS):
+        for chunk in chunks(sorted(set(keys)), _CHUNK_KEYS):
             self._write(statements.remove(realm, chunk))
 
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
@@ -229,7 +228,3 @@ class MariaDBBackend(Backend):
 def _reference(realm: str, name: str, session: Session) -> ReferenceRow | None:
     rows = session.run(statements.read(realm, name))[0].rows
     return ReferenceRow(*rows[0]) if rows else None
-
-
-def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    return [items[i : i + size] for i in range(0, len(items), size)]

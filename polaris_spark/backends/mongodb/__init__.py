@@ -28,7 +28,7 @@ a round trip more: insert, replacement and commit are sent one after the other.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
@@ -43,6 +43,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
+from polaris_spark.backends.chunks import chunks, sized
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows
 from polaris_spark.backends.mongodb import failures, keys, scans
 from polaris_spark.backends.mongodb.connections import Connections, Documents, Opened
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
 
 _ASKED_AT_ONCE: Final = 128
 _WRITTEN_AT_ONCE: Final = 16 * 2**20  # bytes; the driver cuts this again by the server's limits of a message
-
-T = TypeVar("T")
 
 
 def open_backend(uri: StoreURI, options: Options) -> MongoDBBackend:
@@ -92,12 +91,12 @@ class MongoDBBackend(Backend):
         documents = [
             {"_id": keys.object_id(name, row.id, row.part), "value": row.value} for row in sorted(rows)
         ]
-        for chunk in _sized(documents):
+        for chunk in sized(documents, lambda one: len(one["value"]), most_bytes=_WRITTEN_AT_ONCE):
             self._connections.write(lambda opened, chunk=chunk: _insert(opened.objects, chunk))  # type: ignore[misc]  # the loop's own
 
     def delete_objects(self, realm: str, keys_: Collection[ObjectKey]) -> None:
         check_realm(realm)
-        for chunk in _chunks(_object_ids(realm, keys_), _ASKED_AT_ONCE):
+        for chunk in chunks(_object_ids(realm, keys_), _ASKED_AT_ONCE):
             self._connections.write(
                 lambda opened, chunk=chunk: opened.objects.delete_many({"_id": {"$in": chunk}})  # type: ignore[misc]  # the loop's own
             )
@@ -169,7 +168,7 @@ def _object_ids(realm: str, wanted: Collection[ObjectKey]) -> list[bytes]:
 
 def _values(opened: Opened, ids: Sequence[bytes]) -> dict[ObjectKey, bytes]:
     found: dict[bytes, bytes] = {}
-    for chunk in _chunks(ids, _ASKED_AT_ONCE):
+    for chunk in chunks(ids, _ASKED_AT_ONCE):
         # One batch takes all that a message can hold, rather than the default of the first 101.
         asked = opened.objects.find({"_id": {"$in": chunk}}, batch_size=len(chunk) + 1)
         found.update((each["_id"], each["value"]) for each in asked)
@@ -188,22 +187,3 @@ def _insert(objects: Documents, documents: Sequence[dict[str, Any]]) -> None:
     except BulkWriteError as error:
         if not failures.only_duplicates(error):
             raise
-
-
-def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for first in range(0, len(items), size):
-        yield items[first : first + size]
-
-
-def _sized(documents: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Documents in chunks of as many bytes as one operation should carry."""
-    chunk: list[dict[str, Any]] = []
-    size = 0
-    for document in documents:
-        if chunk and size + len(document["value"]) > _WRITTEN_AT_ONCE:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(document)
-        size += len(document["value"])
-    if chunk:
-        yield chunk

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.arrow import (
@@ -44,6 +44,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
+from polaris_spark.backends.chunks import chunks, sized, value_bytes
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.backends.postgresql import binary, ranges
 from polaris_spark.backends.postgresql.connections import Connections
@@ -62,8 +63,6 @@ _CHUNK_BYTES: Final = 16 * 2**20
 _PAGE_ROWS: Final = 4_096  # of a scan, where every page is a round trip
 _MOST_BYTES: Final = 512 * 2**20  # of one statement; PostgreSQL's messages end at 1 GiB
 _SHORTEST_S, _LONGEST_S = 0.0003, 0.004
-
-T = TypeVar("T")
 
 
 def open_backend(uri: StoreURI, options: Options) -> PostgreSQLBackend:
@@ -95,7 +94,7 @@ class PostgreSQLBackend(Backend):
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
         check_realm(realm)
         found: dict[ObjectKey, bytes] = {}
-        for chunk in _chunks(sorted(set(keys)), _CHUNK_ROWS):
+        for chunk in chunks(sorted(set(keys)), _CHUNK_ROWS):
             arguments = (realm.encode(), *_arrays(chunk))
             result = self._read(self._statements.get, *arguments)
             for id, part, value in _rows(result):
@@ -104,13 +103,13 @@ class PostgreSQLBackend(Backend):
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
         check_rows(realm, rows)
-        for chunk in _sized(sorted(rows)):
+        for chunk in sized(sorted(rows), value_bytes, most_bytes=_CHUNK_BYTES, most=_CHUNK_ROWS):
             arguments = (realm.encode(), *_arrays(chunk), binary.bytea_array([row.value for row in chunk]))
             self._write(self._statements.put, *arguments)
 
     def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
         check_realm(realm)
-        for chunk in _chunks(sorted(set(keys)), _CHUNK_ROWS):
+        for chunk in chunks(sorted(set(keys)), _CHUNK_ROWS):
             arguments = (realm.encode(), *_arrays(chunk))
             self._write(self._statements.remove, *arguments)
 
@@ -291,21 +290,3 @@ def _loaded(result: PGresult) -> list[tuple[int, int, bytes]]:
 
 def _arrays(keys: Sequence[ObjectKey | ObjectRow]) -> tuple[bytes, bytes]:
     return binary.int8_array([key.id for key in keys]), binary.int4_array([key.part for key in keys])
-
-
-def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    return [items[i : i + size] for i in range(0, len(items), size)]
-
-
-def _sized(rows: Iterable[ObjectRow]) -> Iterator[list[ObjectRow]]:
-    """Rows in chunks of as many as one statement should carry."""
-    chunk: list[ObjectRow] = []
-    size = 0
-    for row in rows:
-        if chunk and (len(chunk) >= _CHUNK_ROWS or size + len(row.value) > _CHUNK_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(row)
-        size += len(row.value)
-    if chunk:
-        yield chunk

@@ -27,6 +27,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
+from polaris_spark.backends.chunks import chunks
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.backends.sqlite.connections import Connections, Settings
 from polaris_spark.clock import Clock, SystemClock
@@ -95,7 +96,7 @@ class SQLiteBackend(Backend):
             found: dict[ObjectKey, bytes] = {}
             firsts = {key.id: key for key in keys if key.part == 0}
             if len(firsts) > 1:
-                for ids in _chunks(list(firsts), _CHUNK):
+                for ids in chunks(list(firsts), _CHUNK):
                     padding = [ids[-1]] * (_width(len(ids)) - len(ids))
                     for id, value in connection.execute(_many(len(ids)), (realm, *ids, *padding)):
                         found[firsts[id]] = value
@@ -110,7 +111,7 @@ class SQLiteBackend(Backend):
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
         check_rows(realm, rows)
-        for chunk in _chunks(rows, _CHUNK):
+        for chunk in chunks(rows, _CHUNK):
 
             def write(connection: sqlite3.Connection, chunk: Sequence[ObjectRow] = chunk) -> Swapped:
                 connection.executemany(_PUT, [(realm, id, part, value) for id, part, value in chunk])
@@ -120,7 +121,7 @@ class SQLiteBackend(Backend):
 
     def delete_objects(self, realm: str, keys: Collection[ObjectKey]) -> None:
         check_realm(realm)
-        for chunk in _chunks(list(keys), _CHUNK):
+        for chunk in chunks(list(keys), _CHUNK):
 
             def delete(connection: sqlite3.Connection, chunk: Sequence[ObjectKey] = chunk) -> Swapped:
                 connection.executemany(_REMOVE, [(realm, id, part) for id, part in chunk])
@@ -259,14 +260,10 @@ def _many(count: int) -> str:
     return _statements[width]
 
 
-def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    return [items[i : i + size] for i in range(0, len(items), size)]
-
-
 def _grouped(items: Sequence[T], n: int) -> list[Sequence[T]]:
     """At most `n` runs of items of about equal length."""
     size = max(1, -(-len(items) // max(1, n)))
-    return _chunks(items, size)
+    return chunks(items, size)
 
 
 def _page(

@@ -62,6 +62,7 @@ from polaris_spark.catalog.metadata.texts import (
     invalid,
 )
 from polaris_spark.catalog.metadata.versions import SUPPORTED_FORMAT_VERSION
+from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.errors import BadRequestError
 
 FORMAT_VERSION = "format-version"
@@ -125,8 +126,8 @@ def set_properties(draft: TableDraft, update: Json) -> None:
         draft.changes.append(("set-properties", None))
 
 
-def remove_properties(draft: TableDraft, update: Json) -> None:
-    """Apply `remove-properties`."""
+def remove_properties(draft: TableDraft | ViewDraft, update: Json) -> None:
+    """Apply `remove-properties`, which views have as well."""
     removed = get_texts(update, newer_name(update, "removals", "removed"))
     if removed:
         properties = draft.own_properties()

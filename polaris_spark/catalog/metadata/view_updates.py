@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from polaris_spark.catalog.metadata.requirements import failed, same_uuid
 from polaris_spark.catalog.metadata.rows import NO_OBJECTS
 from polaris_spark.catalog.metadata.schemas import SchemaIndex, normal_schema, schema_form
-from polaris_spark.catalog.metadata.table_updates import newer_name, strip_trailing_slash
+from polaris_spark.catalog.metadata.table_updates import newer_name, remove_properties, strip_trailing_slash
 from polaris_spark.catalog.metadata.texts import (
     Json,
     as_object,
@@ -228,15 +228,6 @@ def _set_properties(draft: ViewDraft, update: Json) -> None:
         draft.changes.append(("set-properties", None))
 
 
-def _remove_properties(draft: ViewDraft, update: Json) -> None:
-    removed = get_texts(update, newer_name(update, "removals", "removed"))
-    if removed:
-        properties = draft.own_properties()
-        for name in removed:
-            properties.pop(name, None)
-        draft.changes.append(("remove-properties", None))
-
-
 def _same_version(one: Json, other: Json) -> bool:
     return all(one.get(name) == other.get(name) for name in _SAME_VERSION)
 
@@ -249,5 +240,5 @@ _UPDATES: dict[str, Callable[[ViewDraft, Json], None]] = {
     "set-current-view-version": _set_current_version,
     "set-location": _set_location,
     "set-properties": _set_properties,
-    "remove-properties": _remove_properties,
+    "remove-properties": remove_properties,
 }

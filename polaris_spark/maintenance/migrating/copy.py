@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Split
+from polaris_spark.backends.chunks import sized, value_bytes
 from polaris_spark.clock import Clock
 from polaris_spark.commits.lineage import ancestors
 from polaris_spark.commits.retry import backoff_ms
@@ -82,7 +83,7 @@ def copy_split(source: Place, target: Place, split: Split) -> Copied:
     def once() -> Copied:
         copied = Copied()
         for batch in source.backend.scan(split):
-            for rows in _portions(rows_of_batch(batch)):
+            for rows in _together(rows_of_batch(batch)):
                 write_rows(target, rows)
                 copied = copied.plus(_counted(rows))
         return copied
@@ -118,7 +119,7 @@ def copy_since(
     for ids in walk.levels():
         found = read_whole(source, ids)
         rows = [row for parts in found.values() for row in parts]
-        for portion in _portions(rows):
+        for portion in _together(rows):
             write_rows(target, portion)
         copied = copied.plus(_counted(rows))
         walk.saw(source.realm, found)
@@ -226,18 +227,8 @@ def retried(clock: Clock, once: Callable[[], T]) -> T:
         clock.sleep_ms(backoff_ms(attempt, 0.0, rng))
 
 
-def _portions(rows: Iterable[ObjectRow]) -> Iterator[list[ObjectRow]]:
-    """Rows in lists that can be written together."""
-    waiting: list[ObjectRow] = []
-    size = 0
-    for row in rows:
-        if waiting and (len(waiting) >= _ROWS_TOGETHER or size + len(row.value) > _BYTES_TOGETHER):
-            yield waiting
-            waiting, size = [], 0
-        waiting.append(row)
-        size += len(row.value)
-    if waiting:
-        yield waiting
+def _together(rows: Iterable[ObjectRow]) -> Iterator[list[ObjectRow]]:
+    return sized(rows, value_bytes, most_bytes=_BYTES_TOGETHER, most=_ROWS_TOGETHER)
 
 
 def _counted(rows: Sequence[ObjectRow]) -> Copied:

@@ -5,24 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from polaris_spark.commits.rows import Commit
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.maintenance.deletions import DELETIONS, DeletedFile, DeletedFiles, deletions_reference
 from polaris_spark.spark.reading import ReadStore
 from polaris_spark.spark.views.columns import LONG, STRING, TIMESTAMP, Column, micros
-from polaris_spark.spark.views.history import catalog_histories
-from polaris_spark.spark.views.view import Request, View, Weighted
-
-BATCHES_OF_A_TASK = 20
-
-
-class DeletionsTask(NamedTuple):
-    """Some batches of a catalog's deleted files, by their ids."""
-
-    realm: str
-    """Instance id of the realm."""
-    catalog: str
-    batches: tuple[int, ...]
+from polaris_spark.spark.views.kept_batches import BatchesTask, BatchesView
 
 
 class Deletion(NamedTuple):
@@ -33,10 +20,12 @@ class Deletion(NamedTuple):
     file: DeletedFile
 
 
-class Deletions(View[DeletionsTask, Deletion]):
+class Deletions(BatchesView[Deletion]):
     """One row per file, and one more if it could not be deleted."""
 
     name = "deletions"
+    index = DELETIONS
+    together = 20
     comment = "Files that maintenance deleted, one row each, and one more for each that could not be deleted"
     columns = (
         Column("catalog", STRING, "Catalog whose table it was", lambda row: row.catalog),
@@ -58,21 +47,12 @@ class Deletions(View[DeletionsTask, Deletion]):
         Column("outcome", STRING, "deleted, or failed", lambda row: row.batch.outcome),
     )
 
-    def plan(self, request: Request) -> list[Weighted[DeletionsTask]]:
-        realm = request.store.realm(request.options.realm)
-        planned = []
-        for history in catalog_histories(realm, request, deletions_reference):
-            head = Snapshot(realm.store, b"", history.head, realm.store.get(history.head.commit, Commit))
-            ids = [entry.pointer for _, entry in head.index(DELETIONS).range()]
-            for start in range(0, len(ids), BATCHES_OF_A_TASK):
-                run = tuple(ids[start : start + BATCHES_OF_A_TASK])
-                task = DeletionsTask(realm.store.realm, history.catalog or "", run)
-                planned.append(Weighted(task, len(run)))
-        return planned
+    def reference(self, catalog: CatalogRow) -> str:
+        return deletions_reference(catalog)
 
-    def rows(self, store: ReadStore, task: DeletionsTask, needs: frozenset[str]) -> Iterator[Deletion]:
-        found = store.objects(task.realm).get_many(task.batches, DeletedFiles)
-        for id in task.batches:
+    def rows(self, store: ReadStore, task: BatchesTask, needs: frozenset[str]) -> Iterator[Deletion]:
+        found = store.objects(task.realm).get_many([id for _, id in task.batches], DeletedFiles)
+        for _, id in task.batches:
             for file in found[id].files:
                 yield Deletion(task.catalog, found[id], file)
 

@@ -16,9 +16,10 @@ from polaris_spark.catalog.metrics import (
     first_number,
     metrics_reference,
     parse_report,
+    report_count,
 )
-from polaris_spark.commits.rows import Commit
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.index import Entry
 from polaris_spark.spark.reading import ReadStore
 from polaris_spark.spark.views.columns import (
     INT,
@@ -31,23 +32,10 @@ from polaris_spark.spark.views.columns import (
     micros,
     pairs,
 )
-from polaris_spark.spark.views.history import catalog_histories
 from polaris_spark.spark.views.identifiers import dotted
-from polaris_spark.spark.views.view import Request, View, Weighted
-
-BATCHES_OF_A_TASK = 50
+from polaris_spark.spark.views.kept_batches import BatchesTask, BatchesView
 
 _LONG_MAP = MapType(StringType(), LongType(), valueContainsNull=False)
-
-
-class MetricsTask(NamedTuple):
-    """Some batches of a catalog's reports, by the numbers of their first reports."""
-
-    realm: str
-    """Instance id of the realm."""
-    catalog: str
-    batches: tuple[tuple[int, int], ...]
-    """Number of the first report, and id of the batch."""
 
 
 class MetricsRow(NamedTuple):
@@ -59,10 +47,12 @@ class MetricsRow(NamedTuple):
     report: Report
 
 
-class Metrics(View[MetricsTask, MetricsRow]):
+class Metrics(BatchesView[MetricsRow]):
     """One row per report kept."""
 
     name = "metrics"
+    index = REPORTS
+    together = 50
     comment = "Metrics reports of scans and commits, the newest ones, one row each"
     columns = (
         Column("catalog", STRING, "Catalog that the report was sent to", lambda row: row.catalog),
@@ -109,26 +99,17 @@ class Metrics(View[MetricsTask, MetricsRow]):
         Column("report", STRING, "The whole report as JSON", lambda row: row.kept.text),
     )
 
-    def plan(self, request: Request) -> list[Weighted[MetricsTask]]:
-        realm = request.store.realm(request.options.realm)
-        planned = []
-        for history in catalog_histories(realm, request, metrics_reference):
-            head = Snapshot(realm.store, b"", history.head, realm.store.get(history.head.commit, Commit))
-            items = [
-                ((first_number(key), entry.pointer), int.from_bytes(entry.value, "big"))
-                for key, entry in head.index(REPORTS).range()
-            ]
-            for start in range(0, len(items), BATCHES_OF_A_TASK):
-                run = items[start : start + BATCHES_OF_A_TASK]
-                task = MetricsTask(realm.store.realm, history.catalog or "", tuple(b for b, _ in run))
-                planned.append(Weighted(task, sum(n for _, n in run)))
-        return planned
+    def reference(self, catalog: CatalogRow) -> str:
+        return metrics_reference(catalog)
 
-    def rows(self, store: ReadStore, task: MetricsTask, needs: frozenset[str]) -> Iterator[MetricsRow]:
+    def count(self, batch: Entry) -> int:
+        return report_count(batch)
+
+    def rows(self, store: ReadStore, task: BatchesTask, needs: frozenset[str]) -> Iterator[MetricsRow]:
         objects = store.objects(task.realm)
         found = objects.get_many([id for _, id in task.batches], ReportBatch)
-        for first, id in task.batches:
-            for number, kept in enumerate(found[id].reports, first):
+        for key, id in task.batches:
+            for number, kept in enumerate(found[id].reports, first_number(key)):
                 yield MetricsRow(task.catalog, number, kept, parse_report(kept.text))
 
     def weigh(self, row: MetricsRow) -> int:

@@ -19,20 +19,7 @@ from polaris_spark.config import StoreURI
 from polaris_spark.testing.stores import with_options
 from polaris_spark.testing.waiting import until_it_works
 from tests.backends.bigtable.relay import Relay
-from tests.servers import ServerOf, StoreOn
-
-
-@pytest.fixture
-def uri(store_on: StoreOn) -> str:
-    return store_on("bigtable")
-
-
-@pytest.fixture
-def backend(uri: str) -> Iterator[Backend]:
-    backend = open_backend(uri)
-    backend.setup()
-    yield backend
-    backend.close()
+from tests.servers import ServerOf
 
 
 @pytest.fixture

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import cast
 
 import pytest
 
-from polaris_spark.backends import open_backend
-from polaris_spark.backends.base import Backend
 from polaris_spark.testing.servers.cassandra import Cassandra
-from tests.servers import ServerOf, StoreOn
+from tests.servers import ServerOf
 
 
 @pytest.fixture
 def cassandra(server_of: ServerOf) -> Cassandra:
     return cast("Cassandra", server_of("cassandra"))
-
-
-@pytest.fixture
-def uri(store_on: StoreOn) -> str:
-    return store_on("cassandra")
-
-
-@pytest.fixture
-def backend(uri: str) -> Iterator[Backend]:
-    backend = open_backend(uri)
-    backend.setup()
-    yield backend
-    backend.close()

@@ -11,27 +11,12 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend
 from polaris_spark.testing.servers.dynamodb import DynamoDBLocal
 from tests.backends.dynamodb.gateway import Gateway
-from tests.servers import ServerOf, StoreOn
+from tests.servers import ServerOf
 
 
 @pytest.fixture
 def server(server_of: ServerOf) -> DynamoDBLocal:
     return cast("DynamoDBLocal", server_of("dynamodb"))
-
-
-@pytest.fixture
-def uri(store_on: StoreOn) -> str:
-    """URI of a store that does not exist yet."""
-    return store_on("dynamodb")
-
-
-@pytest.fixture
-def backend(uri: str) -> Iterator[Backend]:
-    """The store, set up and open."""
-    backend = open_backend(uri)
-    backend.setup()
-    yield backend
-    backend.close()
 
 
 @pytest.fixture

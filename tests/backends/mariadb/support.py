@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import pymysql
 
 from polaris_spark.config import StoreURI
-from polaris_spark.errors import PolarisError
 from polaris_spark.testing.servers.mariadb import ADMIN, GUEST, MariaDB
 
 
@@ -86,18 +84,3 @@ def globally(admin: Admin, variables: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name, value in before.items():
             admin.run(f"SET GLOBAL {name} = {value!r}")
-
-
-def started(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """A thread, and what its work gave or raised once it ended."""
-    outcome: list[object] = []
-
-    def run() -> None:
-        try:
-            outcome.append(work())
-        except PolarisError as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, outcome

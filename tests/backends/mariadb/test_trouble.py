@@ -18,7 +18,8 @@ from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from polaris_spark.testing.processes import in_threads, increments, rows
 from polaris_spark.testing.servers.mariadb import MariaDB
 from polaris_spark.testing.stores import row, with_options
-from tests.backends.mariadb.support import Admin, database_of, held, place_of, started
+from tests.backends.mariadb.support import Admin, database_of, held, place_of
+from tests.backends.waiting import started
 
 _HOLD_ROW = "SELECT 1 FROM `references` WHERE name = 'name' FOR UPDATE"
 

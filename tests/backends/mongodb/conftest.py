@@ -9,23 +9,6 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from polaris_spark.backends import open_backend
-from polaris_spark.backends.base import Backend
-from tests.servers import StoreOn
-
-
-@pytest.fixture
-def uri(store_on: StoreOn) -> str:
-    return store_on("mongodb")
-
-
-@pytest.fixture
-def backend(uri: str) -> Iterator[Backend]:
-    backend = open_backend(uri)
-    backend.setup()
-    yield backend
-    backend.close()
-
 
 @pytest.fixture
 def database(uri: str) -> Iterator[Database[dict[str, Any]]]:

@@ -9,24 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from polaris_spark.backends import open_backend
-from polaris_spark.backends.base import Backend
 from polaris_spark.testing.servers.postgresql import GUARDED, PostgreSQL
 
 _numbers = count(1)
-
-
-@pytest.fixture
-def uri(postgresql_uri: str) -> str:
-    return postgresql_uri
-
-
-@pytest.fixture
-def backend(uri: str) -> Iterator[Backend]:
-    backend = open_backend(uri)
-    backend.setup()
-    yield backend
-    backend.close()
 
 
 @pytest.fixture

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 
 from polaris_spark.config import StoreURI
-from polaris_spark.errors import (
-    PolarisError,
-)
 
 
 def schema_of(uri: str) -> str:
@@ -39,21 +35,6 @@ def blocked(admin: psycopg.Connection[Any], uri: str) -> int:
     while (found := admin.execute(query, (f"%{schema_of(uri)}%",)).fetchone()) is None:
         pass
     return int(found[0])
-
-
-def started(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """A thread, and what its work gave or raised once it ended."""
-    outcome: list[object] = []
-
-    def run() -> None:
-        try:
-            outcome.append(work())
-        except PolarisError as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, outcome
 
 
 def sessions(admin: psycopg.Connection[Any]) -> int:

@@ -19,7 +19,8 @@ from polaris_spark.errors import (
 from polaris_spark.testing.processes import in_threads, rows
 from polaris_spark.testing.servers.postgresql import PostgreSQL
 from polaris_spark.testing.stores import row
-from tests.backends.postgresql.support import blocked, held, sessions, started
+from tests.backends.postgresql.support import blocked, held, sessions
+from tests.backends.waiting import started
 
 # Connections
 

@@ -1,0 +1,55 @@
+"""Views of what catalogs keep in batches beside their branches: an index of a reference leads to each batch."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar, Generic, NamedTuple, TypeVar
+
+from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.index import Entry
+from polaris_spark.spark.views.history import catalog_histories
+from polaris_spark.spark.views.view import Request, View, Weighted
+
+R = TypeVar("R")
+
+
+class BatchesTask(NamedTuple):
+    """Some batches that a catalog keeps."""
+
+    realm: str
+    """Instance id of the realm."""
+    catalog: str
+    batches: tuple[tuple[bytes, int], ...]
+    """Key of each batch in the index, and its id."""
+
+
+class BatchesView(View[BatchesTask, R], Generic[R]):
+    """A view with rows for what is in batches."""
+
+    index: ClassVar[str]
+    """Index of the reference that leads to the batches."""
+    together: ClassVar[int]
+    """Batches of a task."""
+
+    @abstractmethod
+    def reference(self, catalog: CatalogRow) -> str:
+        """Name of the reference that keeps a catalog's batches."""
+
+    def count(self, batch: Entry) -> int:
+        """About how many rows a batch gives."""
+        return 1
+
+    def plan(self, request: Request) -> list[Weighted[BatchesTask]]:
+        realm = request.store.realm(request.options.realm)
+        planned = []
+        for history in catalog_histories(realm, request, self.reference):
+            head = Snapshot(realm.store, b"", history.head, realm.store.get(history.head.commit, Commit))
+            found = list(head.index(self.index).range())
+            for start in range(0, len(found), self.together):
+                run = found[start : start + self.together]
+                batches = tuple((key, entry.pointer) for key, entry in run)
+                task = BatchesTask(realm.store.realm, history.catalog or "", batches)
+                planned.append(Weighted(task, sum(self.count(entry) for _, entry in run)))
+        return planned
