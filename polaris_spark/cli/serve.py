@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,74 +26,76 @@ if TYPE_CHECKING:
     from polaris_spark.server import Tokens
 
 
+Warehouse = Annotated[
+    str | None,
+    typer.Option(
+        help="Where tables are put that name no location; the catalog's own if not given. "
+        "Store, realm and catalog are created if it is given and they are missing.",
+        show_default=False,
+    ),
+]
+Port = Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for one that is free.")]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        metavar="env:NAME", help="Environment variable with the token of clients.", show_default=False
+    ),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="File with tokens, a line each: principal:token.", show_default=False)
+]
+Principal = Annotated[
+    str | None,
+    typer.Option(
+        help="Who stands in the log, with --token or --insecure; the OS user if not given.",
+        show_default=False,
+    ),
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Need no token; on loopback only.")]
+Certificate = Annotated[Path | None, typer.Option(help="Certificate chain for TLS, PEM.", show_default=False)]
+Key = Annotated[Path | None, typer.Option(help="Its private key, PEM.", show_default=False)]
+Allowed = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Location below which clients may put or register tables, besides the warehouse; repeatable.",
+        show_default=False,
+    ),
+]
+MetadataFiles = Annotated[
+    str, typer.Option(help="every-commit or never: whether commits write metadata.json files, too.")
+]
+
+
 def serve(
     store: Store,
     realm: Realm = "default",
     catalog: Annotated[str, typer.Option(help="Catalog that clients get who name none.")] = "polaris",
-    warehouse: Annotated[
-        str | None,
-        typer.Option(
-            help="Where tables are put that name no location; the catalog's own if not given. "
-            "Store, realm and catalog are created if it is given and they are missing.",
-            show_default=False,
-        ),
-    ] = None,
+    warehouse: Warehouse = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for one that is free.")] = 8_181,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="env:NAME", help="Environment variable with the token of clients.", show_default=False
-        ),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(help="File with tokens, a line each: principal:token.", show_default=False),
-    ] = None,
-    principal: Annotated[
-        str | None,
-        typer.Option(
-            help="Who stands in the log, with --token or --insecure; the OS user if not given.",
-            show_default=False,
-        ),
-    ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Need no token; on loopback only.")] = False,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate chain for TLS, PEM.", show_default=False)
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key, PEM.", show_default=False)] = None,
-    allow_location: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Location below which clients may put or register tables, besides the warehouse; repeatable.",
-            show_default=False,
-        ),
-    ] = None,
+    port: Port = 8_181,
+    token: Token = None,
+    token_file: TokenFile = None,
+    principal: Principal = None,
+    insecure: Insecure = False,
+    tls_cert: Certificate = None,
+    tls_key: Key = None,
+    allow_location: Allowed = None,
     threads: Annotated[int, typer.Option(help="Threads that handle requests.")] = 16,
     max_body: Annotated[str, typer.Option(help="Largest body of a request.")] = "16 MiB",
-    metadata_files: Annotated[
-        str, typer.Option(help="every-commit or never: whether commits write metadata.json files, too.")
-    ] = "every-commit",
+    metadata_files: MetadataFiles = "every-commit",
     property: Property = None,
     password: Password = None,
 ) -> None:
     """Serve the catalogs of a realm to clients of the Iceberg REST protocol."""
-    try:
-        from polaris_spark import server
-    except ImportError as error:
-        raise MissingLibraryError(
-            f"the HTTP server needs libraries that are not installed ({error.name}): "
-            "pip install 'polaris-spark[server]'"
-        ) from error
+    server = _server()
     _log_to_standard_error()
     given = {"store": store, "realm": realm, "catalog": catalog, "metadata-files": metadata_files}
     given |= {name: text for name, text in (("warehouse", warehouse), ("principal", principal)) if text}
-    parsed = Properties.parse({**named_properties(property or ()), **given})
-    parsed = dataclasses.replace(parsed, store_options=store_options(parsed.store, password))
+    properties = _properties(given, property or (), password)
     endpoint = server.Endpoint(
         host,
         port,
-        tokens=_tokens(server.Tokens, token, token_file, principal_of(parsed)),
+        tokens=_tokens(server.Tokens, token, token_file, principal_of(properties)),
         insecure=insecure,
         certificate=str(tls_cert) if tls_cert else None,
         key=str(tls_key) if tls_key else None,
@@ -103,8 +107,30 @@ def serve(
     for place in allowed:
         segments(place)
     collect_seldom()
-    session = open_session(parsed, SystemClock())
+    session = open_session(properties, SystemClock())
     server.serve(server.ServedCatalogs(session, allowed=allowed), endpoint, _announce)
+
+
+def _server() -> ModuleType:
+    """The module `polaris_spark.server`.
+
+    Raises:
+        MissingLibraryError: libraries that it needs are not installed.
+    """
+    try:
+        from polaris_spark import server
+    except ImportError as error:
+        raise MissingLibraryError(
+            f"the HTTP server needs libraries that are not installed ({error.name}): "
+            "pip install 'polaris-spark[server]'"
+        ) from error
+    return server
+
+
+def _properties(given: Mapping[str, str], named: Sequence[str], password: str | None) -> Properties:
+    """Properties from what options name, and from those given as `NAME=VALUE`; the former win."""
+    parsed = Properties.parse({**named_properties(named), **given})
+    return dataclasses.replace(parsed, store_options=store_options(parsed.store, password))
 
 
 def _tokens(kind: type[Tokens], token: str | None, file: Path | None, principal: str) -> Tokens | None:
