@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from polaris_spark.errors import InputError, StoreURIError
+from polaris_spark.secret_options import REFERENCE, is_secret, without_secrets
 
 FILE_SCHEMES = frozenset({"file", "sqlite", "rocksdb"})
 """Schemes whose URI names a path of this machine."""
@@ -46,9 +47,9 @@ class Secret:
         Raises:
             InputError: it names an environment variable that is not set.
         """
-        if not self._text.startswith("env:"):
+        if not self._text.startswith(REFERENCE):
             return self._text
-        name = self._text[4:]
+        name = self._text.removeprefix(REFERENCE)
         value = os.environ.get(name)
         if value is None:
             raise InputError(
@@ -96,7 +97,7 @@ class StoreURI:
         if match is None:
             raise StoreURIError(
                 f"a store URI begins with a scheme, such as sqlite:///path/of/store.db or memory:, "
-                f"not {_without_password(text)!r}"
+                f"not {without_secrets(text)!r}"
             )
         scheme, rest = match.group(1).lower(), match.group(2)
         if any(ord(c) < 32 or ord(c) == 127 for c in rest):
@@ -139,7 +140,7 @@ class Properties:
 
     store: StoreURI
     store_options: Mapping[str, str | Secret] = field(default_factory=dict)
-    """What stood under `store.`, without that prefix; `password` is a `Secret`."""
+    """What stood under `store.`, without that prefix; secrets, and what `env:NAME` stands for, are `Secret`s."""
     warehouse: str | None = None
     realm: str = "default"
     catalog: str | None = None
@@ -182,7 +183,7 @@ class Properties:
                 continue
             if name.startswith("store."):
                 option = name[len("store.") :]
-                store_options[option] = Secret(text) if option == "password" else text
+                store_options[option] = Secret(text) if _is_hidden(option, text) else text
             elif name in _PARSERS:
                 values[name.removeprefix("polaris.").replace("-", "_")] = _PARSERS[name](name, text)
             else:
@@ -223,6 +224,10 @@ def refuse_unknown_options(scheme: str, given: Iterable[str], known: Iterable[st
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known) or 'none'}"
             raise StoreURIError(f"a {scheme}: store has no option {name!r}; {hint}")
+
+
+def _is_hidden(option: str, text: str) -> bool:
+    return is_secret(option, text) or (text.startswith(REFERENCE) and option not in LOCATING)
 
 
 def _store(given: Mapping[str, str], *, refuse_uri_password: bool) -> StoreURI:
@@ -317,10 +322,11 @@ def _options(scheme: str, query: str) -> dict[str, str]:
         raise StoreURIError(
             f"an option of a {scheme}: store URI is given twice: {', '.join(n for n, _ in pairs)}"
         )
-    if "password" in options:
-        raise StoreURIError(
-            f"a password does not stand in the options of a {scheme}: store URI; use store.password"
-        )
+    for name, text in pairs:
+        if is_secret(name, text):
+            raise StoreURIError(
+                f"a secret does not stand in the options of a {scheme}: store URI; use store.{name}"
+            )
     return options
 
 
@@ -363,7 +369,3 @@ def _network(scheme: str, rest: str, options: dict[str, str]) -> StoreURI:
         user = unquote(name) or None
         password = Secret(unquote(secret)) if colon else None
     return StoreURI(scheme, unquote(authority), unquote(path), user, password, options)
-
-
-def _without_password(text: str) -> str:
-    return re.sub(r"//[^/]*@", "//***@", text)

@@ -93,6 +93,9 @@ def test_a_uri_as_text_parses_to_the_same_uri(text: str) -> None:
         ("memory:a/b", "letters, digits"),
         ("postgresql:/db", "two slashes"),
         (f"postgresql://host/db?password={SECRET}", "store.password"),
+        (f"s3://bucket/prefix?secret_access_key={SECRET}", "store.secret_access_key"),
+        (f"az://container?sas={SECRET}", "store.sas"),
+        (f"mongodb://host/db?authMechanismProperties=AWS_SESSION_TOKEN:{SECRET}", "store.authMechanismP"),
     ],
 )
 def test_a_malformed_uri_is_refused_with_what_is_wrong(text: str, words: str) -> None:
@@ -130,6 +133,19 @@ def test_a_password_comes_from_its_property_the_uri_or_the_environment(
     monkeypatch.delenv("POLARIS_TEST_PASSWORD")
     with pytest.raises(InputError, match="POLARIS_TEST_PASSWORD"):
         password(from_environment)
+
+
+@pytest.mark.parametrize("option", ["secret_access_key", "session-token", "sas", "accountKey"])
+def test_every_secret_option_is_hidden_and_may_come_from_the_environment(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLARIS_TEST_SECRET", SECRET)
+    for text in (SECRET, "env:POLARIS_TEST_SECRET"):
+        properties = Properties.parse({"store": "s3://bucket/prefix", f"store.{option}": text})
+        secret = properties.store_options[option]
+        assert isinstance(secret, Secret)
+        assert secret.reveal() == SECRET
+        assert SECRET not in repr(properties)
 
 
 def test_properties_have_defaults() -> None:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from polaris_spark.backends import Options
 from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
 from polaris_spark.errors import InputError, StoreURIError
+from polaris_spark.secret_options import without_secrets
 
 _LONGEST_MS: Final = 2**31
 _HOST: Final = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]/?@,]+)(:(?P<port>[0-9]{1,5}))?", re.ASCII)
@@ -84,9 +85,8 @@ class Given:
 
     def refused(self, name: str, wanted: str) -> StoreURIError:
         """The error that an option is not what is wanted."""
-        return StoreURIError(
-            f"the option {name!r} of a {self._scheme}: store is {self.texts.get(name, '')[:60]!r}; it is {wanted}"
-        )
+        text = without_secrets(self.texts.get(name, ""))[:60]
+        return StoreURIError(f"the option {name!r} of a {self._scheme}: store is {text!r}; it is {wanted}")
 
 
 def account(uri: StoreURI, given: Given) -> tuple[str | None, Secret | None]:

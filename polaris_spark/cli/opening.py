@@ -17,13 +17,12 @@ from polaris_spark.commits.state import Snapshot
 from polaris_spark.config import FILE_SCHEMES, Secret, StoreURI
 from polaris_spark.errors import InputError, NotFoundError, RealmStateError
 from polaris_spark.index.keys import children
+from polaris_spark.secret_options import is_secret
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.connections import Connection, connect_store
 from polaris_spark.system.realms import RealmRecord, RealmState
 from polaris_spark.system.registry import ROOT, Registered
 from polaris_spark.system.stores import StoreRecord, check_store
-
-_SECRET = ("secret", "password", "token", "credential", "access-key", "account-key", "connection-string")
 
 
 class OpenRealm:
@@ -186,7 +185,7 @@ def named_properties(given: Sequence[str]) -> dict[str, str]:
             if value[4:] not in os.environ:
                 raise InputError(f"the environment variable {value[4:]!r}, named by {name}, is not set")
             value = os.environ[value[4:]]
-        elif any(word in name.lower() for word in _SECRET):
+        elif is_secret(name, value):
             raise InputError(
                 f"{name} may be a secret, which everyone could see in the list of processes; write {name}=env:NAME"
             )

@@ -39,6 +39,13 @@ def test_a_password_is_kept_as_a_secret_and_apart(password: str | Secret) -> Non
     assert found.texts == {"name": "hidden"}
 
 
+def test_a_value_that_is_refused_shows_no_secret() -> None:
+    message = str(given(name="https://me:sesame@host/?sig=open").refused("name", "a URL without credentials"))
+    assert "host" in message
+    assert "sesame" not in message
+    assert "open" not in message
+
+
 def test_a_password_belongs_to_a_user() -> None:
     assert account(StoreURI.parse("some://me@host/x"), given(password="open")) == ("me", Secret("open"))
     assert account(StoreURI.parse("some://me@host/x"), given()) == ("me", None)

@@ -136,6 +136,32 @@ def test_wrong_targets_leave_the_source_as_it_was(
         assert write(session, "still")
 
 
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        ("s3://bucket/realm", {"password": "hunter2"}),
+        ("s3://bucket/realm", {"secret_access_key": "hunter2"}),
+        ("s3://bucket/realm", {"session-token": "hunter2"}),
+        ("az://container/realm", {"sas": "hunter2"}),
+        ("az://container/realm", {"accountKey": "hunter2"}),
+        ("bigtable://project/instance", {"credentials": '{"private_key": "hunter2"}'}),
+        ("mongodb://host/db", {"authMechanismProperties": "AWS_SESSION_TOKEN:hunter2"}),
+        ("s3://bucket/realm", {"endpoint": "http://me:hunter2@host"}),
+        ("s3://bucket/realm?secret_access_key=hunter2", {}),
+        ("az://container/realm?sig=hunter2", {}),
+        ("s3://me:hunter2@bucket/realm", {}),
+    ],
+)
+def test_a_secret_of_the_target_in_plain_sight_is_refused_unseen(
+    store_on: StoreOn, tmp_path: Path, target: str, options: dict[str, str]
+) -> None:
+    with opened(store_on("sqlite"), warehouse=str(tmp_path)) as session:
+        with pytest.raises(InputError, match=r"secret|password") as told:
+            call(session, "migrate_realm", target=target, target_options=options)
+        assert "hunter2" not in str(told.value)
+        assert session.connection.realms.active("default").properties == {}
+
+
 def test_an_aborted_migration_can_begin_anew_elsewhere(store_on: StoreOn, tmp_path: Path) -> None:
     source, target, other = (store_on("sqlite") for _ in range(3))
     with opened(source, warehouse=str(tmp_path)) as session:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from polaris_spark.catalog.importing.catalogs import PyIcebergTables
 from polaris_spark.catalog.importing.directory import DirectoryTree
 from polaris_spark.catalog.importing.sources import Source
 from polaris_spark.catalog.importing.sql import SqlTables
 from polaris_spark.errors import InputError
+from polaris_spark.secret_options import REFERENCE, holds_secret, is_secret
 
 SOURCES = ("directory", "hadoop", "sql", "jdbc", "rest", "pyiceberg")
 """What can be imported from; `jdbc` is `sql`."""
-
-_ENV = "env:"
 
 
 def open_source(
@@ -62,8 +60,8 @@ def resolved(options: Mapping[str, str]) -> dict[str, str]:
     """
     found = {}
     for name, value in options.items():
-        if value.startswith(_ENV):
-            variable = value.removeprefix(_ENV)
+        if value.startswith(REFERENCE):
+            variable = value.removeprefix(REFERENCE)
             if variable not in os.environ:
                 raise InputError(f"the option {name!r} names the variable {variable!r}, which is not set")
             value = os.environ[variable]
@@ -86,26 +84,19 @@ class Scrubber:
         return message
 
 
-_SECRET = ("token", "password", "secret", "credential", "key", "auth", "sas")
-
-
 def _is_secret(name: str, given: str) -> bool:
-    return bool(given) and (given.startswith(_ENV) or any(word in name.lower() for word in _SECRET))
+    return given.startswith(REFERENCE) or is_secret(name, given)
 
 
 def _refuse_password(location: str) -> None:
     """A location stands in statements, plans and logs.
 
     Raises:
-        InputError: it carries a password.
+        InputError: it carries a password, or another secret.
     """
-    try:
-        password = urlsplit(location.removeprefix("jdbc:")).password
-    except ValueError as error:
-        raise InputError("the location of the source is no URI") from error
-    if password or "password=" in location.lower():
+    if holds_secret(location):
         raise InputError(
-            "the location of the source carries a password: give it as the option 'password', best as env:NAME"
+            "the location of the source carries a password: give it as an option such as 'password', best as env:NAME"
         )
 
 

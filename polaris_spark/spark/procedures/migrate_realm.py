@@ -11,6 +11,7 @@ from polaris_spark.errors import InputError
 from polaris_spark.maintenance.migrating.marks import SourceRealm
 from polaris_spark.maintenance.migrating.migration import Migration, give_up
 from polaris_spark.maintenance.migrating.steps import HERE, Step, Work
+from polaris_spark.secret_options import REFERENCE, is_secret
 from polaris_spark.spark.options import location_of, refuse_memory
 from polaris_spark.spark.procedures.maintaining import job
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
@@ -65,11 +66,12 @@ def _target(arguments: Mapping[str, Any], *, aborting: bool) -> Properties | Non
             "migrate_realm: the argument 'target' is missing; give the URI of the store to move to"
         )
     given = {k: v for k, v in arguments.get("target_options", {}).items() if v is not None}
-    if not given.get("password", "env:").startswith("env:"):
-        raise InputError(
-            "migrate_realm: the target's password would stand in the statement for everyone to read; "
-            "give 'password' as env:NAME, the name of an environment variable that holds it"
-        )
+    for name, text in given.items():
+        if is_secret(name, text) and not text.startswith(REFERENCE):
+            raise InputError(
+                f"migrate_realm: the target's secret {name!r} would stand in the statement for everyone to read; "
+                "give it as env:NAME, the name of an environment variable that holds it"
+            )
     named = {"store": arguments["target"], **{f"store.{name}": value for name, value in given.items()}}
     return Properties.parse(named, refuse_uri_password=True)
 
