@@ -75,6 +75,27 @@ class Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
     weak: tuple[int, ...] = ()
 
 
+TAG = slice(_PREAMBLE.size, _PREAMBLE.size + 2)
+"""Where a row has the first two bytes of its header, which tell where the type and revision end."""
+
+TYPE_BYTES = TAG.stop + 31 + 1
+"""As many bytes of a row hold its type and revision, where the name is short and the revision low, as ours are."""
+
+
+def end_of_type(tag: bytes) -> int | None:
+    """Where the type and revision of a row end, by its bytes at `TAG`; None where only `decode_header` can tell."""
+    is_short = len(tag) == 2 and tag[0] == _FOUR_FIELDS and _SHORT_TEXT <= tag[1] < _SHORT_TEXT + 32
+    return TAG.stop + tag[1] - _SHORT_TEXT + 1 if is_short else None
+
+
+def decode_type(start: bytes) -> tuple[str, int] | None:
+    """Type and revision from a header's bytes up to `end_of_type`; None where only `decode_header` can tell."""
+    try:
+        return _decode_type(_TWO_FIELDS + start[1:])
+    except _GARBLED:
+        return None
+
+
 class Decoded(msgspec.Struct, frozen=True, gc=False):
     """An object with what its row said of it; `value` is None where the type is not installed."""
 
@@ -93,6 +114,12 @@ _types: dict[str, _Type] = {}
 _by_class: dict[type, _Type] = {}
 _encode = msgspec.msgpack.Encoder().encode
 _decode_header = msgspec.msgpack.Decoder(Header).decode
+_decode_type = msgspec.msgpack.Decoder(tuple[str, int]).decode
+_FOUR_FIELDS, _TWO_FIELDS, _SHORT_TEXT = (
+    0x94,
+    b"\x92",
+    0xA0,
+)  # of MessagePack: arrays, and texts of up to 31 bytes
 
 
 def object_type(name: str, *, revision: int) -> Callable[[type[S]], type[S]]:

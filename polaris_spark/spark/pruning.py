@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -20,6 +20,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     StringStartsWith,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Condition(NamedTuple):
@@ -46,6 +49,26 @@ ANYTHING = Condition()
 
 Conditions = Mapping[str, Condition]
 """By column; columns that are not named may have any value. Times are microseconds since 1970."""
+
+
+def allowed(condition: Condition, values: pa.Array) -> pa.BooleanArray:
+    """`Condition.allows` of each value; a null (unknown) may always be."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    said = []
+    if condition.values is not None:
+        said.append(pc.is_in(values, pa.array([*condition.values], values.type)))
+    if condition.prefix is not None:
+        said.append(pc.starts_with(values, condition.prefix))
+    if condition.low is not None:
+        said.append(pc.greater_equal(values, condition.low))
+    if condition.high is not None:
+        said.append(pc.less_equal(values, condition.high))
+    every = pa.repeat(value=True, size=len(values))
+    for one in said:
+        every = pc.and_(every, one)
+    return pc.or_kleene(every, values.is_null())
 
 
 def conditions(filters: Iterable[Filter]) -> dict[str, Condition]:

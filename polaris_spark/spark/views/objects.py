@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from polaris_spark import objects
 from polaris_spark.backends.base import ObjectKey, Split
 from polaris_spark.errors import PolarisError
 from polaris_spark.ids import MAX_ID, unpack
-from polaris_spark.spark.pruning import ANYTHING, Condition
+from polaris_spark.spark.pruning import Condition
 from polaris_spark.spark.reading import ReadStore
 from polaris_spark.spark.views import object_sizes
 from polaris_spark.spark.views.columns import INT, LONG, LONGS, STRING, TIMESTAMP, Column, batches, micros
@@ -37,9 +37,9 @@ class ObjectsTask(NamedTuple):
     content: bool
 
     @property
-    def is_whole(self) -> bool:
-        """Whether all objects there are wanted."""
-        return self.types == self.wanted_ids == self.times == ANYTHING
+    def conditions(self) -> dict[str, Condition]:
+        """What is wanted, by column."""
+        return {"id": self.wanted_ids, "type": self.types, "created_at": self.times}
 
 
 class ObjectViewRow(NamedTuple):
@@ -128,16 +128,7 @@ class Objects(View[ObjectsTask, ObjectViewRow]):
 
     def rows(self, store: ReadStore, task: ObjectsTask, needs: frozenset[str]) -> Iterator[ObjectViewRow]:
         wants_content = task.content and _JSON in needs
-        for stored in _stored(store, task, whole=wants_content):
-            header = stored.header
-            if header is not None and not task.types.allows(header.type):
-                continue
-            if not task.wanted_ids.allows(stored.id):
-                continue
-            if not task.times.allows(micros(unpack(stored.id).ms)):
-                continue
-            content, error = _content(stored) if wants_content else (None, stored.error)
-            yield ObjectViewRow(task.realm, stored, content, error)
+        return _shown(task, _stored(store, task, whole=wants_content), content=wants_content)
 
     def read(
         self, store: ReadStore, tasks: Sequence[ObjectsTask], columns: Sequence[Column[ObjectViewRow]]
@@ -146,13 +137,12 @@ class Objects(View[ObjectsTask, ObjectViewRow]):
             yield from super().read(store, tasks, columns)
             return
         for task in tasks:
-            if task.split is None or not task.is_whole:
+            if task.split is None:
                 yield from super().read(store, (task,), columns)
                 continue
-            for found in object_sizes.sizes(store.backend, task.split, task.realm, columns):
+            for found in object_sizes.sizes(store.backend, task.split, task.realm, columns, task.conditions):
                 if isinstance(found, list):
-                    rows = (ObjectViewRow(task.realm, stored, None, stored.error) for stored in found)
-                    yield from batches(columns, rows, self.weigh)
+                    yield from batches(columns, _shown(task, found), self.weigh)
                 else:
                     yield found
 
@@ -160,6 +150,22 @@ class Objects(View[ObjectsTask, ObjectViewRow]):
         header = row.stored.header
         pointers = len(header.strong) + len(header.weak) if header else 0
         return 128 + 8 * pointers + (len(row.content) if row.content else 0)
+
+
+def _shown(
+    task: ObjectsTask, found: Iterable[StoredObject], *, content: bool = False
+) -> Iterator[ObjectViewRow]:
+    """Those objects that are wanted."""
+    for stored in found:
+        header = stored.header
+        if header is not None and not task.types.allows(header.type):
+            continue
+        if not task.wanted_ids.allows(stored.id):
+            continue
+        if not task.times.allows(micros(unpack(stored.id).ms)):
+            continue
+        text, error = _content(stored) if content else (None, stored.error)
+        yield ObjectViewRow(task.realm, stored, text, error)
 
 
 def _stored(store: ReadStore, task: ObjectsTask, *, whole: bool) -> Iterator[StoredObject]:
