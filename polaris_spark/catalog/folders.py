@@ -26,6 +26,9 @@ _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectory
 """Errors that repetition does not help."""
 
 
+CHANGED = "it has been changed meanwhile"
+"""Why a file stays that is to be deleted for its age only."""
+
 UNKNOWN_MS = 253_402_300_799_000
 """Time of files whose own is not known: they pass for new, and none is deleted for its age."""
 
@@ -118,16 +121,29 @@ class Folders:
         else:  # `rm` of fsspec, which Arrow would call, takes `*`, `?` and `[` for patterns
             inner.fs.rm_file(name)
 
-    def delete_all(self, locations: Iterable[str]) -> list[str]:
-        """Delete files; those already gone count as deleted. What could not be deleted is returned."""
-        failed = []
+    def delete_all(self, locations: Iterable[str], *, changed_before: int | None = None) -> dict[str, str]:
+        """Delete files; those already gone count as deleted.
+
+        Args:
+            changed_before: milliseconds since 1970; what was changed last since then stays (`CHANGED`).
+        Returns:
+            why not, of those that could not be deleted.
+        """
+        failed = {}
         for location in locations:
             try:
+                if changed_before is not None:
+                    there = self.file(location)
+                    if there is None:
+                        continue
+                    if there.modified_ms >= changed_before:
+                        failed[location] = CHANGED
+                        continue
                 self.delete(location)
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, PolarisError):
-                failed.append(location)
+            except (OSError, ValueError, PolarisError) as error:
+                failed[location] = str(error)
         return failed
 
     def _remote(self, folder: str) -> Contents:

@@ -15,8 +15,9 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from conftest import CatalogPlace
+from polaris_spark.maintenance.deleting import DeleteFiles
 from polaris_spark.maintenance.expiry import deleting
-from polaris_spark.maintenance.expiry.files import DecideTables, DeleteFiles, Examine
+from polaris_spark.maintenance.expiry.files import DecideTables, Examine
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, ReadManifests
 from polaris_spark.maintenance.store_needs import FindNamed, ListManifests
 from polaris_spark.pyiceberg import PolarisCatalog

@@ -17,8 +17,9 @@ from typing import Literal
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.commits.change import Operation
+from polaris_spark.maintenance.deleting import delete_files
 from polaris_spark.maintenance.deletions import FILES_OF_A_BATCH, DeletedFile, DeletedFiles, record_deletions
-from polaris_spark.maintenance.expiry.files import DeleteFiles, File, files_to_delete
+from polaris_spark.maintenance.expiry.files import File
 from polaris_spark.maintenance.expiry.leftovers import PASSES, Leftover
 from polaris_spark.maintenance.spreading import Spread
 from polaris_spark.maintenance.store_needs import Watching
@@ -79,11 +80,7 @@ class Deleting:
     def _delete(self, going: Mapping[Leftover, Sequence[File]]) -> None:
         locations = list({file.location: 0 for files in going.values() for file in files})
         self._record(going, "deleted")
-        failed = {
-            location
-            for one in self._spread(DeleteFiles(), files_to_delete(locations))
-            for location in one.locations
-        }
+        failed = {location for left in delete_files(self._spread, locations) for location in left.files}
         left = {owner: [one for one in files if one.location in failed] for owner, files in going.items()}
         for leftover, files in going.items():
             leftover.count(file for file in files if file.location not in failed)

@@ -1,4 +1,4 @@
-"""Which files only expired snapshots need, and deleting them: work on one table, or on some files, at a time.
+"""Which files only expired snapshots need: work on one table at a time.
 
 As in Iceberg's `ReachableFileCleanup`, only what differs is read: the manifest lists of expired snapshots; those of
 others until no manifest is left that only expired snapshots list; the entries of such manifests; and the entries of the
@@ -7,7 +7,6 @@ others only if any of these still names a file.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -17,7 +16,6 @@ import msgspec
 from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.expiring import ExpiredSnapshots, SnapshotFacts, read_snapshot
 from polaris_spark.catalog.files import Files, local_path
-from polaris_spark.catalog.folders import Folders
 from polaris_spark.catalog.manifest_entries import ListedManifest, snapshot_manifests
 from polaris_spark.catalog.metadata import ObjectReader
 from polaris_spark.catalog.metadata.pieces import placed
@@ -29,12 +27,6 @@ from polaris_spark.maintenance.expiry.deciding import Asked, decide_table
 from polaris_spark.maintenance.spreading import Reach, Work
 
 Kind = Literal["data", "position-deletes", "equality-deletes", "manifest", "manifest-list", "statistics"]
-
-FILES_OF_AN_ITEM = 500
-"""So many files are deleted at a time."""
-
-_ATTEMPTS = 3
-_PAUSE_SECONDS = 0.2
 
 
 class File(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -327,36 +319,3 @@ def _size(files: Files, location: str) -> int:
     if not location:
         return 0
     return path.stat().st_size if path is not None else len(files.io(location).new_input(location))
-
-
-# Deleting
-
-
-class Locations(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Locations of files."""
-
-    locations: tuple[str, ...]
-
-
-def files_to_delete(locations: Sequence[str]) -> list[Locations]:
-    """Files, some at a time."""
-    starts = range(0, len(locations), FILES_OF_AN_ITEM)
-    return [Locations(tuple(locations[at : at + FILES_OF_AN_ITEM])) for at in starts]
-
-
-class DeleteFiles(Work[Locations, Locations]):
-    """Deletes files, and gives those that it could not delete; those already gone count as deleted."""
-
-    item = Locations
-    result = Locations
-
-    def __call__(self, reach: Reach, item: Locations) -> Locations:
-        left: Sequence[str] = item.locations
-        folders = Folders(reach.files)
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                time.sleep(_PAUSE_SECONDS * 2**attempt)
-            left = folders.delete_all(left)
-            if not left:
-                break
-        return Locations(tuple(left))

@@ -16,14 +16,12 @@ from polaris_spark.maintenance.orphans.search import (
     DoomedJudge,
     Found,
     FoundDoomed,
-    Objects,
     Orphan,
-    Outcome,
     Search,
-    delete_one,
     phases,
     refuse_mismatches,
 )
+from polaris_spark.maintenance.store_tables import Objects
 
 
 class LocalEngine:
@@ -101,10 +99,6 @@ class LocalEngine:
             if orphan is not None and len(found) < search.max_files:
                 found.append((rank, orphan))
         return FoundDoomed(phases(found), _broken(known))
-
-    def delete(self, orphans: Sequence[Orphan], before_ms: int) -> list[Outcome]:
-        """Delete files that have not been changed since a time."""
-        return [delete_one(self._folders, orphan, before_ms) for orphan in orphans]
 
 
 def _broken(known: Known) -> list[Broken]:

@@ -7,13 +7,8 @@ from typing import NamedTuple
 
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import resolved
-from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
 from polaris_spark.catalog.store_heads import StoreHead
-from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import StoredObjects
-from polaris_spark.index import IndexRoot
-from polaris_spark.index.diff import diff
-from polaris_spark.index.keys import decode_key
 from polaris_spark.maintenance.orphans.deciding import Comparison, FileName, Place
 from polaris_spark.maintenance.orphans.needed_files import (
     Content,
@@ -23,7 +18,6 @@ from polaris_spark.maintenance.orphans.needed_files import (
     contents_of_drops,
     drops_of,
     needs_of,
-    read_contents,
 )
 from polaris_spark.store.objects import ObjectStore
 
@@ -63,18 +57,9 @@ class Gathering:
         self._manifests = Manifests(files)
         self._lists: dict[str, list[Content]] = {}
         self._manifest_owners: dict[str, list[Content]] = {}
-        self._left_out: set[str] = set()
         self.known = Known(set(), [], {})
         self.ranks: dict[str, int] = {}
         """Every location, as it stands there, with its rank."""
-
-    def leave_out(self, before: Content, store: ObjectStore) -> None:
-        """Read no manifest list that an earlier version of a table names, nor the manifests of its newest one: they
-        were read before."""
-        lists = needs_of(before, StoredObjects(store), self._files).lists
-        self._left_out.update(lists)
-        for newest in lists[-1:]:
-            self._left_out.update(self._manifests.of_list(newest).locations)
 
     def add(self, contents: Iterable[Content], store: ObjectStore) -> None:
         """Add what the metadata of tables and views says."""
@@ -93,16 +78,12 @@ class Gathering:
         """Read manifest lists and manifests, each once."""
         self._name(self._lists, LIST)
         for location, owners in self._lists.items():
-            if location in self._left_out:
-                continue
             named = self._manifests.of_list(location)
             self._broken(named.problem, owners, missing=named.missing)
             for manifest in named.locations:
                 self._manifest_owners.setdefault(manifest, []).extend(owners)
         self._name(self._manifest_owners, MANIFEST)
         for location, owners in self._manifest_owners.items():
-            if location in self._left_out:
-                continue
             named = self._manifests.of_manifest(location)
             self._broken(named.problem, owners, missing=named.missing)
             self._name(named.locations, CONTENT)
@@ -147,30 +128,3 @@ def kept_drops(
     yield from contents_of_drops(
         store, (drop for drop in found if not drop.purge or drop.time > oldest_purge_ms)
     )
-
-
-def gather_changed(
-    gathering: Gathering, before: StoreHead | None, now: StoreHead, store: ObjectStore
-) -> None:
-    """Add the tables and views that a head holds and an earlier one did not, or not as they are now."""
-    if before is None:
-        gathering.add(contents_of(now.snapshot(store), now.catalog), store)
-        return
-    old: list[tuple[str, int]] = []
-    new: list[tuple[str, int]] = []
-    read = StoredObjects(store).read_shards
-    for key, was, entry in diff(_names(before, store), _names(now, store), read):
-        decoded = decode_key(key)
-        if entry is not None and decoded.kind in (TABLE, VIEW):
-            owner = f"{now.catalog}.{'.'.join((*decoded.path, decoded.name))}"
-            new.append((owner, entry.pointer))
-            old += [(owner, was.pointer)] if was is not None else []
-    for content in read_contents(store, iter(old)):
-        gathering.leave_out(content, store)
-    gathering.add(read_contents(store, iter(new)), store)
-
-
-def _names(head: StoreHead, store: ObjectStore) -> IndexRoot:
-    commit = store.get(head.head.commit, Commit)
-    found = dict(zip(commit.index_names, commit.index_roots, strict=True))
-    return found.get(NAMES, IndexRoot())

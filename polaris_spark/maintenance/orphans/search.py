@@ -23,14 +23,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.folders import Folders, Listed, repeated
+from polaris_spark.catalog.folders import CHANGED, Folders, Listed, repeated
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import BadRequestError, InputError
-from polaris_spark.maintenance.orphans.deciding import FileName, Mismatch, is_below
-from polaris_spark.maintenance.orphans.known_files import Gathering, Known, Names, gather_changed
+from polaris_spark.maintenance.deleting import delete_files
+from polaris_spark.maintenance.orphans.deciding import Mismatch, is_below
+from polaris_spark.maintenance.orphans.known_files import Names
 from polaris_spark.maintenance.orphans.needed_files import Drop
-from polaris_spark.store.objects import ObjectStore
+from polaris_spark.maintenance.spreading import Spread
+from polaris_spark.maintenance.store_needs import Question, Watching
+from polaris_spark.maintenance.store_tables import Objects
 
 WAVE = 1_000
 """How many files are deleted between two looks at the heads."""
@@ -104,10 +106,6 @@ class Outcome(NamedTuple):
     error: str | None = None
 
 
-Objects = Callable[[str], ObjectStore]
-"""The objects of a realm, by its instance id."""
-
-
 class Doomed(NamedTuple):
     """Tables that were dropped with PURGE, and whose files are to be deleted."""
 
@@ -131,9 +129,6 @@ class Engine(Protocol):
     def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
         """The files of dropped tables that nothing needs."""
 
-    def delete(self, orphans: Sequence[Orphan], before_ms: int) -> list[Outcome]:
-        """Delete files that have not been changed since a time."""
-
 
 Progress = Callable[[str, int, int], None]
 
@@ -148,38 +143,35 @@ class Record(Protocol):
         """Some of them could not be."""
 
 
-def remove(
-    engine: Engine,
-    search: Search,
-    *,
-    heads: Callable[[], list[StoreHead]],
-    objects: Objects,
-    files: Files,
-    record: Record,
-    dry_run: bool,
-    progress: Progress,
-) -> Iterator[Outcome]:
+class Means(NamedTuple):
+    """What a run works with."""
+
+    spread: Spread
+    heads: Callable[[], list[StoreHead]]
+    """Reads the heads of the store."""
+    objects: Objects
+    record: Record
+    progress: Progress
+    """Is told the step, how much of it is done, and of how much; what it raises ends the run."""
+
+
+def remove(engine: Engine, search: Search, means: Means, *, dry_run: bool) -> Iterator[Outcome]:
     """Find orphans, and delete them unless it is a dry run.
 
-    Args:
-        heads: reads the heads of the store.
-        progress: is told the step, how much of it is done, and of how much; what it raises ends the run.
     Raises:
         InputError: files cannot be told from those of another scheme or authority.
         BadRequestError: a folder cannot be listed.
     """
-    progress("listing files", 0, 0)
+    means.progress("listing files", 0, 0)
     engine.list_files(search)
-    progress("reading what tables need", 0, 0)
-    seen = heads()
+    means.progress("reading what tables need", 0, 0)
+    seen = means.heads()
     found = engine.find(search, seen)
     yield from broken_ones(found.broken)
     if dry_run:
         yield from (Outcome(*orphan, outcome=WOULD_DELETE) for orphan in found.orphans)
     else:
-        yield from delete_in_waves(
-            engine, search, found.orphans, seen, heads, objects, files, record, progress
-        )
+        yield from delete_in_waves(search, means, found.orphans, seen)
 
 
 def broken_ones(found: Iterable[Broken]) -> Iterator[Outcome]:
@@ -191,75 +183,40 @@ def broken_ones(found: Iterable[Broken]) -> Iterator[Outcome]:
 
 
 def delete_in_waves(
-    engine: Engine,
-    search: Search,
-    orphans: Sequence[Orphan],
-    seen: Iterable[StoreHead],
-    heads: Callable[[], list[StoreHead]],
-    objects: Objects,
-    files: Files,
-    record: Record,
-    progress: Progress,
+    search: Search, means: Means, orphans: Sequence[Orphan], seen: Iterable[StoreHead]
 ) -> Iterator[Outcome]:
     """Delete files; before each wave, those that tables have come to need since heads were seen are taken out."""
-    watching = Watching(seen, objects, files, search.names)
+    question = Question([one.location for one in orphans], means.spread, means.progress, search.names)
+    watching = Watching(question, seen, means.heads, means.objects)
     for start in range(0, len(orphans), WAVE):
-        progress("deleting files", start, len(orphans))
-        needed = watching.look(heads())
-        yield from _deleted(engine, orphans[start : start + WAVE], needed, search, record)
+        means.progress("deleting files", start, len(orphans))
+        watching.look()
+        wave = orphans[start : start + WAVE]
+        if question.problem:
+            why = f"it may be needed by now: {question.problem}"
+            yield from (Outcome(*orphan, outcome=KEPT, error=why) for orphan in wave)
+            continue
+        going = [orphan for orphan in wave if orphan.location not in question.needed]
+        for orphan in wave:
+            if orphan.location in question.needed:
+                yield Outcome(*orphan, outcome=KEPT, error="a table has come to need it")
+        yield from _deleted(search, means, going)
 
 
-def _deleted(
-    engine: Engine, wave: Sequence[Orphan], needed: Known, search: Search, record: Record
-) -> Iterator[Outcome]:
-    if needed.broken:
-        why = f"it may be needed by now: {next(iter(needed.broken.values()))}"
-        yield from (Outcome(*orphan, outcome=KEPT, error=why) for orphan in wave)
-        return
-    going = []
-    for orphan in wave:
-        if is_known(search.names.of(orphan.location), needed.files):
-            yield Outcome(*orphan, outcome=KEPT, error="a table has come to need it")
-        else:
-            going.append(orphan)
-    record.deleting(going)
-    outcomes = engine.delete(going, search.before_ms)
-    record.failed([outcome for outcome in outcomes if outcome.outcome == FAILED])
+def _deleted(search: Search, means: Means, going: Sequence[Orphan]) -> Iterator[Outcome]:
+    means.record.deleting(going)
+    left: dict[str, str] = {}
+    for some in delete_files(means.spread, [one.location for one in going], changed_before=search.before_ms):
+        left |= some.files
+    outcomes = [_outcome(orphan, left.get(orphan.location)) for orphan in going]
+    means.record.failed([outcome for outcome in outcomes if outcome.outcome == FAILED])
     yield from outcomes
 
 
-def is_known(name: FileName, known: set[FileName]) -> bool:
-    """Whether a file is among those known, whatever scheme and authority these name."""
-    return any(
-        FileName(scheme, authority, name.path) in known
-        for scheme in ("", name.scheme)
-        for authority in ("", name.authority)
-    )
-
-
-class Watching:
-    """What tables and views have come to name since heads were read."""
-
-    def __init__(self, seen: Iterable[StoreHead], objects: Objects, files: Files, names: Names) -> None:
-        self._seen = {(head.realm, head.reference): head for head in seen}
-        self._objects = objects
-        self._files = files
-        self._names = names
-        self._known = Known(set(), [], {})
-
-    def look(self, heads: Iterable[StoreHead]) -> Known:
-        """What they name by now, of the files that they did not name when heads were read first."""
-        commits = {(head.realm, head.head.commit) for head in self._seen.values()}
-        gathering = Gathering(self._files, self._names)
-        for head in heads:
-            key = (head.realm, head.reference)
-            if (head.realm, head.head.commit) not in commits:
-                gather_changed(gathering, self._seen.get(key), head, self._objects(head.realm))
-            self._seen[key] = head
-        found = gathering.finish()
-        self._known.files.update(found.files)
-        self._known.broken.update(found.broken)
-        return self._known
+def _outcome(orphan: Orphan, left: str | None) -> Outcome:
+    if left is None:
+        return Outcome(*orphan, outcome=DELETED)
+    return Outcome(*orphan, outcome=KEPT if left == CHANGED else FAILED, error=left)
 
 
 def phases(ranked: Iterable[tuple[int, Orphan]]) -> list[list[Orphan]]:
@@ -305,18 +262,3 @@ def refuse_mismatches(found: Iterable[tuple[str, str]], mismatch: Mismatch) -> N
             "equal_schemes and equal_authorities which mean the same storage, or by prefix_mismatch_mode that such "
             "files are kept ('ignore') or orphans ('delete')"
         )
-
-
-def delete_one(folders: Folders, orphan: Orphan, before_ms: int) -> Outcome:
-    """Delete a file unless it has been changed since a time; one that is gone counts as deleted."""
-    try:
-        there = repeated(lambda: folders.file(orphan.location))
-        if there is not None and there.modified_ms >= before_ms:
-            return Outcome(*orphan, outcome=KEPT, error="it has been changed meanwhile")
-        if there is not None:
-            repeated(lambda: folders.delete(orphan.location))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, BadRequestError) as error:
-        return Outcome(*orphan, outcome=FAILED, error=str(error))
-    return Outcome(*orphan, outcome=DELETED)

@@ -19,9 +19,7 @@ from polaris_spark.maintenance.orphans.search import (
     Found,
     FoundDoomed,
     Orphan,
-    Outcome,
     Search,
-    delete_one,
     phases,
     refuse_mismatches,
 )
@@ -157,24 +155,6 @@ class SparkEngine:
             owned.setdefault(row.owner, []).append(row.folder)
         return [Broken(owner, tuple(sorted(owned.get(owner, ()))), why) for owner, why in broken.items()]
 
-    def delete(self, orphans: Sequence[Orphan], before_ms: int) -> list[Outcome]:
-        """Delete files that have not been changed since a time."""
-        import pyarrow as pa
-
-        if not orphans:
-            return []
-        rows = [{"number": number, **orphan._asdict()} for number, orphan in enumerate(orphans)]
-        columns = {"number": pa.int64(), "location": pa.string(), "size": pa.int64()}
-        columns |= {"modified_ms": pa.int64(), "owner": pa.string()}
-        table = pa.Table.from_pylist(rows, pa.schema(list(columns.items())))
-        tasks = min(len(orphans), _TASKS_PER_CORE * self._cores)
-        frame = self._spark.createDataFrame(table).repartition(tasks)
-        done = frame.mapInArrow(_Delete(self._reading, before_ms), _OUTCOMES).collect()
-        return [
-            Outcome(*orphans[int(row.number)], outcome=row.outcome, error=row.error)
-            for row in sorted(done, key=lambda row: int(row.number))
-        ]
-
 
 def _spread(folders: Folders, root: str, cores: int) -> Iterator[tuple[str, str, bool]]:
     """Folders that together are a folder: each with whether all below it belongs to it."""
@@ -300,22 +280,3 @@ class _Judge:
             judged = judge(row["path"], self._roots[row["root"]], around, self._broken)
             if judged.is_orphan:
                 yield {name: row[name] for name in ("location", "size", "modified")} | {"owner": judged.owner}
-
-
-class _Delete:
-    """What executors run: files in, what came of them out."""
-
-    def __init__(self, reading: Reading, before_ms: int) -> None:
-        self._reading = reading
-        self._before_ms = before_ms
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        folders = Folders(Files(dict(self._reading.files)))
-        for batch in batches:
-            yield from in_batches(self._rows(folders, batch), _OUTCOMES)
-
-    def _rows(self, folders: Folders, batch: pa.RecordBatch) -> Iterator[dict[str, object]]:
-        for row in batch.to_pylist():
-            orphan = Orphan(row["location"], row["size"], row["modified_ms"], row["owner"])
-            done = delete_one(folders, orphan, self._before_ms)
-            yield {"number": row["number"], "outcome": done.outcome, "error": done.error}

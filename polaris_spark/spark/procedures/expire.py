@@ -7,17 +7,13 @@ from datetime import datetime, timezone
 from typing import Any, get_args
 
 from polaris_spark.catalog.rows import TABLE
-from polaris_spark.commits.state import StoredObjects
 from polaris_spark.config import duration_ms
 from polaris_spark.errors import InputError
 from polaris_spark.maintenance.expiry.deciding import Asked
 from polaris_spark.maintenance.expiry.leftovers import Outcome
 from polaris_spark.maintenance.expiry.run import CheckFiles, ExpiryRun, Limits
-from polaris_spark.maintenance.spreading import Here, Reach, Spread
-from polaris_spark.spark.jobs.spread import Executors
-from polaris_spark.spark.options import location_of
 from polaris_spark.spark.procedures.export_metadata import select
-from polaris_spark.spark.procedures.maintaining import job
+from polaris_spark.spark.procedures.maintaining import job, spread_of
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -32,7 +28,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     run = ExpiryRun(
         catalog,
         session.principal,
-        _spread(call),
+        spread_of(call),
         asked,
         limits=limits,
         grace_ms=properties.grace,
@@ -78,22 +74,6 @@ def _check_files(arguments: Mapping[str, Any]) -> CheckFiles:
         raise InputError(f"check_files is {given!r}; it is one of: {known}")
     checked: CheckFiles = found
     return checked
-
-
-def _spread(call: Call) -> Spread:
-    """Executors where there are some that can read the store, else this process."""
-    session = call.session
-    own = session.catalog.references.store
-    records = {record.instance: record for record in session.connection.realms.all()}
-
-    def objects(realm: str) -> StoredObjects:
-        return StoredObjects(own if realm == own.realm else session.connection.store(records[realm]))
-
-    here = Here(Reach(objects, session.catalog.files))
-    if not call.has_spark or session.properties.store.scheme == "memory":
-        return here
-    location = location_of(session.properties).resolved()
-    return Executors(call.spark(), location, session.properties.other, here)
 
 
 def _row(one: Outcome) -> tuple[Any, ...]:

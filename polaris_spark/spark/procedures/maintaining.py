@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from polaris_spark.commits.state import StoredObjects
+from polaris_spark.maintenance.spreading import Here, Reach, Spread
 from polaris_spark.rest.session import Session
+from polaris_spark.spark.jobs.spread import Executors
+from polaris_spark.spark.options import location_of
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure, Run
 from polaris_spark.system.tasks import Tasks
 
@@ -75,3 +79,19 @@ def task_scope(session: Session, scope: Scope) -> str:
         return STORE
     realm = session.catalog.references.store.realm
     return realm if scope == "realm" else f"{realm}/{session.catalog.row.entity_id:x}"
+
+
+def has_executors(call: Call) -> bool:
+    """Whether there are executors that can read the store."""
+    return call.has_spark and call.session.properties.store.scheme != "memory"
+
+
+def spread_of(call: Call) -> Spread:
+    """Spreads work over executors where there are some that can read the store, else over threads of this process."""
+    session = call.session
+    own = session.catalog.references.store
+    here = Here(Reach(lambda realm: StoredObjects(own.of_realm(realm)), session.catalog.files))
+    if not has_executors(call):
+        return here
+    location = location_of(session.properties).resolved()
+    return Executors(call.spark(), location, session.properties.other, here)

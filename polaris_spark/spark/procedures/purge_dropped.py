@@ -17,6 +17,7 @@ from polaris_spark.maintenance.orphans.search import (
     WOULD_DELETE,
     Doomed,
     Engine,
+    Means,
     Outcome,
     Search,
     broken_ones,
@@ -28,10 +29,8 @@ from polaris_spark.spark.procedures.procedure import Call, Parameter
 from polaris_spark.spark.procedures.remove_orphans import (
     COLUMNS,
     DEFAULT_FILES,
-    DeletionRecord,
     engine_of,
-    heads_of,
-    objects_of,
+    means_of,
     row_of,
 )
 
@@ -48,9 +47,10 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     search = Search((), _ANY_AGE, Names(Comparison()), Mismatch.IGNORE, (), oldest, max_files)
     dry_run = arguments.get("dry_run", False)
     call.progress("looking for drops")
-    heads = heads_of(session)
+    means = means_of(call, PROCEDURE.name)
+    heads = means.heads()
     there, gone = _pending(session, heads, oldest)
-    outcomes = list(_purge(call, search, heads, there, dry_run=dry_run)) if there else []
+    outcomes = list(_purge(call, search, means, heads, there, dry_run=dry_run)) if there else []
     if not dry_run:
         if there:
             there, gone = _pending(session, heads, oldest)
@@ -69,7 +69,7 @@ def _pending(
     catalog = session.catalog
     realm, prefix = catalog.references.store.realm, head_name(catalog.row, "")
     mine = [head for head in heads if head.realm == realm and head.reference.startswith(prefix)]
-    return pending(mine, objects_of(session, realm), catalog.files, oldest_ms=oldest)
+    return pending(mine, catalog.references.store, catalog.files, oldest_ms=oldest)
 
 
 def _commit(session: Session, reference: str, change: RecordPurges) -> None:
@@ -78,7 +78,13 @@ def _commit(session: Session, reference: str, change: RecordPurges) -> None:
 
 
 def _purge(
-    call: Call, search: Search, heads: Sequence[StoreHead], drops: Sequence[Pending], *, dry_run: bool
+    call: Call,
+    search: Search,
+    means: Means,
+    heads: Sequence[StoreHead],
+    drops: Sequence[Pending],
+    *,
+    dry_run: bool,
 ) -> Iterator[Outcome]:
     session = call.session
     engine: Engine = engine_of(call, search.names)
@@ -95,19 +101,7 @@ def _purge(
         if dry_run:
             yield from (Outcome(*orphan, outcome=WOULD_DELETE) for orphan in phase)
             continue
-        outcomes = list(
-            delete_in_waves(
-                engine,
-                search,
-                phase,
-                heads,
-                lambda: heads_of(session),
-                lambda realm: objects_of(session, realm),
-                session.catalog.files,
-                DeletionRecord(session, PROCEDURE.name),
-                call.progress,
-            )
-        )
+        outcomes = list(delete_in_waves(search, means, phase, heads))
         yield from outcomes
         if any(outcome.outcome != DELETED for outcome in outcomes):
             break  # what says where these are stays

@@ -12,7 +12,7 @@ from polaris_spark.catalog.files import absolute
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import LOCATIONS, NAMES, TABLE, VIEW
-from polaris_spark.catalog.store_heads import StoreHead, store_heads
+from polaris_spark.catalog.sharing import heads_around
 from polaris_spark.commits.change import Operation
 from polaris_spark.config import duration_ms
 from polaris_spark.errors import BadRequestError, InputError
@@ -28,15 +28,14 @@ from polaris_spark.maintenance.orphans.deciding import (
 )
 from polaris_spark.maintenance.orphans.here import LocalEngine
 from polaris_spark.maintenance.orphans.known_files import Names
-from polaris_spark.maintenance.orphans.search import Engine, Orphan, Outcome, Search, remove
+from polaris_spark.maintenance.orphans.search import Engine, Means, Orphan, Outcome, Search, remove
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.jobs.known_files import Reading
 from polaris_spark.spark.jobs.orphans import SparkEngine
 from polaris_spark.spark.options import location_of
-from polaris_spark.spark.procedures.maintaining import job
+from polaris_spark.spark.procedures.maintaining import has_executors, job, spread_of
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
 from polaris_spark.spark.views.identifiers import levels_of
-from polaris_spark.store.objects import ObjectStore
 
 DEFAULT_FILES = 100_000
 """How many files one run deletes at most, unless it says so: its result names each."""
@@ -48,12 +47,8 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     outcomes = remove(
         engine_of(call, search.names),
         search,
-        heads=lambda: heads_of(session),
-        objects=lambda realm: objects_of(session, realm),
-        files=session.catalog.files,
-        record=DeletionRecord(session, PROCEDURE.name),
+        means_of(call, PROCEDURE.name),
         dry_run=arguments.get("dry_run", True),
-        progress=call.progress,
     )
     return [row_of(outcome) for outcome in outcomes]
 
@@ -115,26 +110,25 @@ def _uri(parts: tuple[str, ...]) -> str:
     return "/".join(parts)
 
 
-def heads_of(session: Session) -> list[StoreHead]:
-    """The heads of all realms of the store, read now."""
-    connection = session.connection
-    return store_heads(
-        connection.backend, connection.store, connection.clock, grace_ms=session.properties.grace
-    )
-
-
-def objects_of(session: Session, realm: str) -> ObjectStore:
-    """The objects of a realm of the store, by its instance id."""
-    return session.connection.store_of(realm)
-
-
 def engine_of(call: Call, names: Names) -> Engine:
-    """Where the work is done: on executors, if there are any."""
+    """Where files are listed and compared: on executors, if there are any."""
     session = call.session
-    if not call.has_spark:
-        return LocalEngine(session.catalog.files, lambda realm: objects_of(session, realm))
+    if not has_executors(call):
+        return LocalEngine(session.catalog.files, session.catalog.references.store.of_realm)
     location = location_of(session.properties).resolved()
     return SparkEngine(call.spark(), Reading(location, dict(session.properties.other), names))
+
+
+def means_of(call: Call, job: str) -> Means:
+    """What a run of a job works with."""
+    session = call.session
+    return Means(
+        spread_of(call),
+        lambda: heads_around(session.catalog, grace_ms=session.properties.grace),
+        session.catalog.references.store.of_realm,
+        DeletionRecord(session, job),
+        call.progress,
+    )
 
 
 class DeletionRecord:

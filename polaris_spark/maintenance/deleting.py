@@ -1,0 +1,63 @@
+"""Deleting files, some at a time, wherever the work is spread to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from polaris_spark.catalog.folders import CHANGED, Folders
+from polaris_spark.maintenance.spreading import Reach, Spread, Work
+
+FILES_OF_AN_ITEM = 50
+"""So many files are deleted one after the other."""
+
+_ATTEMPTS = 3
+_PAUSE_SECONDS = 0.2
+
+
+class ToDelete(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Some files to delete."""
+
+    locations: tuple[str, ...]
+    changed_before: int | None = None
+    """Milliseconds since 1970: what was changed last since then stays; None if age does not matter."""
+
+
+class Left(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Files that are still there, by location, each with the reason."""
+
+    files: dict[str, str]
+
+
+class DeleteFiles(Work[ToDelete, Left]):
+    """Deletes files, with retries, and gives those that are left; those already gone count as deleted."""
+
+    item = ToDelete
+    result = Left
+
+    def __call__(self, reach: Reach, item: ToDelete) -> Left:
+        folders = Folders(reach.files)
+        left: dict[str, str] = {}
+        again: Iterable[str] = item.locations
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(_PAUSE_SECONDS * 2**attempt)
+            left = {at: why for at, why in left.items() if why == CHANGED}
+            left |= folders.delete_all(again, changed_before=item.changed_before)
+            again = [at for at, why in left.items() if why != CHANGED]
+            if not again:
+                break
+        return Left(left)
+
+
+def delete_files(
+    spread: Spread, locations: Sequence[str], *, changed_before: int | None = None
+) -> Iterator[Left]:
+    """Delete files, and say of each part of them what is left; see `ToDelete`."""
+    parts = [
+        ToDelete(tuple(locations[start : start + FILES_OF_AN_ITEM]), changed_before)
+        for start in range(0, len(locations), FILES_OF_AN_ITEM)
+    ]
+    return spread(DeleteFiles(), parts)
