@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from polaris_spark import config
+from polaris_spark.catalog.expiring import GC_ENABLED, gc_enabled
 from polaris_spark.cli import app
 from polaris_spark.config import Properties
 from polaris_spark.errors import StoreURIError
@@ -91,7 +92,7 @@ def test_every_command_is_listed_with_its_options() -> None:
 
 def test_every_property_is_listed_and_every_listed_one_exists() -> None:
     listed = {row[0] for row in table(README, "property | default | meaning")}
-    assert listed == {"store", "store.<option>", *config._PARSERS}
+    assert listed == {"store", "store.<option>", GC_ENABLED, *config._PARSERS}
 
 
 @pytest.mark.parametrize("row", table(README, "property | default | meaning"), ids=lambda row: row[0])
@@ -103,6 +104,9 @@ def test_defaults_of_properties_are_right(row: list[str]) -> None:
         return
     if name == "store.<option>":
         assert Properties.parse({"store": "memory:"}).store_options == {}
+        return
+    if name == GC_ENABLED:
+        assert gc_enabled([{name: default}]) == gc_enabled([])
         return
     field, plain = name.removeprefix("polaris.").replace("-", "_"), Properties.parse({"store": "memory:"})
     if getattr(plain, field) is None:

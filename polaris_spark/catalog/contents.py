@@ -23,6 +23,7 @@ from polaris_spark.catalog.entities import (
     table_key,
     taken_by,
 )
+from polaris_spark.catalog.expiring import gc_enabled, namespace_levels
 from polaris_spark.catalog.metadata import (
     ObjectReader,
     TableDraft,
@@ -194,14 +195,13 @@ class DropContent(CatalogChange["C | Unloaded"], Generic[C]):
         assert isinstance(prepared, int)
         found = require(state, self.name, self.kind)
         value = content_of(state, found.content, self.cls)
-        if (
-            self.purge
-            and state.get(found.content, self.cls).properties.get("gc.enabled", "true").lower() == "false"
-        ):
-            raise BadRequestError(
-                f"Cannot purge {self.name}: gc.enabled is false, so its files may belong to other tables; "
-                "drop it without PURGE, or set gc.enabled to true first"
-            )
+        if self.purge:
+            own = state.get(found.content, self.cls).properties
+            if not gc_enabled([own, *namespace_levels(state, self.name.namespace), self.context.retention]):
+                raise BadRequestError(
+                    f"Cannot purge {self.name}: gc.enabled is false for it, its namespace or the catalog, so its "
+                    "files may belong to other tables; drop it without PURGE, or set gc.enabled to true first"
+                )
         key = table_key(self.name, self.kind)
         remove_entity(state, key, found.entity_id)
         locations.move(state, found.entity_id, places(value), ())

@@ -9,6 +9,7 @@ between leaves nothing behind that the next run would not find.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -17,10 +18,11 @@ from polaris_spark.catalog.entities import NamespaceName, namespace_key
 from polaris_spark.catalog.merging import is_on
 from polaris_spark.catalog.metadata import ObjectReader, TableDraft, apply_all, logs
 from polaris_spark.catalog.metadata.pieces import key_of
-from polaris_spark.catalog.metadata.rows import Snapshot, Table
+from polaris_spark.catalog.metadata.rows import Snapshot as TableSnapshot
+from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.snapshot_history import read_entries
 from polaris_spark.catalog.rows import NAMES, Namespace, id_bytes, id_from
-from polaris_spark.commits.state import State
+from polaris_spark.commits.state import Snapshot, State
 from polaris_spark.errors import BadRequestError
 from polaris_spark.index import Entry, Index, IndexRoot
 from polaris_spark.index.keys import key_after
@@ -51,6 +53,9 @@ RECORD_PIECES = 10_000
 DROPPED_BY_A_COMMIT = 100
 """A commit drops at most so many snapshots on the fly; the next one goes on."""
 
+_NAMESPACES = 1_024
+"""The properties of so many namespaces are kept in memory."""
+
 Properties = Mapping[str, str]
 
 
@@ -64,7 +69,13 @@ class Retention(NamedTuple):
 
 
 def gc_enabled(levels: Sequence[Properties]) -> bool:
-    """Whether files may be deleted that the table does not need any more; any text but `true` says no."""
+    """Whether files may be deleted of a table, or of a catalog: what is asked before any job or `PURGE` does so.
+
+    The innermost that says `gc.enabled` decides; any text but `true` says no, none says yes.
+
+    Args:
+        levels: properties of the table, its namespaces from the nearest upwards, and the catalog.
+    """
     return (_nearest(levels, GC_ENABLED) or "true").lower() == "true"
 
 
@@ -100,6 +111,24 @@ def namespace_levels(state: State, namespace: NamespaceName) -> list[Properties]
         if entry is not None:
             found.append(state.get(entry.pointer, Namespace).properties)
     return found
+
+
+class Levels:
+    """Properties of namespaces as a commit has them, and of its catalog."""
+
+    def __init__(self, snapshot: Snapshot, catalog: Properties) -> None:
+        state = State(snapshot, _no_id, rewrites=False)
+
+        def levels(namespace: NamespaceName) -> tuple[Properties, ...]:
+            state.begin()  # what was read for another one is of no concern
+            return (*namespace_levels(state, namespace), catalog)
+
+        self.of = lru_cache(_NAMESPACES)(levels)
+        """Those of a namespace from the nearest upwards, the catalog last."""
+
+
+def _no_id() -> int:
+    raise AssertionError("reading needs no ids")
 
 
 def _nearest(levels: Sequence[Properties], name: str) -> str | None:
@@ -232,7 +261,7 @@ def _oldest(table: Table, reader: ObjectReader, older_than: int) -> list[int]:
 def _facts(draft: TableDraft, ids: Collection[int]) -> list[SnapshotFacts]:
     """Those of some snapshots that were there before."""
     pointers = [place.pointer for id in ids if (place := draft.snapshots.place(id)) is not None]
-    found = draft.reader.get_many(pointers, Snapshot) if pointers else {}
+    found = draft.reader.get_many(pointers, TableSnapshot) if pointers else {}
     return [read_snapshot(found[pointer].text) for pointer in pointers]
 
 

@@ -31,18 +31,26 @@ class TableVersion(NamedTuple):
 def heads_around(catalog: Catalog, *, grace_ms: int) -> list[StoreHead]:
     """The newest heads of the store that a catalog lies in, of all realms and catalogs, read now.
 
+    Those of the catalog itself have the properties that it was opened with, too.
+
     Args:
         grace_ms: how long a dropped head may come back, milliseconds.
     Raises:
         CorruptionError: one cannot be read.
     """
-    own = catalog.references.store
-    return store_heads(
+    own, branches = catalog.references.store, head_name(catalog.row, "")
+    heads = store_heads(
         own.backend,
         lambda record: own.of_realm(record.instance),
         catalog.context.clock,
         grace_ms=grace_ms,
     )
+    return [
+        head._replace(properties={**head.properties, **catalog.context.retention})
+        if head.realm == own.realm and head.reference.startswith(branches)
+        else head
+        for head in heads
+    ]
 
 
 class _Open(NamedTuple):

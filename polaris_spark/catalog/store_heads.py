@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from polaris_spark.backends.base import Backend
@@ -12,7 +12,7 @@ from polaris_spark.clock import Clock
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import Snapshot
-from polaris_spark.index.keys import children
+from polaris_spark.index.keys import children, decode_key
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.realms import RealmRecord, Realms, RealmState
 from polaris_spark.system.registry import REFERENCES, ROOT, Registered, listed_in
@@ -33,10 +33,17 @@ class StoreHead(NamedTuple):
     """For messages: realm and catalog, and the branch unless it is `main`."""
     reference: str
     head: Head
+    properties: Mapping[str, str]
+    """The catalog's."""
 
     def snapshot(self, store: ObjectStore) -> Snapshot:
         """Its commit, opened for reading."""
         return Snapshot(store, b"", self.head, store.get(self.head.commit, Commit))
+
+    def owner(self, key: bytes) -> str:
+        """A table or view of it for messages, by its key in the index of names."""
+        decoded = decode_key(key)
+        return f"{self.catalog}.{'.'.join((*decoded.path, decoded.name))}"
 
 
 def store_heads(backend: Backend, objects: Objects, clock: Clock, *, grace_ms: int) -> list[StoreHead]:
@@ -58,18 +65,20 @@ def _of_realm(record: RealmRecord, store: ObjectStore, oldest: int) -> Iterator[
         return
     registry = _open(store, read_head(row, ROOT))
     registered = listed_in(registry.index(REFERENCES))
-    catalogs: dict[str, str] = {}
+    catalogs: dict[str, CatalogRow] = {}
     for one in registered:
         if one.name == CATALOGS:
-            catalogs = _names(store, _head(store, one))
+            catalogs = _catalogs(store, _head(store, one))
     for one in registered:
         prefix, found, branch = one.name.partition("/heads/")
         if not found or not prefix.startswith("cat/"):
             continue
         if one.registration.state == "live" or one.registration.time > oldest:
-            name = f"{record.name}.{catalogs.get(prefix[4:], prefix)}"
+            catalog = catalogs.get(prefix[4:])
+            name = f"{record.name}.{prefix if catalog is None else catalog.name}"
             name = name if branch == "main" else f"{name}@{branch}"
-            yield StoreHead(record.instance, name, one.name, _head(store, one))
+            properties = {} if catalog is None else catalog.properties
+            yield StoreHead(record.instance, name, one.name, _head(store, one), properties)
 
 
 def _head(store: ObjectStore, registered: Registered) -> Head:
@@ -78,11 +87,11 @@ def _head(store: ObjectStore, registered: Registered) -> Head:
     return registered.first_head() if row is None else read_head(row, registered.row_name)
 
 
-def _names(store: ObjectStore, head: Head) -> dict[str, str]:
-    """Names of catalogs by what names of their references begin with."""
+def _catalogs(store: ObjectStore, head: Head) -> dict[str, CatalogRow]:
+    """Catalogs by what names of their references begin with."""
     names = _open(store, head).index(NAMES)
     ids = [entry.pointer for _, entry in names.range(*children((), CATALOG))]
-    return {f"{row.entity_id:x}": row.name for row in store.get_many(ids, CatalogRow).values()}
+    return {f"{row.entity_id:x}": row for row in store.get_many(ids, CatalogRow).values()}
 
 
 def _open(store: ObjectStore, head: Head) -> Snapshot:

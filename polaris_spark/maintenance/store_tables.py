@@ -74,7 +74,7 @@ def changed_since(
                 earlier_version = 0 if was is None else was.pointer
                 yield (
                     head.realm,
-                    Holder(owner_of(head, key), entry.pointer, before=earlier_version, is_view=kind == VIEW),
+                    Holder(head.owner(key), entry.pointer, before=earlier_version, is_view=kind == VIEW),
                 )
 
 
@@ -115,10 +115,4 @@ def _names(store: ObjectStore, head: StoreHead) -> IndexRoot:
 
 def _table(head: StoreHead, key: bytes) -> str | None:
     """The name of a table by its key; None for what is no table."""
-    return owner_of(head, key) if decode_key(key).kind == TABLE else None
-
-
-def owner_of(head: StoreHead, key: bytes) -> str:
-    """The name of a table or view for messages, with its catalog's."""
-    decoded = decode_key(key)
-    return f"{head.catalog}.{'.'.join((*decoded.path, decoded.name))}"
+    return head.owner(key) if decode_key(key).kind == TABLE else None

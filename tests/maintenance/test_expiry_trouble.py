@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from polaris_spark.catalog.expiring import namespace_levels
 from polaris_spark.catalog.exporting import wanted
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.commits.change import Operation
@@ -153,6 +154,7 @@ def test_a_table_that_cannot_be_changed_fails_alone(lake: PolarisCatalog) -> Non
     catalog = session.catalog
     asked = Asked(session.connection.clock.now_ms())
     items = []
+    levels = [*namespace_levels(catalog.view(), ("db",)), catalog.context.retention]
     for one in wanted(catalog.head()):
         if one.name.name.startswith("t"):
             table = tables[int(one.name.name[1:])]
@@ -161,7 +163,7 @@ def test_a_table_that_cannot_be_changed_fails_alone(lake: PolarisCatalog) -> Non
             oldest = () if one.name.name == "t1" else (table.metadata.snapshots[0].snapshot_id,)
             schemas = (table.schema().schema_id,) if one.name.name == "t1" else ()
             decision = Decision(oldest, schemas=schemas)
-            items.append(ToExpire(one.name, entity, one.content, [], decision))
+            items.append(ToExpire(one.name, entity, one.content, levels, decision))
     done = remove_expired(catalog, Operation(b"", "test"), items, asked, lambda *_: None)
     assert [bool(one.error) for one in done] == [False, True, False]
     assert "Cannot remove the current schema" in done[1].error

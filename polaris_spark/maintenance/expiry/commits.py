@@ -9,7 +9,7 @@ from typing import NamedTuple
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import Prepared, Stored
 from polaris_spark.catalog.entities import CatalogChange, Context, Found, TableName, find
-from polaris_spark.catalog.expiring import EXPIRED, record_expired
+from polaris_spark.catalog.expiring import EXPIRED, namespace_levels, record_expired
 from polaris_spark.catalog.metadata import TableDraft, apply_all
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import IDS, id_bytes
@@ -31,8 +31,8 @@ class ToExpire(NamedTuple):
     entity_id: int
     content: int
     """The version that was decided on."""
-    levels: Sequence[Mapping[str, str]]
-    """Properties of its namespaces from the nearest upwards, and of the catalog."""
+    levels: list[Mapping[str, str]]
+    """What it was decided by: properties of its namespaces from the nearest upwards, and of the catalog."""
     decision: Decision
 
 
@@ -45,7 +45,7 @@ class Removed(NamedTuple):
 
 
 class _ExpireTable(TableChange):
-    """Remove what expires from one table, decided anew if others changed it meanwhile."""
+    """Remove what expires from one table; decided anew if others changed it, or properties of its namespaces."""
 
     action = "expire-snapshots"
 
@@ -60,11 +60,12 @@ class _ExpireTable(TableChange):
         if found is None or found.entity_id != self.table.entity_id:
             return None
         decision: Decision | None = self.table.decision
-        if found.content != self.table.content:
+        levels = [*namespace_levels(state, self.name.namespace), self.context.retention]
+        if found.content != self.table.content or levels != self.table.levels:
             # Which partition specs are needed only manifests tell: those of a changed table wait for the next run.
             asked = self.asked._replace(clean_metadata=False)
             table = state.get(found.content, Table)
-            decision = decide_table(table, state, self.table.levels, asked, lambda _: set())
+            decision = decide_table(table, state, levels, asked, lambda _: set())
         return (found, decision) if decision and decision.updates() else None
 
     def apply(self, state: State, prepared: object) -> Stored[Table]:

@@ -194,7 +194,14 @@ class Judged(NamedTuple):
     """Of the innermost place, if any."""
 
 
-def judge(path: str, root: str, around: Iterable[Place], broken: Collection[str] = ()) -> Judged:
+def judge(
+    path: str,
+    root: str,
+    around: Iterable[Place],
+    broken: Collection[str] = (),
+    *,
+    keeps_strays: bool = False,
+) -> Judged:
     """What places say of a file that nothing names.
 
     Args:
@@ -202,6 +209,7 @@ def judge(path: str, root: str, around: Iterable[Place], broken: Collection[str]
         root: the folder that was listed, in normal form.
         around: the places that the file lies in, in any order.
         broken: owners that could not be read, here or elsewhere.
+        keeps_strays: whether what lies in no place stays.
     """
     places = sorted(around, key=lambda place: len(place.path))
     innermost = places[-1] if places else None
@@ -210,7 +218,7 @@ def judge(path: str, root: str, around: Iterable[Place], broken: Collection[str]
     below = path[len(base) :].strip("/").split("/")
     # What cannot be read might name any file that lies in no table's location.
     kept = any(place.kept or place.owner in broken for place in places) or (
-        bool(broken) and innermost is None
+        innermost is None and (keeps_strays or bool(broken))
     )
     return Judged(not kept and not is_hidden(below, partitions), innermost.owner if innermost else None)
 

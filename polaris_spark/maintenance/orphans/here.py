@@ -75,7 +75,13 @@ class LocalEngine:
         found: list[Orphan] = []
         for name, root, listed in unknown:
             around = [place for folder in folders_of(name.path) for place in places.get(folder, ())]
-            judged = judge(name.path, search.names.of(root).path, around, known.broken)
+            judged = judge(
+                name.path,
+                search.names.of(root).path,
+                around,
+                known.broken,
+                keeps_strays=search.keeps_strays,
+            )
             if judged.is_orphan and len(found) < search.max_files:
                 found.append(Orphan(*listed, owner=judged.owner))
         return Found(found, _broken(known))
@@ -83,9 +89,9 @@ class LocalEngine:
     def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
         """The files of dropped tables that nothing needs."""
         known = self._known(search, heads)
-        store = self._objects(doomed.realm)
+        store = self._objects(doomed.head.realm)
         gathering = Gathering(self._files, search.names)
-        gathering.add(contents_of_drops(store, doomed.drops), store)
+        gathering.add(contents_of_drops(doomed.head, store, doomed.drops), store)
         gathering.finish()
         needed = {name.path for name in known.files}
         owned = {place.path for place in known.places}

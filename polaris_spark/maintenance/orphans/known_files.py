@@ -109,7 +109,7 @@ def places_of(owner: str, needs: Needs, names: Names) -> Iterator[Place]:
 
 def needed_by(head: StoreHead, store: ObjectStore, oldest_purge_ms: int) -> Iterator[Content]:
     """What a head holds and what its history lets be brought back: see `is_kept`."""
-    yield from contents_of(head.snapshot(store), head.catalog)
+    yield from contents_of(head, store)
     yield from kept_drops(head, store, oldest_purge_ms)
 
 
@@ -124,7 +124,7 @@ def kept_drops(
     Args:
         oldest_purge_ms: the time, in milliseconds since 1970, from which on drops with PURGE count.
     """
-    found = drops_of(store, head.head, head.catalog, low, high)
+    found = drops_of(store, head, low, high)
     yield from contents_of_drops(
-        store, (drop for drop in found if not drop.purge or drop.time > oldest_purge_ms)
+        head, store, (drop for drop in found if not drop.purge or drop.time > oldest_purge_ms)
     )

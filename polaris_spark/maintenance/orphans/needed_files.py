@@ -5,12 +5,13 @@ Each step is a function of what was read before, so that they run in one process
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
+from polaris_spark.catalog.expiring import Levels, gc_enabled
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import repeated
 from polaris_spark.catalog.locations import PATHS
@@ -24,9 +25,9 @@ from polaris_spark.catalog.metadata import ObjectReader, render
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.reading import read_text
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
+from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.log import ancestor, commits
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
-from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import BadRequestError, MissingFileError, PolarisError
 from polaris_spark.index.keys import decode_key
 from polaris_spark.store.objects import ObjectStore
@@ -46,6 +47,8 @@ class Content(NamedTuple):
     """None where it is of a kind that is not known here."""
     strict: bool = True
     """Whether its files must be there: those of what was dropped may have been deleted."""
+    levels: tuple[Mapping[str, str], ...] = ()
+    """Properties of its namespaces from the nearest upwards, and of the catalog."""
 
 
 class Needs(NamedTuple):
@@ -60,7 +63,7 @@ class Needs(NamedTuple):
     manifests: tuple[str, ...] = ()
     """Those that snapshots of version 1 name directly."""
     collected: bool = True
-    """Whether its property `gc.enabled` lets files be deleted."""
+    """Whether `gc.enabled` lets files be deleted (`catalog.expiring.gc_enabled`)."""
     partitions: tuple[str, ...] = ()
     """`<name>=` of partition fields that hidden files' names would begin with."""
     problem: str = ""
@@ -122,7 +125,7 @@ class Drop(NamedTuple):
 
 
 def drops_of(
-    store: ObjectStore, head: Head, catalog: str, low: int | None = None, high: int | None = None
+    store: ObjectStore, at: StoreHead, low: int | None = None, high: int | None = None
 ) -> Iterator[Drop]:
     """The tables and views that commits of a history took away, or replaced by others that were registered.
 
@@ -130,15 +133,16 @@ def drops_of(
         low: number of the first commit to look at, by default the history floor.
         high: number of the last one, by default the head.
     """
+    head = at.head
     low = head.floor_number if low is None else low
     if high is not None and high < head.number:
         head = msgspec.structs.replace(head, commit=ancestor(store, head, high), number=high)
     for commit, entry in logged(store, msgspec.structs.replace(head, floor_number=low)):
         if entry.before and entry.action in _TAKES_AWAY:
-            key = decode_key(entry.key)
-            owner = f"{catalog}.{'.'.join((*key.path, key.name))}"
             purge = entry.summary.get("purge") == "true"
-            yield Drop(owner, entry.before, entry.time, purge, commit.number, entry.entity, entry.key)
+            yield Drop(
+                at.owner(entry.key), entry.before, entry.time, purge, commit.number, entry.entity, entry.key
+            )
 
 
 def logged(store: ObjectStore, head: Head) -> Iterator[tuple[Commit, LogEntry]]:
@@ -151,36 +155,35 @@ def logged(store: ObjectStore, head: Head) -> Iterator[tuple[Commit, LogEntry]]:
                 yield from ((commit, entry) for entry in reversed(entries[commit.entries].entries))
 
 
-def contents_of_drops(store: ObjectStore, drops: Iterable[Drop]) -> Iterator[Content]:
-    """The tables and views that drops took away."""
-    for content in read_contents(store, ((drop.owner, drop.content) for drop in drops)):
+def contents_of_drops(head: StoreHead, store: ObjectStore, drops: Iterable[Drop]) -> Iterator[Content]:
+    """The tables and views that drops took away from a head."""
+    for content in _read(head, store, ((drop.key, drop.content) for drop in drops)):
         yield content._replace(strict=False)
 
 
 def contents_of(
-    snapshot: Snapshot, catalog: str, start: bytes = b"", end: bytes | None = None
+    head: StoreHead, store: ObjectStore, start: bytes = b"", end: bytes | None = None
 ) -> Iterator[Content]:
-    """The tables and views of a commit, whose keys in the index of names lie in a range.
+    """The tables and views of a head, whose keys in the index of names lie in a range.
 
     Raises:
         CorruptionError: one is missing from the store.
     """
-    yield from read_contents(
-        snapshot.store,
-        (
-            (f"{catalog}.{'.'.join((*decoded.path, decoded.name))}", entry.pointer)
-            for key, entry in snapshot.index(NAMES).range(start, end)
-            if (decoded := decode_key(key)).kind in (TABLE, VIEW)
-        ),
+    names = head.snapshot(store).index(NAMES).range(start, end)
+    kinds = (TABLE, VIEW)
+    yield from _read(
+        head, store, ((key, entry.pointer) for key, entry in names if decode_key(key).kind in kinds)
     )
 
 
-def read_contents(store: ObjectStore, named: Iterator[tuple[str, int]]) -> Iterator[Content]:
+def _read(head: StoreHead, store: ObjectStore, named: Iterator[tuple[bytes, int]]) -> Iterator[Content]:
+    levels = Levels(head.snapshot(store), head.properties)
     while run := list(islice(named, _READ_TOGETHER)):
         found = store.read([id for _, id in run])
-        for owner, id in run:
+        for key, id in run:
             value = found[id].value
-            yield Content(owner, value if isinstance(value, (Table, View, Unloaded)) else None)
+            known = value if isinstance(value, (Table, View, Unloaded)) else None
+            yield Content(head.owner(key), known, levels=levels.of(decode_key(key).path))
 
 
 def needs_of(content: Content, reader: ObjectReader, files: Files, *, without: Collection[int] = ()) -> Needs:
@@ -196,13 +199,16 @@ def needs_of(content: Content, reader: ObjectReader, files: Files, *, without: C
     if value is None:
         return Needs(problem=f"{content.owner} is of a kind that is not installed here")
     if isinstance(value, View):
-        return Needs(_places(value.location, value.properties), (value.metadata_location,))
+        collected = gc_enabled([value.properties, *content.levels])
+        return Needs(
+            _places(value.location, value.properties), (value.metadata_location,), collected=collected
+        )
     try:
         if isinstance(value, Unloaded):
             text = read_text(files, value.metadata_location)
         else:
             text = render(value, reader, snapshots="all")
-        return _needs(_decode(text), value, without)
+        return _needs(_decode(text), value, content.levels, without)
     except (BadRequestError, msgspec.MsgspecError) as error:
         missing = isinstance(error.__cause__, FileNotFoundError)
         return Needs(
@@ -213,7 +219,12 @@ def needs_of(content: Content, reader: ObjectReader, files: Files, *, without: C
         )
 
 
-def _needs(metadata: _Metadata, value: Table | Unloaded, without: Collection[int]) -> Needs:
+def _needs(
+    metadata: _Metadata,
+    value: Table | Unloaded,
+    levels: Sequence[Mapping[str, str]],
+    without: Collection[int],
+) -> Needs:
     properties = metadata.properties or {}
     location = metadata.location or value.location
     statistics = [
@@ -235,7 +246,7 @@ def _needs(metadata: _Metadata, value: Table | Unloaded, without: Collection[int
         ),
         tuple(one.manifest_list for one in snapshots if one.manifest_list),
         tuple(manifest for one in snapshots if not one.manifest_list for manifest in one.manifests),
-        properties.get("gc.enabled", "true").lower() == "true",
+        gc_enabled([properties, *levels]),
         tuple(sorted(f"{name}=" for name in names if name[:1] in ("_", "."))),
     )
 

@@ -29,10 +29,10 @@ from polaris_spark.errors import BadRequestError, CorruptionError
 from polaris_spark.maintenance.orphans.needed_files import (
     Content,
     Drop,
+    contents_of_drops,
     drops_of,
     logged,
     needs_of,
-    read_contents,
 )
 from polaris_spark.store.objects import ObjectStore
 
@@ -56,35 +56,51 @@ class Pending(NamedTuple):
     """Locations that the table owned."""
 
 
-def pending(
-    heads: Iterable[StoreHead], store: ObjectStore, files: Files, *, oldest_ms: int
-) -> tuple[list[Pending], list[Pending]]:
+class Kept(NamedTuple):
+    """A drop whose files stay."""
+
+    owner: str
+    places: tuple[str, ...]
+    why: str
+
+
+class Purges(NamedTuple):
+    """What is to be done about drops."""
+
+    there: list[Pending]
+    """Those whose files are to be deleted."""
+    gone: list[Pending]
+    """Those of whose metadata nothing is left: only a record is missing."""
+    kept: list[Kept]
+
+
+def pending(heads: Iterable[StoreHead], store: ObjectStore, files: Files, *, oldest_ms: int) -> Purges:
     """Drops with PURGE that are older than a time and not yet recorded as carried out.
 
     Args:
         heads: branches of one catalog.
         oldest_ms: milliseconds since 1970; later drops have to wait.
-    Returns:
-        those whose files are to be deleted, and those of whose metadata nothing is left: only a record is missing.
     """
     found: dict[tuple[int, int], tuple[StoreHead, Drop]] = {}
     done: set[tuple[int, int]] = set()
     for head in heads:
         done |= _recorded(store, head)
-        for drop in drops_of(store, head.head, head.catalog):
+        for drop in drops_of(store, head):
             if drop.purge and drop.time <= oldest_ms:
                 found.setdefault((drop.entity, drop.time), (head, drop))
     waiting = [one for key, one in found.items() if key not in done]
     folders = Folders(files)
-    there: list[Pending] = []
-    gone: list[Pending] = []
+    found_of = Purges([], [], [])
     with ThreadPoolExecutor(_LOOKS) as pool:
         for head, drop in waiting:
-            needs = needs_of(_content(store, drop), StoredObjects(store), files)
+            needs = needs_of(_content(head, store, drop), StoredObjects(store), files)
+            if not needs.collected:
+                found_of.kept.append(Kept(drop.owner, needs.places, "gc.enabled is false"))
+                continue
             look = pool.map(lambda location: _is_there(folders, location), (*needs.files, *needs.lists))
             one = Pending(head, drop, needs.places)
-            (there if any(look) else gone).append(one)
-    return there, gone
+            (found_of.there if any(look) else found_of.gone).append(one)
+    return found_of
 
 
 def _recorded(store: ObjectStore, head: StoreHead) -> set[tuple[int, int]]:
@@ -95,11 +111,11 @@ def _recorded(store: ObjectStore, head: StoreHead) -> set[tuple[int, int]]:
     }
 
 
-def _content(store: ObjectStore, drop: Drop) -> Content:
-    [content] = read_contents(store, iter([(drop.owner, drop.content)]))
+def _content(head: StoreHead, store: ObjectStore, drop: Drop) -> Content:
+    [content] = contents_of_drops(head, store, [drop])
     if not isinstance(content.value, Table):
         raise CorruptionError(f"object {store.key(drop.content)}, which a drop with PURGE names, is no table")
-    return content._replace(strict=False)
+    return content
 
 
 def _is_there(folders: Folders, location: str) -> bool:

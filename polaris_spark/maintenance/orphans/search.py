@@ -54,6 +54,8 @@ class Search(NamedTuple):
     oldest_purge_ms: int
     """See `known_files.kept_drops`."""
     max_files: int
+    keeps_strays: bool = False
+    """Whether the catalog's `gc.enabled` keeps what lies in no table's or view's location."""
 
     def concerns(self, listed: Listed) -> bool:
         """Whether a file may be an orphan, as far as its name and age tell."""
@@ -109,8 +111,8 @@ class Outcome(NamedTuple):
 class Doomed(NamedTuple):
     """Tables that were dropped with PURGE, and whose files are to be deleted."""
 
-    realm: str
-    """Instance id of the realm."""
+    head: StoreHead
+    """Of the catalog that they were dropped from, on any branch."""
     drops: tuple[Drop, ...]
     places: tuple[tuple[str, str], ...]
     """Locations that they owned, each with its owner's name."""

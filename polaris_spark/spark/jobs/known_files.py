@@ -68,10 +68,9 @@ class Task(NamedTuple):
     def contents(self, store: ObjectStore, oldest_purge_ms: int) -> Iterator[Content]:
         """What it is about."""
         if self.drops:
-            return contents_of_drops(store, self.drops)
+            return contents_of_drops(self.head, store, self.drops)
         if self.commits is None:
-            snapshot = self.head.snapshot(store)
-            return contents_of(snapshot, self.head.catalog, self.start, self.end)
+            return contents_of(self.head, store, self.start, self.end)
         return kept_drops(self.head, store, oldest_purge_ms, *self.commits)
 
 

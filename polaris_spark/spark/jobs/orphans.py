@@ -83,7 +83,7 @@ class SparkEngine:
     def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
         """The files of dropped tables that nothing needs."""
         known = self._known(search, heads)
-        tasks = [Task(_of(heads, doomed.realm), drops=(drop,)) for drop in doomed.drops]
+        tasks = [Task(doomed.head, drops=(drop,)) for drop in doomed.drops]
         named = KnownFiles(self._spark, self._reading, tasks, search.oldest_purge_ms, located=True)
         try:
             broken = known.broken()
@@ -165,11 +165,6 @@ def _spread(folders: Folders, root: str, cores: int) -> Iterator[tuple[str, str,
         yield from ((folder, root, False) for folder in level)
         level = [inner for folder in level for inner in folders.contents(folder).folders]
     yield from ((folder, root, True) for folder in level)
-
-
-def _of(heads: Sequence[StoreHead], realm: str) -> StoreHead:
-    """Any head of a realm: a task about drops needs no more of it than its realm."""
-    return next(head for head in heads if head.realm == realm)
 
 
 def _unneeded(located: DataFrame, names: DataFrame) -> DataFrame:
@@ -265,6 +260,7 @@ class _Judge:
     """What executors run: files that nothing names with the places around them in, orphans out."""
 
     def __init__(self, search: Search, broken: set[str]) -> None:
+        self._keeps_strays = search.keeps_strays
         self._roots = {root: search.names.of(root).path for root in search.roots}
         self._broken = broken
 
@@ -277,6 +273,12 @@ class _Judge:
             around = [
                 Place(p["folder"], p["owner"], p["kept"], tuple(p["partitions"] or ())) for p in row["places"]
             ]
-            judged = judge(row["path"], self._roots[row["root"]], around, self._broken)
+            judged = judge(
+                row["path"],
+                self._roots[row["root"]],
+                around,
+                self._broken,
+                keeps_strays=self._keeps_strays,
+            )
             if judged.is_orphan:
                 yield {name: row[name] for name in ("location", "size", "modified")} | {"owner": judged.owner}

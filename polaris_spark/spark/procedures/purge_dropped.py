@@ -11,9 +11,10 @@ from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import InputError, ReferenceGoneError
 from polaris_spark.maintenance.orphans.deciding import Comparison, Mismatch
 from polaris_spark.maintenance.orphans.known_files import Names
-from polaris_spark.maintenance.orphans.purges import Pending, RecordPurges, pending, record
+from polaris_spark.maintenance.orphans.purges import Pending, Purges, RecordPurges, pending, record
 from polaris_spark.maintenance.orphans.search import (
     DELETED,
+    KEPT,
     WOULD_DELETE,
     Doomed,
     Engine,
@@ -49,13 +50,17 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     call.progress("looking for drops")
     means = means_of(call, PROCEDURE.name)
     heads = means.heads()
-    there, gone = _pending(session, heads, oldest)
-    outcomes = list(_purge(call, search, means, heads, there, dry_run=dry_run)) if there else []
+    purges = _pending(session, heads, oldest)
+    outcomes = [
+        Outcome(place, None, None, one.owner, KEPT, one.why) for one in purges.kept for place in one.places
+    ]
+    if purges.there:
+        outcomes += _purge(call, search, means, heads, purges.there, dry_run=dry_run)
     if not dry_run:
-        if there:
-            there, gone = _pending(session, heads, oldest)
+        if purges.there:
+            purges = _pending(session, heads, oldest)
         record(
-            gone,
+            purges.gone,
             lambda name, change: _commit(session, name, change),
             session.catalog.context,
             session.principal,
@@ -63,9 +68,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     return [row_of(outcome) for outcome in outcomes]
 
 
-def _pending(
-    session: Session, heads: Sequence[StoreHead], oldest: int
-) -> tuple[list[Pending], list[Pending]]:
+def _pending(session: Session, heads: Sequence[StoreHead], oldest: int) -> Purges:
     catalog = session.catalog
     realm, prefix = catalog.references.store.realm, head_name(catalog.row, "")
     mine = [head for head in heads if head.realm == realm and head.reference.startswith(prefix)]
@@ -89,7 +92,7 @@ def _purge(
     session = call.session
     engine: Engine = engine_of(call, search.names)
     doomed = Doomed(
-        session.catalog.references.store.realm,
+        drops[0].head,
         tuple(one.drop for one in drops),
         tuple((place, one.drop.owner) for one in drops for place in one.places),
         session.catalog.context.warehouse,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from polaris_spark.catalog.contents import content_of, places
 from polaris_spark.catalog.entities import TableName, table_key
+from polaris_spark.catalog.expiring import gc_enabled
 from polaris_spark.catalog.files import absolute
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metadata.rows import Table, View
@@ -69,6 +70,7 @@ def _search(session: Session, arguments: Mapping[str, Any]) -> Search:
         own=own_beginnings(session.connection.uri, names),
         oldest_purge_ms=now - session.properties.grace,
         max_files=max_files,
+        keeps_strays=not gc_enabled([session.catalog.context.retention]),
     )
 
 

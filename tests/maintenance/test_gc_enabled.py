@@ -1,0 +1,207 @@
+"""`gc.enabled`: the innermost of table, namespaces and catalog decides, whoever would delete files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from polaris_spark.catalog.catalogs import head_name, open_catalog
+from polaris_spark.catalog.expiring import gc_enabled
+from polaris_spark.commits.change import Operation
+from polaris_spark.spark.procedures.registry import call
+from tests.maintenance.lakes import ROWS, Lake, folder, paths
+
+NO, YES = {"gc.enabled": "false"}, {"gc.enabled": "true"}
+Open = Callable[..., Lake]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Open]:
+    """Opens a catalog; grace is over at once."""
+    lakes: list[Lake] = []
+
+    def open(**properties: Any) -> Lake:
+        lakes.append(Lake(f"sqlite://{tmp_path}/c.db", tmp_path / "warehouse", grace="0s", **properties))
+        return lakes[-1]
+
+    yield open
+    for lake in lakes:
+        lake.close()
+
+
+class Tables:
+    """Tables whose files may be deleted, and others, by what they or what they lie in say."""
+
+    def __init__(self, lake: Lake) -> None:
+        lake.catalog.create_namespace("no", NO)
+        lake.catalog.create_namespace("no.plain")
+        lake.catalog.create_namespace("no.yes", YES)
+        self.may = [
+            self._table(lake, "db.t"),
+            self._table(lake, "no.yes.t"),
+            self._table(lake, "no.t", **YES),
+        ]
+        self.may_not = [
+            self._table(lake, "db.kept", **NO),
+            self._table(lake, "no.kept"),
+            self._table(lake, "no.plain.kept"),
+            self._table(lake, "no.yes.kept", **NO),
+            self._table(lake, "db.odd", **{"gc.enabled": "perhaps"}),
+        ]
+
+    def _table(self, lake: Lake, name: str, **properties: str) -> Any:
+        table = lake.catalog.create_table(name, ROWS.schema, properties=properties)
+        table.append(ROWS)
+        table.overwrite(ROWS)
+        return table
+
+
+def names(tables: list[Any]) -> list[str]:
+    return sorted(".".join(table.name()) for table in tables)
+
+
+@pytest.mark.parametrize(
+    ("levels", "may"),
+    [
+        ([{}, {}, {}], True),
+        ([{}, {}, NO], False),
+        ([{}, YES, NO], True),
+        ([NO, YES, YES], False),
+        ([YES, NO, NO], True),
+        ([{}, NO, YES], False),
+        ([{"gc.enabled": "TRUE"}], True),
+        ([{"gc.enabled": "yes"}], False),
+    ],
+)
+def test_the_innermost_that_says_it_decides(levels: list[dict[str, str]], may: bool) -> None:  # a case
+    assert gc_enabled(levels) is may
+
+
+def test_expire(opened: Open) -> None:
+    lake = opened()
+    tables = Tables(lake)
+    rows = {row[0]: row for row in call(lake.session, "expire", max_age="0 s")}
+    assert sorted(name for name, row in rows.items() if row[1]) == names(tables.may)
+    assert {rows[name][-1] for name in names(tables.may_not)} == {"gc.enabled is false"}
+
+
+@pytest.mark.parametrize("by", ["process", "executors"])
+def test_remove_orphans(opened: Open, by: str, request: pytest.FixtureRequest) -> None:
+    lake = opened()
+    tables = Tables(lake)
+    goes = {lake.stray(folder(table) / "data" / "stray") for table in tables.may}
+    stays = [lake.stray(folder(table) / "data" / "stray") for table in tables.may_not]
+    goes.add(lake.stray("elsewhere"))
+    lake.old()
+    spark: SparkSession | None = request.getfixturevalue("spark") if by == "executors" else None
+    assert paths(lake.remove(spark=spark, dry_run=False), "deleted") == goes
+    assert all(file.exists() for file in stays)
+
+
+@pytest.mark.parametrize("by", ["process", "executors"])
+def test_remove_orphans_where_the_catalog_says_no(
+    opened: Open, by: str, request: pytest.FixtureRequest
+) -> None:
+    lake = opened(**NO)
+    plain, said = lake.table("plain"), lake.table("said", **YES)
+    goes = lake.stray(folder(said) / "data" / "stray")
+    lake.stray(folder(plain) / "data" / "stray")
+    lake.stray("elsewhere")
+    lake.old()
+    spark: SparkSession | None = request.getfixturevalue("spark") if by == "executors" else None
+    assert paths(lake.remove(spark=spark)) == {goes}
+
+
+def test_what_a_catalogs_own_row_says_holds_for_others_who_clean_its_warehouse(opened: Open) -> None:
+    lake = opened()
+    catalog = lake.session.catalog
+    properties = {"warehouse": catalog.context.warehouse, **NO}
+    operation = Operation(b"", "somebody")
+    open_catalog(catalog.references, "other", catalog.context, operation, create=True, properties=properties)
+    other = opened(catalog="other")
+    other.stray(folder(other.table()) / "data" / "stray")
+    outside = lake.stray("elsewhere")
+    lake.old()
+    assert paths(lake.remove()) == {outside}
+
+
+def test_drop_with_purge(opened: Open) -> None:
+    lake = opened()
+    tables = Tables(lake)
+    for name in names(tables.may_not):
+        before = lake.files()
+        with pytest.raises(Exception, match=r"gc\.enabled is false"):
+            lake.catalog.purge_table(name)
+        assert lake.catalog.table_exists(name)
+        assert lake.files() == before
+    for table in tables.may:
+        lake.catalog.purge_table(".".join(table.name()))
+        assert not [file for file in lake.files() if folder(table) in file.parents]
+
+
+def test_drop_with_purge_where_the_catalog_says_no(opened: Open) -> None:
+    lake = opened(**NO)
+    lake.table("plain")
+    lake.table("said", **YES)
+    with pytest.raises(Exception, match=r"gc\.enabled is false"):
+        lake.catalog.purge_table("db.plain")
+    lake.catalog.purge_table("db.said")
+    assert lake.catalog.table_exists("db.plain")
+
+
+def test_purge_dropped_looks_at_what_namespaces_say_by_now(opened: Open) -> None:
+    lake = opened()
+    catalog = lake.session.catalog
+    side = head_name(catalog.row, "side")
+    catalog.references.create(side, Operation(b"", "somebody"), source=catalog.head())
+    lake.catalog.create_namespace("other")
+    table = lake.table()
+    said = lake.catalog.create_table("db.said", ROWS.schema, properties=YES)
+    said.append(ROWS)
+    before = {file for file in lake.files() if folder(table) in file.parents}
+    for name in ("db.t", "db.said"):
+        lake.catalog.purge_table(name)
+    lake.catalog.update_namespace_properties("db", updates=NO)
+    rows = call(lake.session, "purge_dropped")
+    assert [(row[3], row[4], row[5]) for row in rows if row[4] == "kept"] == [
+        ("default.lake.db.t", "kept", "gc.enabled is false")
+    ]
+    assert {row[3] for row in rows if row[4] == "deleted"} == {"default.lake.db.said"}
+    assert lake.files() == before
+    lake.catalog.update_namespace_properties("db", removals={"gc.enabled"})
+    assert paths(call(lake.session, "purge_dropped"), "deleted") == before
+
+
+def test_an_expiry_decides_by_what_its_commit_sees(opened: Open) -> None:
+    lake = opened()
+    table = lake.table(appends=3)
+    before = lake.files()
+    happened: list[str] = []
+
+    def watch(doing: str, done: int, total: int) -> None:
+        if doing == "removing snapshots" and not happened:
+            happened.append(doing)
+            lake.catalog.update_namespace_properties("db", updates=NO)
+
+    call(lake.session, "expire", watch=watch, max_age="0 s")
+    assert happened
+    assert len(table.refresh().metadata.snapshots) == 3
+    assert before <= lake.files()
+    lake.catalog.update_namespace_properties(
+        "db", removals={"gc.enabled"}, updates={"history.expire.min-snapshots-to-keep": "1"}
+    )
+    happened.clear()
+
+    def keep_two(doing: str, done: int, total: int) -> None:
+        if doing == "removing snapshots" and not happened:
+            happened.append(doing)
+            lake.catalog.update_namespace_properties(
+                "db", updates={"history.expire.min-snapshots-to-keep": "2"}
+            )
+
+    call(lake.session, "expire", watch=keep_two, max_age="0 s")
+    assert len(table.refresh().metadata.snapshots) == 2
