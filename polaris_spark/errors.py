@@ -15,6 +15,7 @@ PolarisError
 │   ├── HistoryTrimmedError   the commit lies below the history floor
 │   └── TaskLostError         the lease of a task ended, and another holder took it over
 ├── CorruptionError           a row is missing or unreadable; the message names its key
+│   ├── MissingObjectError    there is no such row
 │   └── WrongTypeError        the row is there, but of another type than what points to it says
 ├── UnreadableFileError       a manifest or manifest list cannot be read; the message names the file
 │   └── MissingFileError      there is no such file
@@ -99,6 +100,10 @@ class TaskLostError(StateError):
 
 class CorruptionError(PolarisError):
     """A row that must exist is missing, or cannot be decoded; the message names its key."""
+
+
+class MissingObjectError(CorruptionError):
+    """A row that must exist is not there: it is lost, or a sweep took it from a reader that was too slow."""
 
 
 class WrongTypeError(CorruptionError):

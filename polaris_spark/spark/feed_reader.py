@@ -14,7 +14,7 @@ import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from polaris_spark.errors import CorruptionError, HistoryTrimmedError, InputError, StateError
+from polaris_spark.errors import HistoryTrimmedError, InputError, MissingObjectError, StateError
 from polaris_spark.spark.feed import (
     FeedTask,
     Followed,
@@ -29,6 +29,7 @@ from polaris_spark.spark.feed import (
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.planned import PlannedStore
 from polaris_spark.spark.reading import ReadStore, RealmReader, open_for_reading
+from polaris_spark.spark.swept import with_new_heads
 from polaris_spark.spark.views.changes import ChangeRow, Changes
 from polaris_spark.spark.views.columns import batches, chosen
 from polaris_spark.spark.views.history import Logged
@@ -86,10 +87,13 @@ class FeedReader(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         if self._start is None:
-            self._start = self._starting(self._follow())
+            self._start = with_new_heads(lambda: self._starting(self._follow()))
         return _plain(self._start)
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return _plain(with_new_heads(self._advanced))
+
+    def _advanced(self) -> Offset:
         followed = self._follow()
         objects = self._realm().store
         if self._latest is not None:
@@ -103,16 +107,19 @@ class FeedReader(DataSourceStreamReader):
             # Spark reads up to any offset that is told and not the last one, so the next one follows it.
             start = self._start if self._latest is None else None
             self._latest = msgspec.structs.replace(_offset(followed, end), start=start)
-        return _plain(self._latest)
+        return self._latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = _parsed(start), _parsed(end)
         self._start, self._latest = last.start or self._start, last
-        followed = self._follow()
-        between = self._checked(followed, first), self._checked(followed, last)
-        found = tasks(self._realm().store, followed, *between, self._options.splits)
+        found = with_new_heads(lambda: self._tasks(first, last))
         store = PlannedStore(self._options.location.resolved())
         return [FeedPartition(store, task) for task in found]
+
+    def _tasks(self, first: Offset, last: Offset) -> list[FeedTask]:
+        followed = self._follow()
+        between = self._checked(followed, first), self._checked(followed, last)
+        return tasks(self._realm().store, followed, *between, self._options.splits)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, FeedPartition)
@@ -130,13 +137,14 @@ class FeedReader(DataSourceStreamReader):
                 for row in reversed(list(view.of(objects, logged, frozenset()))):
                     if task.wants(row.logged.commit.number, row.position):
                         yield row
-        except CorruptionError as error:
+        except MissingObjectError as error:
             floor = follow(store.realm(self._options.realm), self._options).head.floor_number
             if history.low >= floor:
                 raise
             raise HistoryTrimmedError(
                 f"the history of {history.reference!r} was trimmed to commit number {floor} while the stream "
-                f"was reading from commit number {history.low} on ({error})"
+                f"was reading from commit number {history.low} on, longer than history is kept ({error}); begin a "
+                "new stream, with another checkpoint, and keep history for longer (history-retention)"
             ) from error
 
     def _realm(self) -> RealmReader:

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.planned import PlannedStore
 from polaris_spark.spark.pruning import Condition, conditions
+from polaris_spark.spark.swept import Begun, begun, sweeps_told, with_new_heads
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.spark.views.columns import chosen
 from polaris_spark.spark.views.view import Request
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 class ViewPartition(InputPartition):
     """What an executor reads. Its `repr` shows no secret."""
 
-    def __init__(self, store: PlannedStore, tasks: tuple[Any, ...]) -> None:
+    def __init__(self, store: PlannedStore, tasks: tuple[Any, ...], before: Begun | None) -> None:
         self.store = store
         self.tasks = tasks
+        self.before = before
 
     def __repr__(self) -> str:
         return f"ViewPartition({self.store}, {len(self.tasks)} tasks)"
@@ -45,18 +47,24 @@ class ViewReader(DataSourceReader):
         self.pushFilters = _PushFilters(self._conditions if options.prune else {})  # type: ignore[method-assign]  # see there
 
     def partitions(self) -> Sequence[InputPartition]:
+        return with_new_heads(self._planned)
+
+    def _planned(self) -> list[ViewPartition]:
         store = PlannedStore(self._options.location.resolved())
+        before = begun(store.open(), self._options.realm)
         request = Request(self._options, store.open(), self._conditions)
-        return [ViewPartition(store, tasks) for tasks in VIEWS[self._options.view].partitions(request)]
+        return [
+            ViewPartition(store, tasks, before) for tasks in VIEWS[self._options.view].partitions(request)
+        ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, ViewPartition):
             return
         view = VIEWS[self._options.view]
         by_name = {column.name: column for column in view.columns}
-        yield from view.read(
-            partition.store.open(), partition.tasks, [by_name[name] for name in self._columns]
-        )
+        store = partition.store.open()
+        with sweeps_told(store, partition.before):
+            yield from view.read(store, partition.tasks, [by_name[name] for name in self._columns])
 
 
 class _PushFilters:

@@ -9,7 +9,7 @@ import msgspec
 
 from polaris_spark import objects
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
-from polaris_spark.errors import CorruptionError, NewerFormatError, WrongTypeError
+from polaris_spark.errors import CorruptionError, MissingObjectError, NewerFormatError, WrongTypeError
 from polaris_spark.objects import Decoded
 from polaris_spark.store.cache import ObjectCache
 
@@ -182,7 +182,7 @@ class ObjectStore:
         for id in ids:
             part_0 = first.get(ObjectKey(id))
             if part_0 is None:
-                raise CorruptionError(f"object {self.key(id)} is missing from the store")
+                raise MissingObjectError(f"object {self.key(id)} is missing from the store")
             whole[id] = part_0
             further.extend(ObjectKey(id, part) for part in range(1, objects.part_count(part_0, self.key(id))))
         if further:
@@ -194,7 +194,7 @@ class ObjectStore:
         pieces: dict[int, list[bytes]] = {}
         for key in further:
             if key not in parts:
-                raise CorruptionError(
+                raise MissingObjectError(
                     f"part {key.part} of object {self.key(key.id)} is missing from the store"
                 )
             pieces.setdefault(key.id, [whole[key.id]]).append(parts[key])

@@ -11,16 +11,25 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
+from polaris_spark.backends.base import ObjectKey
 from polaris_spark.catalog.catalogs import CATALOGS
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.upkeep import raise_floor
-from polaris_spark.errors import HistoryTrimmedError, InputError, ReferenceGoneError, StateError
+from polaris_spark.errors import (
+    HistoryTrimmedError,
+    InputError,
+    MissingObjectError,
+    ReferenceGoneError,
+    StateError,
+)
 from polaris_spark.maintenance.marking import sweep
 from polaris_spark.maintenance.sweeping import Policy
 from polaris_spark.spark.datasource import PolarisObjects
+from polaris_spark.spark.feed import Followed
+from polaris_spark.spark.feed_reader import FeedReader
 from polaris_spark.store.cache import process_cache
 from polaris_spark.system.registry import ROOT
 from tests.cli.catalogs import run
@@ -335,9 +344,46 @@ def test_history_that_a_sweep_took_is_an_error_though_the_floor_is_not_known_yet
     sweep(references, Policy(3 * 86_400_000, 86_400_000), operation=Operation(b"", "ann"))
     process_cache().clear()
     with pytest.raises(
-        HistoryTrimmedError, match=r"trimmed to commit number \d+ while the stream was reading"
+        HistoryTrimmedError,
+        match=r"trimmed to commit number \d+ while the stream was reading.*history-retention",
     ):
         [row for partition in partitions for row in stream.reader.read(partition)]
+
+
+def test_an_object_that_no_sweep_took_is_corruption_to_a_stream(busy: Catalog) -> None:
+    stream = Stream(busy.store)
+    first, last = stream.reader.initialOffset(), stream.reader.latestOffset()
+    partitions = stream.reader.partitions(first, last)
+    objects = busy.session.catalog.references.store
+    commit = objects.get(busy.head(), Commit)
+    objects.backend.delete_objects(objects.realm, [ObjectKey(commit.entries)])
+    process_cache().clear()
+    with pytest.raises(MissingObjectError, match=f"{commit.entries} is missing"):
+        [row for partition in partitions for row in stream.reader.read(partition)]
+
+
+def test_a_stream_whose_history_is_swept_while_it_plans_is_told_so(
+    busy: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the reading of a head and what it leads to."""
+    stream = Stream(busy.store, max_changes_per_batch="7")
+    stream.batch()
+    follow = FeedReader._follow
+
+    def slow(reader: FeedReader) -> Followed:
+        followed = follow(reader)
+        monkeypatch.undo()
+        clock.advance(40 * 86_400_000)
+        transact(busy, 1)
+        clock.advance(4 * 86_400_000)
+        references = busy.session.catalog.references
+        sweep(references, Policy(3 * 86_400_000, 86_400_000), operation=Operation(b"", "ann"))
+        process_cache().clear()
+        return followed
+
+    monkeypatch.setattr(FeedReader, "_follow", slow)
+    with pytest.raises(HistoryTrimmedError, match=r"its history was trimmed meanwhile .*history-retention"):
+        stream.batch()
 
 
 def test_only_changes_are_a_stream_and_its_options_are_not_for_tables(busy: Catalog) -> None:

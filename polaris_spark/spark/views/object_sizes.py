@@ -98,7 +98,8 @@ def _types(starts: pa.Array) -> tuple[pa.Array, pa.Array]:
 def _with_headers(backend: Backend, instance: str, ids: list[int]) -> list[StoredObject]:
     """Objects by their ids; those that were deleted meanwhile are left out."""
     found = backend.read_objects(instance, [ObjectKey(id) for id in ids])
-    return [stored_object(backend, instance, key, value, whole=False) for key, value in found.items()]
+    stored = (stored_object(backend, instance, key, value, whole=False) for key, value in found.items())
+    return [one for one in stored if one is not None]
 
 
 def _realm(realm: str, found: _Columns) -> pa.Array:

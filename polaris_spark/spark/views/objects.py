@@ -174,7 +174,9 @@ def _stored(store: ReadStore, task: ObjectsTask, *, whole: bool) -> Iterator[Sto
         return
     found = store.backend.read_objects(task.instance, [ObjectKey(id) for id in task.ids])
     for key, value in found.items():
-        yield stored_object(store.backend, task.instance, key, value, whole=whole)
+        stored = stored_object(store.backend, task.instance, key, value, whole=whole)
+        if stored is not None:
+            yield stored
 
 
 def _content(stored: StoredObject) -> tuple[str | None, str | None]:

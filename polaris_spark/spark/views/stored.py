@@ -27,7 +27,7 @@ class StoredObject(NamedTuple):
 
 
 def stored_objects(backend: Backend, split: Split, *, whole: bool) -> Iterator[StoredObject]:
-    """Every object whose first row lies in a split.
+    """Every object whose first row lies in a split, but for those that are deleted meanwhile.
 
     Args:
         whole: whether `data` is to hold all parts.
@@ -36,11 +36,15 @@ def stored_objects(backend: Backend, split: Split, *, whole: bool) -> Iterator[S
         columns = (batch.column(name).to_pylist() for name in ("realm", "id", "part", "value"))
         for realm, id, part, value in zip(*columns, strict=True):
             if part == 0:
-                yield stored_object(backend, realm, ObjectKey(id), value, whole=whole)
+                stored = stored_object(backend, realm, ObjectKey(id), value, whole=whole)
+                if stored is not None:
+                    yield stored
 
 
-def stored_object(backend: Backend, realm: str, key: ObjectKey, value: bytes, *, whole: bool) -> StoredObject:
-    """An object from its first row."""
+def stored_object(
+    backend: Backend, realm: str, key: ObjectKey, value: bytes, *, whole: bool
+) -> StoredObject | None:
+    """An object from its first row; None if it was deleted since that was read."""
     name = f"{realm}/{key.id}"
     try:
         parts = objects.part_count(value, name)
@@ -59,5 +63,7 @@ def stored_object(backend: Backend, realm: str, key: ObjectKey, value: bytes, *,
             size += len(found)
             if whole:
                 pieces.append(found)
+    if missing and not backend.read_objects(realm, [key]):
+        return None
     why = f"parts {missing} of object {name} are missing" if missing else None
     return StoredObject(realm, key.id, parts, size, header, b"".join(pieces), why)
