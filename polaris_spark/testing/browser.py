@@ -20,7 +20,7 @@ from typing import Any, Final
 import requests
 
 from polaris_spark.errors import StateError
-from polaris_spark.testing.servers.base import answers, free_port
+from polaris_spark.testing.servers.base import ReservedPort, answers
 from polaris_spark.testing.servers.installing import installed, run
 
 _PACKAGES: Final = ("chromium", "chromium-driver")
@@ -49,7 +49,8 @@ class Browser:
         """
         program, driver, libraries = _programs()
         self.directory = Path(tempfile.mkdtemp(prefix="polaris-browser-"))
-        self._port = free_port()
+        self._reserved = ReservedPort()
+        self._port = self._reserved.number
         self._session = ""
         with open(self.directory / "log", "wb") as log:
             self._process = subprocess.Popen(
@@ -130,6 +131,7 @@ class Browser:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
+        self._reserved.close()
 
     def __enter__(self) -> Browser:
         return self

@@ -20,7 +20,7 @@ from polaris_spark.config import StoreURI
 from polaris_spark.errors import OutcomeUnknownError, StateError, StoreURIError, TryAgainError
 from polaris_spark.testing.processes import Tally, in_threads, increments, rows
 from polaris_spark.testing.proxy import LOST_ANSWERS, NONE, SILENCE, FaultyProxy
-from polaris_spark.testing.servers.base import Server, free_port
+from polaris_spark.testing.servers.base import ReservedPort, Server
 from polaris_spark.testing.stores import StoreCases, row, with_options
 from polaris_spark.testing.waiting import PATIENCE_S, until_it_works, wait_until
 
@@ -207,14 +207,15 @@ class TroubleCases(StoreCases):
         assert ends["read_reference"] == ends["read_objects"] == ends["scan"] == "TryAgainError", ends
 
     def test_nothing_is_done_where_no_server_listens(self, server: Server, store_name: str) -> None:
-        nobody = open_backend(with_options(server.uri(store_name, port=free_port()), server.hasty))
-        with pytest.raises(TryAgainError):
-            nobody.setup()
-        with pytest.raises(TryAgainError):
-            nobody.insert_reference("realm", "name", row())
-        with pytest.raises(TryAgainError):
-            nobody.write_objects("realm", _ROWS)
-        nobody.close()
+        with ReservedPort() as port:
+            nobody = open_backend(with_options(server.uri(store_name, port=port.number), server.hasty))
+            with pytest.raises(TryAgainError):
+                nobody.setup()
+            with pytest.raises(TryAgainError):
+                nobody.insert_reference("realm", "name", row())
+            with pytest.raises(TryAgainError):
+                nobody.write_objects("realm", _ROWS)
+            nobody.close()
 
     @pytest.mark.parametrize("trouble", ["cut", "silence"])
     def test_connections_are_replaced_after_trouble(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyspark
 
-from polaris_spark.testing.servers.base import free_port
+from polaris_spark.testing.servers.base import ReservedPort
 
 ROOT = Path(__file__).parents[2]
 SLOW_S = 180
@@ -40,10 +40,10 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        port = free_port()
-        self.master = f"spark://127.0.0.1:{port}"
+        self._port = ReservedPort()
+        self.master = f"spark://127.0.0.1:{self._port.number}"
         try:
-            self._start("master.Master", "--port", str(port))
+            self._start("master.Master", "--port", str(self._port.number))
             self._wait_for("master.Master", r"I have been elected leader")
             for number in range(2):
                 work = folder / f"worker{number}"
@@ -63,6 +63,7 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._port.close()
 
     def _start(self, kind: str, *arguments: str) -> None:
         command = [

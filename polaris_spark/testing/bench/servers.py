@@ -14,7 +14,7 @@ from pathlib import Path
 from polaris_spark.testing.bench import costs
 from polaris_spark.testing.bench.jvm import JavaPrograms, newest_java
 from polaris_spark.testing.bench.maven import UnavailableError, class_path
-from polaris_spark.testing.servers.base import free_port
+from polaris_spark.testing.servers.base import ReservedPort
 
 _SECONDS_TO_START = 120
 _JAVA_OF_NESSIE = 21
@@ -31,9 +31,7 @@ def rest_adapter(folder: Path, programs: JavaPrograms, database: str) -> Iterato
     """
     place = folder / "rest-adapter"
     (place / "warehouse").mkdir(parents=True)
-    port = free_port()
     environment = {
-        "CATALOG_REST_PORT": str(port),
         "CATALOG_CATALOG__IMPL": "org.apache.iceberg.jdbc.JdbcCatalog",
         "CATALOG_URI": database,
         "CATALOG_CATALOG_NAME": "adapter",
@@ -42,12 +40,15 @@ def rest_adapter(folder: Path, programs: JavaPrograms, database: str) -> Iterato
     }
     jars = f"{class_path('rest-adapter', folder)}:{programs.classes}:{programs.hadoop}"
     command = ["java", "-cp", jars, "org.apache.iceberg.rest.RESTCatalogServer"]
-    with _running(command, f"http://127.0.0.1:{port}/v1/config", place, environment):
-        yield {
-            "catalog-impl": "org.apache.iceberg.rest.RESTCatalog",
-            "uri": f"http://127.0.0.1:{port}",
-            "io-impl": costs.FILES,
-        }
+    with ReservedPort() as port:
+        uri = f"http://127.0.0.1:{port.number}"
+        environment["CATALOG_REST_PORT"] = str(port.number)
+        with _running(command, f"{uri}/v1/config", place, environment):
+            yield {
+                "catalog-impl": "org.apache.iceberg.rest.RESTCatalog",
+                "uri": uri,
+                "io-impl": costs.FILES,
+            }
 
 
 @contextmanager
@@ -62,24 +63,25 @@ def nessie(folder: Path) -> Iterator[dict[str, str]]:
         raise UnavailableError(f"its server needs Java {_JAVA_OF_NESSIE}, and there is Java {version} here")
     place = folder / "nessie"
     (place / "warehouse").mkdir(parents=True)
-    port = free_port()
-    settings = {
-        "nessie.version.store.type": "IN_MEMORY",
-        "quarkus.http.host": "127.0.0.1",
-        "quarkus.http.port": str(port),
-        "quarkus.management.host": "127.0.0.1",
-        "quarkus.management.port": str(free_port()),
-        "quarkus.otel.sdk.disabled": "true",
-    }
-    given = [f"-D{name}={value}" for name, value in settings.items()]
-    command = [java, *given, "-jar", class_path("nessie", folder)]
-    with _running(command, f"http://127.0.0.1:{port}/api/v2/config", place, {}):
-        yield {
-            "catalog-impl": "org.apache.iceberg.nessie.NessieCatalog",
-            "uri": f"http://127.0.0.1:{port}/api/v2",
-            "warehouse": f"file://{place}/warehouse",
-            "io-impl": costs.FILES,
+    with ReservedPort() as port, ReservedPort() as management:
+        settings = {
+            "nessie.version.store.type": "IN_MEMORY",
+            "quarkus.http.host": "127.0.0.1",
+            "quarkus.http.port": str(port.number),
+            "quarkus.management.host": "127.0.0.1",
+            "quarkus.management.port": str(management.number),
+            "quarkus.otel.sdk.disabled": "true",
         }
+        given = [f"-D{name}={value}" for name, value in settings.items()]
+        command = [java, *given, "-jar", class_path("nessie", folder)]
+        uri = f"http://127.0.0.1:{port.number}/api/v2"
+        with _running(command, f"{uri}/config", place, {}):
+            yield {
+                "catalog-impl": "org.apache.iceberg.nessie.NessieCatalog",
+                "uri": uri,
+                "warehouse": f"file://{place}/warehouse",
+                "io-impl": costs.FILES,
+            }
 
 
 @contextmanager

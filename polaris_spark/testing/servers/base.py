@@ -19,6 +19,31 @@ from polaris_spark.errors import StateError
 S = TypeVar("S", bound="Server")
 
 
+class ReservedPort:
+    """A port of the loopback address that nobody else gets until `close`, whether or not its server runs.
+
+    A socket is bound to it and never listens. The kernel then gives the port to nobody who asks for any free one, and
+    to nobody who names it, save to servers that set SO_REUSEADDR as this socket does: every server here, so that it can
+    start again at once after it was killed.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", 0))
+        self.number: int = self._socket.getsockname()[1]
+
+    def close(self) -> None:
+        """Leave the port to others."""
+        self._socket.close()
+
+    def __enter__(self) -> ReservedPort:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class Server(ABC):
     """A running server in a temporary directory, until `close`."""
 
@@ -95,7 +120,8 @@ class ProcessServer(Server):
             StateError: the server cannot be had here, or does not start; the message says why.
         """
         self.directory = Path(tempfile.mkdtemp(prefix=f"polaris-{type(self).__name__.lower()}-"))
-        self.port = free_port()
+        self._reserved: list[ReservedPort] = []
+        self.port = self.reserve_port()
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self.prepare()
@@ -103,6 +129,11 @@ class ProcessServer(Server):
         except BaseException:
             self.close()
             raise
+
+    def reserve_port(self) -> int:
+        """Another port of its own, until `close`."""
+        self._reserved.append(ReservedPort())
+        return self._reserved[-1].number
 
     def prepare(self) -> None:
         """What is done once, before the first start: files in `directory`."""
@@ -150,6 +181,8 @@ class ProcessServer(Server):
     def close(self) -> None:
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
+        for port in self._reserved:
+            port.close()
 
     def log(self) -> str:
         """The last lines that it wrote."""
@@ -180,14 +213,6 @@ class ProcessServer(Server):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def free_port() -> int:
-    """A port of the loopback address that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def answers(port: int) -> bool:

