@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
 from typing import NamedTuple
 
 import msgspec
 
 from polaris_spark.commits.log import ancestor, commit_at
 from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.config import iso_time_ms
 from polaris_spark.errors import CorruptionError, HistoryTrimmedError, InputError
 from polaris_spark.ids import MAX_ID, id_time_ms
 from polaris_spark.store.objects import ObjectStore
 
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999. Larger numbers are ids of commits: all ids since March 2, 2025 are."""
-
-_FRACTION = re.compile(r"\.(\d+)")
 
 
 class AsOf(NamedTuple):
@@ -118,20 +116,10 @@ def _trimmed(as_of: AsOf, head: Head) -> HistoryTrimmedError:
 
 
 def _milliseconds(text: str, option: str) -> int:
-    # Python 3.10 reads neither Z nor fractions of other than three or six digits.
-    plain = re.sub(r"[zZ]$", "+00:00", text.strip())
-    plain = _FRACTION.sub(lambda found: "." + found[1][:6].ljust(6, "0"), plain)
     try:
-        moment = datetime.fromisoformat(plain)
+        return iso_time_ms(text)
     except ValueError:
         raise InputError(
             f"{option} is {text!r}; it is a commit id (decimal or hexadecimal), a time in ISO 8601 such as "
             "2026-01-31T12:00:00Z, or milliseconds since 1970"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    return (moment - _ZERO) // _MILLISECOND
-
-
-_ZERO = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MILLISECOND = datetime(1970, 1, 1, microsecond=1000) - datetime(1970, 1, 1)

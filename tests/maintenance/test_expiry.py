@@ -137,7 +137,7 @@ def test_tables_whose_garbage_is_not_to_be_collected_are_left_alone_and_said_so(
     lake.create_namespace("kept", {"gc.enabled": "false"})
     tables = [make(lake, "db.t", **{"gc.enabled": "false"}), make(lake, "kept.t")]
     before = [there(table) for table in tables]
-    told = expire(lake, max_age="0 s")
+    told = expire(lake, older_than="0 s")
     assert [(row["table"], row["note"]) for row in told] == [
         (name, "gc.enabled is false") for name in ("db.t", "kept.t")
     ]
@@ -165,15 +165,15 @@ def test_schemas_and_specs_that_no_snapshot_needs_go_if_asked_for(lake: PolarisC
     with table.update_schema() as change:
         change.add_column("more", IntegerType())
     table.append(rows(300))
-    [row] = expire(lake, max_age="0 s")
+    [row] = expire(lake, older_than="0 s")
     assert row["schemas_and_specs"] == 0
     table.refresh()
     assert len(table.specs()) == 2
-    [row] = expire(lake, max_age="0 s", clean_expired_metadata=True)
+    [row] = expire(lake, older_than="0 s", clean_expired_metadata=True)
     assert row["schemas_and_specs"] == 1  # the old spec is that of older manifests
     assert list(table.refresh().schemas()) == [1]
     table.overwrite(rows(1))
-    expire(lake, max_age="0 s", clean_expired_metadata=True)
+    expire(lake, older_than="0 s", clean_expired_metadata=True)
     assert list(table.refresh().specs()) == [1]
 
 
@@ -182,7 +182,7 @@ def test_schemas_and_specs_that_no_snapshot_needs_go_if_asked_for(lake: PolarisC
     [
         ({"retain_last": 0}, "retain_last is 0"),
         ({"max_files": 0}, "max_files is 0"),
-        ({"max_age": "5"}, "max_age is '5'"),
+        ({"older_than": "5"}, "older_than is '5'"),
         ({"table": "t"}, "write it like db.t"),
     ],
 )

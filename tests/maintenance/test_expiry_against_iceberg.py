@@ -201,7 +201,7 @@ def test_deletions_are_a_view(
     name = namespace.removeprefix("polaris.")
     table = make(catalog, f"{name}.t")
     before = there(table)
-    arguments = f"table => '{name}.t', max_age => '0 s', check_files => 'locations'"
+    arguments = f"table => '{name}.t', older_than => '0 s', check_files => 'locations'"
     spark.sql(f"CALL polaris.system.expire({arguments})")
     deleted = spark.sql(
         f"SELECT location, job, outcome, file_bytes > 0 AS known FROM polaris.system.deletions "
@@ -223,15 +223,15 @@ def test_a_spark_job_has_the_same_result(
         other = catalog.create_table("db.u", SCHEMA)
         shared = shared_file(tables[0], [tables[0], other])
         forget(tables[0])
-        dry = expire(catalog, max_age="0 s", dry_run=True)
-        found = expire(catalog, spark=spark, max_age="0 s")
+        dry = expire(catalog, older_than="0 s", dry_run=True)
+        found = expire(catalog, spark=spark, older_than="0 s")
         assert sorted(map(str, found)) == sorted(map(str, dry))
         for table in tables[1:]:
             assert there(table) == needed(table.refresh())
         assert {shared} | needed(tables[0].refresh()) <= there(tables[0])
         assert ids(other) == [SHARED]
         forget(other)
-        expire(catalog, spark=spark, max_age="0 s")
+        expire(catalog, spark=spark, older_than="0 s")
         assert there(tables[0]) == needed(tables[0].refresh())
 
 
@@ -256,7 +256,7 @@ def test_executors_keep_what_is_branched_or_registered_before_files_are_deleted(
                 branch(catalog, "dev", commit)
                 catalog.register_table("db.old", other.metadata.metadata_log[3].metadata_file)
 
-        call(catalog._opened, "expire", spark=spark, watch=watch, max_age="0 s")
+        call(catalog._opened, "expire", spark=spark, watch=watch, older_than="0 s")
         assert happened
         assert there(kept) == before
         with PolarisCatalog("lake", **given, branch="dev") as dev:

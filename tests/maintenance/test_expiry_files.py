@@ -23,7 +23,7 @@ from tests.maintenance.histories import expire, ids, make, needed, path, rows, t
 def test_what_is_left_is_what_the_remaining_snapshots_name(lake: PolarisCatalog) -> None:
     table = make(lake, "db.t")
     before, kept = there(table), ids(table)
-    [row] = expire(lake, max_age="0 s")
+    [row] = expire(lake, older_than="0 s")
     table.refresh()
     assert len(table.metadata.snapshots) == 1
     assert there(table) == needed(table) < before
@@ -32,7 +32,7 @@ def test_what_is_left_is_what_the_remaining_snapshots_name(lake: PolarisCatalog)
     assert sum(counted) == len(before) - len(needed(table))
     assert all(counted)
     assert row["bytes"] > 0
-    assert expire(lake, max_age="0 s") == []
+    assert expire(lake, older_than="0 s") == []
 
 
 def test_branches_and_tags_keep_their_files(lake: PolarisCatalog) -> None:
@@ -40,7 +40,7 @@ def test_branches_and_tags_keep_their_files(lake: PolarisCatalog) -> None:
     first, second = (snapshot.snapshot_id for snapshot in table.metadata.snapshots[:2])
     table.manage_snapshots().create_tag(first, "first").create_branch(second, "side").commit()
     table.append(rows(300), branch="side")
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     table.refresh()
     assert set(table.metadata.refs) == {"main", "first", "side"}
     assert len(table.metadata.snapshots) == 3
@@ -53,7 +53,7 @@ def test_what_was_rolled_back_goes_too(lake: PolarisCatalog) -> None:
     second = table.metadata.snapshots[1].snapshot_id
     table.manage_snapshots().rollback_to_snapshot(second).commit()
     table.append(rows(300))
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     table.refresh()
     assert ids(table) == [0, 1, 2, 3, 4, 5, 300]
     assert there(table) == needed(table)
@@ -62,10 +62,10 @@ def test_what_was_rolled_back_goes_too(lake: PolarisCatalog) -> None:
 def test_a_dry_run_says_what_a_run_does_and_changes_nothing(lake: PolarisCatalog) -> None:
     table = make(lake, "db.t")
     before, version = there(table), table.metadata_location
-    said = expire(lake, max_age="0 s", dry_run=True)
+    said = expire(lake, older_than="0 s", dry_run=True)
     assert table.refresh().metadata_location == version
     assert there(table) == before
-    assert said == expire(lake, max_age="0 s")
+    assert said == expire(lake, older_than="0 s")
     assert said[0]["data_files"] > 0
 
 
@@ -75,14 +75,14 @@ def test_a_file_that_another_table_needs_stays(opened: Open) -> None:
     table = make(lake, "db.t")
     first = lake.register_table("db.first", table.metadata.metadata_log[2].metadata_file)
     kept = ids(first)
-    expire(lake, table="db.t", max_age="0 s")
+    expire(lake, table="db.t", older_than="0 s")
     assert data(there(table)) == data(needed(table.refresh(), first))
     assert ids(first) == kept
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     assert data(there(table)) == data(needed(table, first.refresh()))
     assert needed(first) <= there(table)
     lake.drop_table("db.first")
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     assert there(table) == needed(table)
 
 
@@ -95,7 +95,7 @@ def test_a_table_of_another_catalog_or_realm_keeps_its_files(opened: Open) -> No
         other = opened(name, realm=realm, shared_locations="allow")
         other.create_namespace("db")
         others.append(other.register_table("db.u", table.metadata.metadata_log[3].metadata_file))
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     assert data(there(table)) == data(needed(table.refresh(), *others))
     for other in others:
         assert needed(other) <= there(table)
@@ -115,15 +115,15 @@ def test_a_branch_of_the_catalog_keeps_its_files_until_it_is_dropped_and_beyond_
     operation = Operation(b"", "test")
     references.create(dev, operation, source=session.catalog.head())
     clock.advance(60_000)
-    [row] = expire(lake, max_age="0 s")
+    [row] = expire(lake, older_than="0 s")
     assert (row["snapshots"], row["data_files"]) == (len(table.metadata.snapshots) - 1, 0)
     assert len(table.refresh().metadata.snapshots) == 1
     assert there(table) == before
     references.drop(dev, operation)
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     assert there(table) == before
     clock.advance(4 * 3_600_000)
-    [row] = expire(lake, max_age="0 s")
+    [row] = expire(lake, older_than="0 s")
     assert row["snapshots"] == 0
     assert there(table) == needed(table) < before
 
@@ -142,7 +142,7 @@ def test_a_branch_keeps_its_files_of_a_table_that_another_moved_away(opened: Ope
         "POST", "v1/namespaces/db/tables/t", None, json.dumps({"requirements": [], "updates": [update]})
     )
     assert answer[0] == 200, answer
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     assert len(table.refresh().metadata.snapshots) == 1
     assert there(old) == before
     assert ids(old) == ids(table)
@@ -163,7 +163,7 @@ def test_a_table_of_another_catalog_of_the_warehouse_keeps_what_lies_in_its_plac
     file.write_text(forged)
     lake.drop_table("db.t")
     lake.register_table("db.t", f"file://{file}")
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     assert needed(other) <= there(other)
 
 
@@ -223,7 +223,7 @@ def test_files_outside_of_the_table_and_the_warehouse_are_left(lake: PolarisCata
     pq.write_table(rows(500), foreign)
     table.add_files([str(foreign)])
     table.delete("id = 500")
-    [row] = expire(lake, max_age="0 s")
+    [row] = expire(lake, older_than="0 s")
     assert foreign.exists()
     assert row["note"] == "1 files are left: they lie in no place of the table"
     assert there(table) == needed(table.refresh())
@@ -244,14 +244,14 @@ def test_statistics_files_go_with_their_snapshots(lake: PolarisCatalog) -> None:
                     blob_metadata=[],
                 )
             )
-    [row] = expire(lake, max_age="0 s")
+    [row] = expire(lake, older_than="0 s")
     assert row["statistics_files"] == 1
     assert there(table) == needed(table.refresh())
 
 
 def test_a_limit_of_files_leaves_whole_tables_to_the_next_run(lake: PolarisCatalog) -> None:
     tables = [make(lake, f"db.t{n}") for n in range(3)]
-    done = [expire(lake, max_age="0 s", max_files=1) for _ in range(3)]
+    done = [expire(lake, older_than="0 s", max_files=1) for _ in range(3)]
     assert [sum(row["manifest_lists"] > 0 for row in one) for one in done] == [1, 1, 1]
     assert [sum(row["snapshots"] > 0 for row in one) for one in done] == [3, 0, 0]
     for table in tables:
@@ -260,14 +260,14 @@ def test_a_limit_of_files_leaves_whole_tables_to_the_next_run(lake: PolarisCatal
 
 def test_a_limit_of_tables_leaves_the_others_as_they_are(lake: PolarisCatalog) -> None:
     tables = [make(lake, f"db.t{n}") for n in range(3)]
-    assert len(expire(lake, max_age="0 s", max_tables=2)) == 2
+    assert len(expire(lake, older_than="0 s", max_tables=2)) == 2
     assert [len(table.refresh().metadata.snapshots) == 1 for table in tables] == [True, True, False]
 
 
 def test_every_deletion_is_recorded(lake: PolarisCatalog) -> None:
     table = make(lake, "db.t")
     before = there(table)
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     gone = before - there(table)
     catalog = lake._opened.catalog
     head = catalog.references.read(deletions_reference(catalog.row))
@@ -281,11 +281,11 @@ def test_what_cannot_be_deleted_is_told_recorded_and_tried_again(lake: PolarisCa
     victim = next(file for file in there(table) if file.endswith(".parquet") and file not in last(table))
     Path(victim).unlink()
     Path(victim).mkdir()
-    [row] = expire(lake, max_age="0 s")
+    [row] = expire(lake, older_than="0 s")
     assert row["failed"] == 1
     assert row["manifests"] == row["manifest_lists"] == 0
     Path(victim).rmdir()
-    [row] = expire(lake, max_age="0 s")
+    [row] = expire(lake, older_than="0 s")
     assert row["failed"] == 0
     assert row["manifest_lists"] > 0
     assert there(table) == needed(table.refresh())
@@ -311,10 +311,10 @@ def test_a_damaged_manifest_keeps_the_files_of_its_table_alone_if_locations_are_
     damaged = Path(path(current.manifest_list))
     content = damaged.read_bytes()
     damaged.write_bytes(b"not avro")
-    told = {row["table"]: row for row in expire(lake, max_age="0 s", check_files="locations")}
+    told = {row["table"]: row for row in expire(lake, older_than="0 s", check_files="locations")}
     assert "is damaged" in told["db.t"]["note"]
     assert there(table) == before
     assert there(other) == needed(other.refresh())
     damaged.write_bytes(content)
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     assert there(table) == needed(table.refresh())

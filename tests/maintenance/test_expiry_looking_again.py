@@ -35,7 +35,7 @@ def expire(
             happened.append(doing)
             meanwhile()
 
-    found = call(catalog._opened, "expire", watch=watch, max_age="0 s", **arguments)
+    found = call(catalog._opened, "expire", watch=watch, older_than="0 s", **arguments)
     assert happened
     names = [column.name for column in PROCEDURE.columns]
     [row] = [row for row in (dict(zip(names, row, strict=True)) for row in found) if row["table"] == "db.t"]

@@ -28,23 +28,23 @@ def test_a_file_that_another_table_added_stays_until_the_last_need_ends(lake: Po
     table, other = make(lake, "db.t"), lake.create_table("db.u", SCHEMA)
     file = shared_file(table, [table, other])
     forget(table)
-    [row] = expire(lake, table="db.t", max_age="0 s")
+    [row] = expire(lake, table="db.t", older_than="0 s")
     assert row["note"] == "files are left that another table, branch or catalog needs"
     assert row["data_files"] > 0
     assert Path(file).exists()
     assert ids(other) == [SHARED]
     forget(other)
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     assert not Path(file).exists()
     assert there(table) == needed(table.refresh())
-    assert expire(lake, max_age="0 s") == []
+    assert expire(lake, older_than="0 s") == []
 
 
 def test_only_locations_are_compared_where_that_is_asked_for(lake: PolarisCatalog) -> None:
     table, other = make(lake, "db.t"), lake.create_table("db.u", SCHEMA)
     file = shared_file(table, [table, other])
     forget(table)
-    [row] = expire(lake, table="db.t", max_age="0 s", check_files="Locations")
+    [row] = expire(lake, table="db.t", older_than="0 s", check_files="Locations")
     assert row["note"] is None
     assert not Path(file).exists()
 
@@ -60,7 +60,7 @@ def test_a_file_in_the_place_of_a_table_that_needs_it_stays_when_another_forgets
     table, other = make(lake, "db.t"), lake.create_table("db.u", SCHEMA)
     file = shared_file(table, [table, other])
     forget(other)
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     assert Path(file).exists()
     assert SHARED in ids(table.refresh())
 
@@ -77,9 +77,9 @@ def test_tables_of_other_catalogs_and_realms_count_in_both_directions(
     first, second = (shared_file(table, [table, other], name) for name in ("first", "second"))
     forget(table, first)
     forget(other, second)
-    [row] = expire(lake, max_age="0 s")
+    [row] = expire(lake, older_than="0 s")
     assert row["note"] == "files are left that another table, branch or catalog needs"
-    expire(pond, max_age="0 s")
+    expire(pond, older_than="0 s")
     assert Path(first).exists()
     assert Path(second).exists()
     assert SHARED in ids(table.refresh())
@@ -87,7 +87,7 @@ def test_tables_of_other_catalogs_and_realms_count_in_both_directions(
     forget(other, first)
     forget(table, second)
     for catalog in (lake, pond, lake):
-        expire(catalog, max_age="0 s")
+        expire(catalog, older_than="0 s")
     assert not Path(first).exists()
     assert not Path(second).exists()
 
@@ -108,13 +108,13 @@ def test_a_branch_of_the_catalog_keeps_what_its_tables_added_while_it_can_come_b
     forget(table)
     forget(other)
     clock.advance(60_000)
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     assert Path(file).exists()
     references.drop(dev, operation)
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     assert Path(file).exists()
     clock.advance(4 * 3_600_000)
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     assert there(table) == needed(table.refresh())
     assert not Path(file).exists()
 
@@ -128,13 +128,13 @@ def test_while_any_table_cannot_be_read_every_file_waits(lake: PolarisCatalog) -
     content = manifest.read_bytes()
     for damage in ("content", "absence"):
         manifest.write_bytes(b"not avro") if damage == "content" else manifest.unlink()
-        [row] = expire(lake, table="db.t", max_age="0 s")
+        [row] = expire(lake, table="db.t", older_than="0 s")
         assert row["data_files"] == row["manifests"] == row["manifest_lists"] == 0
         assert row["note"].startswith("files are left: nobody can say whether another table needs them: ")
         assert manifest.name in row["note"]
         assert there(table) == before
     manifest.write_bytes(content)
-    expire(lake, table="db.t", max_age="0 s")
+    expire(lake, table="db.t", older_than="0 s")
     assert needed(table.refresh()) < there(table) < before
     assert Path(file).exists()
 
@@ -145,7 +145,7 @@ def test_a_manifest_list_that_cannot_be_read_is_told_with_its_table(lake: Polari
     current = other.current_snapshot()
     assert current is not None
     Path(path(current.manifest_list)).write_bytes(b"not avro")
-    [row] = expire(lake, table="db.t", max_age="0 s")
+    [row] = expire(lake, table="db.t", older_than="0 s")
     assert "default.lake.db.u: " in row["note"]
     assert there(table) == before
 
@@ -154,10 +154,10 @@ def test_nothing_is_read_of_other_tables_when_there_is_nothing_to_delete(
     lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(lake, "db.t")
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     monkeypatch.setattr(needed_files.Manifests, "of_manifest", unexpected)
     monkeypatch.setattr(store_needs, "listed_manifests", unexpected)
-    assert expire(lake, max_age="0 s") == []
+    assert expire(lake, older_than="0 s") == []
 
 
 def test_each_manifest_is_read_once(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_each_manifest_is_read_once(opened: Open, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(needed_files.Manifests, "of_manifest", counted)
     monkeypatch.setattr(store_needs, "TABLES_OF_A_WAVE", 1)
-    expire(lake, table="db.t", max_age="0 s")
+    expire(lake, table="db.t", older_than="0 s")
     assert {str(one) for one in manifests(other)} <= set(map(path, read))
     assert len(read) == len(set(read))
     assert needed(table.refresh()) <= there(table)
@@ -196,7 +196,7 @@ def test_however_many_tables_are_looked_at_together_none_is_passed_over(
     files = [shared_file(table, [table, other]) for table, other in zip(tables, others, strict=True)]
     for table in tables:
         forget(table)
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     for table, other, file in zip(tables, others, files, strict=True):
         assert {path(file)} | needed(table.refresh()) <= there(table)
         assert ids(other) == [SHARED]
@@ -217,9 +217,9 @@ def test_a_dry_run_agrees_where_files_are_shared(lake: PolarisCatalog, branch: b
         dev = head_name(session.catalog.row, "dev")
         session.catalog.references.create(dev, Operation(b"", "test"), source=session.catalog.head())
     before = there(*tables)
-    said = expire(lake, max_age="0 s", dry_run=True)
+    said = expire(lake, older_than="0 s", dry_run=True)
     assert there(*tables) == before
-    assert expire(lake, max_age="0 s") == said
+    assert expire(lake, older_than="0 s") == said
     assert sum(row["data_files"] for row in said) == (0 if branch else count(before - there(*tables)))
     assert Path(second).exists()
 
@@ -233,7 +233,7 @@ def test_a_file_is_known_by_any_spelling(lake: PolarisCatalog, tmp_path: Path) -
     third.add_files([str(tmp_path / "link" / files[1].relative_to(tmp_path / "lake"))])
     fourth.add_files([f"{files[2].parent}//{files[2].name}"])
     forget(table)
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     assert all(file.exists() for file in files)
     for one in (other, third, fourth):
         assert ids(one) == [SHARED]
@@ -248,10 +248,10 @@ def test_a_statistics_file_that_another_table_names_stays(lake: PolarisCatalog) 
     name_statistics(table, str(file))
     name_statistics(other, str(file))
     table.append(rows(300))
-    expire(lake, table="db.t", max_age="0 s")
+    expire(lake, table="db.t", older_than="0 s")
     assert file.exists()
     other.append(rows(300))
-    expire(lake, max_age="0 s")
+    expire(lake, older_than="0 s")
     assert not file.exists()
 
 

@@ -95,7 +95,7 @@ def test_whatever_step_a_run_ends_at_the_next_one_finishes_it(opened: Open, tabl
         for table in made:
             assert there(table) == needed(table.refresh())
             assert len(table.metadata.snapshots) == 1
-        assert expire(lake, max_age="0 s") == []
+        assert expire(lake, older_than="0 s") == []
         if life.left:
             break
         steps += 1 if tables == 1 else 7

@@ -84,7 +84,7 @@ def test_the_innermost_that_says_it_decides(levels: list[dict[str, str]], may: b
 def test_expire(opened: Open) -> None:
     lake = opened()
     tables = Tables(lake)
-    rows = {row[0]: row for row in call(lake.session, "expire", max_age="0 s")}
+    rows = {row[0]: row for row in call(lake.session, "expire", older_than="0 s")}
     assert sorted(name for name, row in rows.items() if row[1]) == names(tables.may)
     assert {rows[name][-1] for name in names(tables.may_not)} == {"gc.enabled is false"}
 
@@ -187,7 +187,7 @@ def test_an_expiry_decides_by_what_its_commit_sees(opened: Open) -> None:
             happened.append(doing)
             lake.catalog.update_namespace_properties("db", updates=NO)
 
-    call(lake.session, "expire", watch=watch, max_age="0 s")
+    call(lake.session, "expire", watch=watch, older_than="0 s")
     assert happened
     assert len(table.refresh().metadata.snapshots) == 3
     assert before <= lake.files()
@@ -203,5 +203,5 @@ def test_an_expiry_decides_by_what_its_commit_sees(opened: Open) -> None:
                 "db", updates={"history.expire.min-snapshots-to-keep": "2"}
             )
 
-    call(lake.session, "expire", watch=keep_two, max_age="0 s")
+    call(lake.session, "expire", watch=keep_two, older_than="0 s")
     assert len(table.refresh().metadata.snapshots) == 2

@@ -68,7 +68,7 @@ def _maintain(catalog: PolarisCatalog) -> Iterator[tuple[str, int]]:
     session = catalog._opened
     yield "trim", len(call(session, "trim"))
     old = datetime.now(timezone.utc) - timedelta(seconds=3)
-    yield "expire", len(call(session, "expire", older_than=old, retain_last=2))
+    yield "expire", len(call(session, "expire", older_than=old.isoformat(), retain_last=2))
     yield "sweep", _swept(call(session, "sweep"))
     yield "fsck", len(_faults(call(session, "fsck")))
 

@@ -23,7 +23,7 @@ from tests.spark.cluster import SETTINGS, put
 
 TABLES = 6
 JOBS = {
-    "expire": "max_age => '0 s', retain_last => 1",
+    "expire": "older_than => '0 s', retain_last => 1",
     "remove_orphans": "older_than => '0 s', force => true",
     "trim": "",
     "compact_index": "",

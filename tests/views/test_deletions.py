@@ -21,7 +21,7 @@ def test_every_file_that_a_job_deletes_is_a_row(tmp_path: Path) -> None:
         table.overwrite(data)
         before = set((tmp_path / "w").rglob("*.*"))
         assert rows("deletions", store=store) == []
-        expired = call(catalog._opened, "expire", max_age="0 s", retain_last=1)
+        expired = call(catalog._opened, "expire", older_than="0 s", retain_last=1)
         assert len(expired) == 1
         gone = {f"file://{path}" for path in before if not path.exists()}
         uuid, entity = table.metadata.table_uuid, rows("tables", store=store)[0]["entity_id"]

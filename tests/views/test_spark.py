@@ -53,7 +53,7 @@ def test_every_view_is_the_same_as_a_table_of_the_catalog(
 ) -> None:
     spark.sql(f"CREATE VIEW {orders}_view AS SELECT n FROM {orders}")
     table = orders.removeprefix("polaris.")
-    spark.sql(f"CALL polaris.system.expire(table => '{table}', max_age => '0 s', retain_last => 1)")
+    spark.sql(f"CALL polaris.system.expire(table => '{table}', older_than => '0 s', retain_last => 1)")
     for view in VIEWS:
         # Other tests have lost files of tables in this catalog.
         expected = load(place.store, view, catalog="polaris", unreadable="report")

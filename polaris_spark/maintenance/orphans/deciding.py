@@ -158,18 +158,17 @@ def is_hidden(below: Sequence[str], partitions: Collection[str] = ()) -> bool:
     return any(part[:1] in ("_", ".") and not part.startswith(tuple(partitions)) for part in below)
 
 
-def least_time(now_ms: int, older_than_ms: int, *, force: bool) -> int:
-    """Milliseconds since 1970 before which a file must have been changed last.
+def require_old(now_ms: int, before_ms: int, *, force: bool) -> None:
+    """Refuse a time, before which files must have been changed last, that is less than a day ago.
 
     Raises:
-        InputError: the age is below a day, and `force` is false.
+        InputError: it is, and `force` is false.
     """
-    if older_than_ms < LEAST_AGE_MS and not force:
+    if now_ms - before_ms < LEAST_AGE_MS and not force:
         raise InputError(
-            f"older_than is {older_than_ms} ms, less than 24 hours: files that somebody is about to commit would be "
-            "deleted; if nobody writes, say so by force => true"
+            "older_than is less than 24 hours ago: files that somebody is about to commit would be deleted; if nobody "
+            "writes, say so by force => true"
         )
-    return now_ms - older_than_ms
 
 
 class Place(NamedTuple):

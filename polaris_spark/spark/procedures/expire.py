@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timezone
 from typing import Any, get_args
 
 from polaris_spark.catalog.rows import TABLE
-from polaris_spark.config import duration_ms
 from polaris_spark.errors import InputError
 from polaris_spark.maintenance.expiry.deciding import Asked
 from polaris_spark.maintenance.expiry.leftovers import Outcome
 from polaris_spark.maintenance.expiry.run import CheckFiles, ExpiryRun, Limits
 from polaris_spark.spark.procedures.export_metadata import select
-from polaris_spark.spark.procedures.maintaining import job, spread_of
+from polaris_spark.spark.procedures.maintaining import OLDER_THAN, job, older_than, spread_of
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -46,15 +42,10 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 def _asked(call: Call, arguments: Mapping[str, Any]) -> Asked:
     now = call.session.connection.clock.now_ms()
-    older_than, age = arguments.get("older_than"), arguments.get("max_age")
-    if older_than is not None and age is not None:
-        raise InputError("expire takes older_than, a time, or max_age, a duration; not both")
     retain_last = arguments.get("retain_last")
     if retain_last is not None and retain_last < 1:
         raise InputError(f"retain_last is {retain_last}; at least 1 snapshot is kept of a branch")
-    before = None if age is None else now - duration_ms("max_age", age)
-    if older_than is not None:
-        before = (older_than - _EPOCH) // (datetime.resolution * 1_000)
+    before = older_than(call, arguments, now)
     return Asked(now, before, retain_last, arguments.get("clean_expired_metadata", False))
 
 
@@ -102,9 +93,8 @@ PROCEDURE = job(
         Parameter("table", "STRING", "a table, such as db.t"),
         Parameter("namespace", "STRING", "a namespace, with all below it; without both, the whole catalog"),
         Parameter(
-            "older_than", "TIMESTAMP", "snapshots older than this may go, whatever properties say of age"
+            "older_than", "STRING", f"which snapshots may go, whatever properties say of age: {OLDER_THAN}"
         ),
-        Parameter("max_age", "STRING", "the same as a duration before now, such as '5 d'"),
         Parameter(
             "retain_last", "INT", "how many snapshots of a branch are kept, whatever properties say of that"
         ),

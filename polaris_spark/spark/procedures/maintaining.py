@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta, timezone, tzinfo
 from typing import Any, Literal
+from zoneinfo import ZoneInfo
 
 from polaris_spark.commits.state import StoredObjects
+from polaris_spark.config import iso_time_ms, time_before_ms
+from polaris_spark.errors import InputError
 from polaris_spark.maintenance.spreading import Here, Reach, Spread
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.jobs.spread import Executors
@@ -79,6 +83,38 @@ def task_scope(session: Session, scope: Scope) -> str:
         return STORE
     realm = session.catalog.references.store.realm
     return realm if scope == "realm" else f"{realm}/{session.catalog.row.entity_id:x}"
+
+
+OLDER_THAN = "older than a time, or than a duration before now"
+"""What the parameter `older_than` means, wherever a job has it."""
+
+
+def older_than(call: Call, arguments: Mapping[str, Any], now_ms: int) -> int | None:
+    """The time that `older_than` names, milliseconds since 1970; None if it was not given.
+
+    A time without a zone is one of the Spark session's, as Spark writes a TIMESTAMP; without Spark, of UTC.
+
+    Raises:
+        InputError: it is neither a time nor a duration.
+    """
+    text = arguments.get("older_than")
+    return None if text is None else time_before_ms("older_than", text, now_ms, lambda: _zone(call))
+
+
+def _zone(call: Call) -> tzinfo:
+    name = call.spark().conf.get("spark.sql.session.timeZone") if call.has_spark else None
+    if name in (None, "Z"):
+        return timezone.utc
+    try:
+        return ZoneInfo(str(name))
+    except (ValueError, KeyError):
+        pass
+    try:  # an offset, such as +02:00
+        return timezone(timedelta(milliseconds=-iso_time_ms(f"1970-01-01T00:00:00{name}")))
+    except ValueError:
+        raise InputError(
+            f"the session's time zone, {name!r}, is not known here: write times with theirs"
+        ) from None
 
 
 def has_executors(call: Call) -> bool:

@@ -15,7 +15,6 @@ from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import LOCATIONS, NAMES, TABLE, VIEW
 from polaris_spark.catalog.sharing import heads_around
 from polaris_spark.commits.change import Operation
-from polaris_spark.config import duration_ms
 from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.index.keys import decode_key
 from polaris_spark.maintenance.deletions import DeletedFile, DeletedFiles, record_deletions
@@ -23,9 +22,9 @@ from polaris_spark.maintenance.orphans.deciding import (
     DEFAULT_AGE_MS,
     Mismatch,
     comparison,
-    least_time,
     outermost,
     own_beginnings,
+    require_old,
 )
 from polaris_spark.maintenance.orphans.here import LocalEngine
 from polaris_spark.maintenance.orphans.known_files import Names
@@ -34,7 +33,7 @@ from polaris_spark.rest.session import Session
 from polaris_spark.spark.jobs.known_files import Reading
 from polaris_spark.spark.jobs.orphans import SparkEngine
 from polaris_spark.spark.options import location_of
-from polaris_spark.spark.procedures.maintaining import has_executors, job, spread_of
+from polaris_spark.spark.procedures.maintaining import OLDER_THAN, has_executors, job, older_than, spread_of
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
 from polaris_spark.spark.views.identifiers import levels_of
 
@@ -43,8 +42,7 @@ DEFAULT_FILES = 100_000
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    session = call.session
-    search = _search(session, arguments)
+    search = _search(call, arguments)
     outcomes = remove(
         engine_of(call, search.names),
         search,
@@ -54,17 +52,19 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     return [row_of(outcome) for outcome in outcomes]
 
 
-def _search(session: Session, arguments: Mapping[str, Any]) -> Search:
-    given = arguments.get("older_than")
-    age = DEFAULT_AGE_MS if given is None else duration_ms("older_than", given)
+def _search(call: Call, arguments: Mapping[str, Any]) -> Search:
+    session = call.session
     now = session.connection.clock.now_ms()
+    before = older_than(call, arguments, now)
+    before = now - DEFAULT_AGE_MS if before is None else before
+    require_old(now, before, force=arguments.get("force", False))
     max_files = arguments.get("max_files", DEFAULT_FILES)
     if max_files < 1:
         raise InputError(f"max_files is {max_files}; it is at least 1")
     names = Names(comparison(arguments.get("equal_schemes"), arguments.get("equal_authorities")))
     return Search(
         roots=tuple(outermost(_roots(session, arguments), names)),
-        before_ms=least_time(now, age, force=arguments.get("force", False)),
+        before_ms=before,
         names=names,
         mismatch=Mismatch.parse(arguments.get("prefix_mismatch_mode", "error")),
         own=own_beginnings(session.connection.uri, names),
@@ -195,7 +195,9 @@ PROCEDURE = job(
         Parameter(
             "location", "STRING", "only this folder; else the warehouse, and what tables own outside it"
         ),
-        Parameter("older_than", "STRING", "how long ago a file was changed at least; 3d if left out"),
+        Parameter(
+            "older_than", "STRING", f"which files, by their last change: {OLDER_THAN}; '3 d' if left out"
+        ),
         Parameter("dry_run", "BOOLEAN", "only say what would be deleted; true if left out"),
         Parameter("force", "BOOLEAN", "whether older_than may be less than 24 hours"),
         Parameter("max_files", "BIGINT", f"how many files at most; {DEFAULT_FILES} if left out"),
