@@ -32,9 +32,11 @@ class PolarisObjects(DataSource):
         Raises:
             InputError: an option is missing, unknown, or cannot be used.
         """
+        from polaris_spark.spark import archives
         from polaris_spark.spark.options import ViewOptions
         from polaris_spark.spark.views import VIEWS
 
+        archives.keep_known()
         # The base class would keep the options as they are, a password among them.
         self._options = ViewOptions.parse(options, VIEWS)
 

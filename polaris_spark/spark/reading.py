@@ -21,6 +21,7 @@ from polaris_spark.commits.state import Snapshot
 from polaris_spark.config import FILE_SCHEMES, StoreURI
 from polaris_spark.errors import InputError, NotFoundError, ReferenceGoneError, StoreURIError
 from polaris_spark.index.keys import children
+from polaris_spark.spark import archives
 from polaris_spark.spark.options import StoreLocation, refuse_memory
 from polaris_spark.store.cache import process_cache
 from polaris_spark.store.objects import ObjectStore
@@ -181,6 +182,7 @@ def open_for_reading(location: StoreLocation) -> ReadStore:
         if found is not None:  # the file was replaced, and the old one would be read for ever
             del _opened[key]
             found.store.backend.close()
+        archives.keep_known()
         backend = open_backend(uri, dict(location.options))
         try:
             if backend.scope == "process":

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 _CHUNK_ROWS: Final = 4_096
 _CHUNK_BYTES: Final = 16 * 2**20
 _PAGE_ROWS: Final = 4_096  # of a scan, where every page is a round trip
+_SIZE_PAGE_ROWS: Final = 32_768  # of a scan without values: less than a MiB, or two with types
 _MOST_BYTES: Final = 512 * 2**20  # of one statement; PostgreSQL's messages end at 1 GiB
 _SHORTEST_S, _LONGEST_S = 0.0003, 0.004
 
@@ -244,7 +245,7 @@ class PostgreSQLBackend(Backend):
 
     def _scan_sizes(self, start: int, realm: str, low: int, high: int) -> Iterator[pa.RecordBatch]:
         after = binary.int8(low - 1) + binary.int4(2**31 - 1)
-        limits = (binary.int8(high), binary.int8(_PAGE_ROWS), binary.int4(start))
+        limits = (binary.int8(high), binary.int8(_SIZE_PAGE_ROWS), binary.int4(start))
         while True:
             page = self._read(self._statements.size_page, realm.encode(), after[:8], after[8:], *limits)
             ids, parts, sizes, starts = (page.get_value(0, column) for column in range(4))
