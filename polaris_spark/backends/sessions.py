@@ -66,6 +66,7 @@ class Sessions(ABC, Generic[S]):
         """
         self._where, self._timeout, self._pool = where, timeout, pool
         self._closed = False
+        self._checked = False  # whether a session found the tables to be a store's
         self._inherited: list[object] = []
         self._begin()
         _all.add(self)
@@ -80,8 +81,27 @@ class Sessions(ABC, Generic[S]):
         """
 
     @abstractmethod
+    def make(self) -> None:
+        """Create the tables where they are missing, and check them; raises as `create`."""
+
+    @abstractmethod
     def refused(self, error: RefusedError) -> PolarisError:
         """What is raised for a refusal."""
+
+    def create(self) -> None:
+        """Create the store where it is missing.
+
+        Raises:
+            NewerFormatError: a newer release made its tables.
+            StoreURIError: they are another program's, or the user may not create them.
+        """
+        self._checked = True  # by what follows
+        try:
+            self.make()
+        except BaseException:
+            self._checked = False
+            self.forget()  # which were not checked either
+            raise
 
     def _begin(self) -> None:
         self._free = threading.Semaphore(self._pool)

@@ -38,6 +38,7 @@ from polaris_spark.catalog.metadata.table_snapshots import check_snapshot, read_
 from polaris_spark.catalog.metadata.table_updates import FORMAT_VERSION
 from polaris_spark.catalog.metadata.texts import Json, decode
 from polaris_spark.catalog.metadata.versions import ROW_LINEAGE_VERSION
+from polaris_spark.catalog.summaries import NOTHING, counted_on
 from polaris_spark.errors import BadRequestError, PolarisError
 
 APPEND_REBASE = "polaris.append-rebase"
@@ -49,16 +50,6 @@ _NEWEST_FORMAT = 3
 _ENCRYPTION_KEY = "encryption.key-id"
 
 _PROPERTY_ACTIONS = ("set-properties", "remove-properties")
-
-_TOTALS = {
-    "total-records": ("added-records", "deleted-records"),
-    "total-files-size": ("added-files-size", "removed-files-size"),
-    "total-data-files": ("added-data-files", "deleted-data-files"),
-    "total-delete-files": ("added-delete-files", "removed-delete-files"),
-    "total-position-deletes": ("added-position-deletes", "removed-position-deletes"),
-    "total-equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
-}
-"""Totals of a summary, and what is added to and taken from each (Iceberg's `SnapshotSummary`)."""
 
 
 class NotRebasedError(Exception):
@@ -365,27 +356,9 @@ def _renumbered(draft: TableDraft, append: Append, head: Json | None, *, kept: i
         snapshot["first-row-id"] = draft.next_row_id
     if draft.base is not None:
         snapshot["timestamp-ms"] = max(snapshot["timestamp-ms"], draft.base.last_updated_ms)
-    empty = dict.fromkeys(_TOTALS, "0")
-    before = empty if head is None else head.get("summary") or {}
-    snapshot["summary"] = _summary(append.snapshot["summary"], before, kept)
+    before = NOTHING if head is None else head.get("summary") or {}
+    snapshot["summary"] = counted_on(append.snapshot["summary"], before, kept)
     return snapshot
-
-
-def _summary(sent: dict[str, str], before: dict[str, str], kept: int) -> dict[str, str]:
-    """What was sent, with totals counted on from the head's; one that the head lacks, or garbles, is left out."""
-    summary = {name: value for name, value in sent.items() if name not in _TOTALS}
-    for total, (added, removed) in _TOTALS.items():
-        if total not in before:
-            continue
-        try:
-            number = int(before[total]) + int(sent.get(added, "0")) - int(sent.get(removed, "0"))
-        except ValueError:
-            continue
-        if number >= 0:
-            summary[total] = str(number)
-    if "manifests-kept" in summary:
-        summary["manifests-kept"] = str(kept)
-    return summary
 
 
 def _with_row_ids(snapshot: Json, new: Sequence[Manifest]) -> list[Manifest]:

@@ -20,7 +20,8 @@ from polaris_spark.system.connections import Connection
 from polaris_spark.system.realms import RealmState
 from polaris_spark.system.registry import References
 from polaris_spark.system.stores import open_store
-from polaris_spark.testing.faults import Fault, FaultyBackend, Network, Schedule
+from polaris_spark.testing.faults import FaultyBackend, Network
+from polaris_spark.testing.schedules import Fault, Schedule
 from tests.commits.support import Add, number
 
 MAIN, DEV = "cat/1/heads/main", "cat/1/heads/dev"

@@ -27,7 +27,8 @@ from polaris_spark.objects import rows_of
 from polaris_spark.store.references import ReferenceStore
 from polaris_spark.system.realms import RealmState
 from polaris_spark.system.registry import ROOT
-from polaris_spark.testing.faults import Fault, ProcessDied
+from polaris_spark.testing.faults import ProcessDied
+from polaris_spark.testing.schedules import Fault
 from tests.commits.support import Add, number
 from tests.maintenance.moving import DEV, MAIN, ME, AtChange, World
 

@@ -22,7 +22,7 @@ from polaris_spark.ids import IdGenerator
 from polaris_spark.index import spill
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.registry import References
-from polaris_spark.testing.faults import Rates
+from polaris_spark.testing.schedules import Rates
 from polaris_spark.testing.simulation.plan import MINUTE, SECOND
 
 

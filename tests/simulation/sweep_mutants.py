@@ -7,7 +7,7 @@ from types import MappingProxyType
 from polaris_spark.maintenance import marking, sweeping
 from polaris_spark.system.registrations import Create
 from polaris_spark.system.registry import References
-from polaris_spark.testing.faults import Rates
+from polaris_spark.testing.schedules import Rates
 from polaris_spark.testing.simulation.plan import HOUR, MINUTE, SECOND
 from tests.simulation.mutants import Mutant, Patch
 

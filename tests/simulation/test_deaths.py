@@ -17,7 +17,8 @@ from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.upkeep import fence, raise_floor
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.registry import References
-from polaris_spark.testing.faults import Fault, FaultyBackend, Kind, Listed, Network, ProcessDied, Schedule
+from polaris_spark.testing.faults import FaultyBackend, Network, ProcessDied
+from polaris_spark.testing.schedules import Fault, Kind, Listed, Schedule
 from tests.commits.support import Add, Box, references
 
 _numbers = count()

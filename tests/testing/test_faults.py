@@ -11,19 +11,10 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
-from polaris_spark.testing.faults import (
-    Fault,
-    FaultyBackend,
-    Kind,
-    Listed,
-    Network,
-    ProcessDied,
-    Rates,
-    Schedule,
-    Seeded,
-)
+from polaris_spark.testing.faults import FaultyBackend, Network, ProcessDied
 from polaris_spark.testing.object_cases import ObjectCases
 from polaris_spark.testing.reference_cases import ReferenceCases
+from polaris_spark.testing.schedules import Fault, Kind, Listed, Rates, Schedule, Seeded
 
 _numbers = count()
 ROWS = [ObjectRow(number, 0, b"%d" % number) for number in range(1, 21)]

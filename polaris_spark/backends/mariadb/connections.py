@@ -22,26 +22,13 @@ class Connections(Sessions[Session]):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings.where, settings.timeout, settings.pool)
         self._settings = settings
-        self._checked = False
 
-    def create(self) -> None:
-        """Create the database and the tables where they are missing.
-
-        Raises:
-            NewerFormatError: a newer release made them.
-            StoreURIError: they are another program's, or the user may not create them.
-        """
-        self._checked = True  # by what follows
+    def make(self) -> None:
         try:
-            try:
-                self._create_tables()
-            except failures.NoDatabaseError:
-                self._create_database()
-                self._create_tables()
-        except BaseException:
-            self._checked = False
-            self.forget()  # which were not checked either
-            raise
+            self._create_tables()
+        except failures.NoDatabaseError:
+            self._create_database()
+            self._create_tables()
 
     def _create_database(self) -> None:
         try:

@@ -20,22 +20,9 @@ class Connections(Sessions[Session]):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings.where, settings.timeout, settings.pool)
         self.settings = settings
-        self._checked = False
 
-    def create(self) -> None:
-        """Create the schema and the tables where they are missing.
-
-        Raises:
-            NewerFormatError: a newer release made them.
-            StoreURIError: they are another program's, or the user may not create them.
-        """
-        self._checked = True  # by what follows
-        try:
-            self.write(lambda session: tables.create(session, self.settings.where, self.settings.schema))
-        except BaseException:
-            self._checked = False
-            self.forget()  # which were not checked either
-            raise
+    def make(self) -> None:
+        self.write(lambda session: tables.create(session, self.settings.where, self.settings.schema))
 
     def refused(self, error: RefusedError) -> PolarisError:
         return failures.refused(self.settings.where, error)

@@ -16,7 +16,7 @@ from polaris_spark.clock import Clock
 from polaris_spark.commits.lineage import ancestors
 from polaris_spark.commits.retry import backoff_ms
 from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.errors import CorruptionError, OutcomeUnknownError, TryAgainError
+from polaris_spark.errors import MissingObjectError, OutcomeUnknownError, TryAgainError
 from polaris_spark.objects import decode, decode_header, part_count, type_name
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def copy_since(
             the fence had been set, and is in the target.
         watch: is told how many objects were copied so far.
     Raises:
-        CorruptionError: a row is missing in the source; it may have been swept because a floor was raised meanwhile.
+        MissingObjectError: a row is missing in the source; it may have been swept because a floor was raised meanwhile.
     """
     copied = Copied()
     walk = Walk(heads, fence)
@@ -175,7 +175,7 @@ def read_whole(place: Place, ids: Sequence[int]) -> dict[int, list[ObjectRow]]:
     """All rows of some objects, by id, in the order of their parts.
 
     Raises:
-        CorruptionError: one is missing; the message names it.
+        MissingObjectError: one is missing; the message names it.
     """
     first = retried(
         place.clock, lambda: place.backend.read_objects(place.realm, [ObjectKey(id) for id in ids])
@@ -185,14 +185,14 @@ def read_whole(place: Place, ids: Sequence[int]) -> dict[int, list[ObjectRow]]:
     for id in ids:
         value = first.get(ObjectKey(id))
         if value is None:
-            raise CorruptionError(f"object {place.realm}/{id} is missing from the store")
+            raise MissingObjectError(f"object {place.realm}/{id} is missing from the store")
         whole[id] = [ObjectRow(id, 0, value)]
         further += [ObjectKey(id, part) for part in range(1, part_count(value, f"{place.realm}/{id}"))]
     if further:
         rest = retried(place.clock, lambda: place.backend.read_objects(place.realm, further))
         for key in further:
             if key not in rest:
-                raise CorruptionError(
+                raise MissingObjectError(
                     f"part {key.part} of object {place.realm}/{key.id} is missing from the store"
                 )
             whole[key.id].append(ObjectRow(key.id, key.part, rest[key]))

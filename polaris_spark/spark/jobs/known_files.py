@@ -6,6 +6,7 @@ Each manifest list and each manifest is read once, however many snapshots, branc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,8 +26,10 @@ from polaris_spark.maintenance.orphans.needed_files import (
     contents_of_drops,
     needs_of,
 )
+from polaris_spark.spark.jobs.scanning import scanned
 from polaris_spark.spark.options import StoreLocation
-from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
+from polaris_spark.spark.planned import PlannedStore
+from polaris_spark.spark.reading import ReadStore
 from polaris_spark.spark.views.entities import key_ranges
 from polaris_spark.spark.views.view import partition_count
 from polaris_spark.store.objects import ObjectStore
@@ -116,11 +119,9 @@ class KnownFiles:
         """
         from pyspark.sql.functions import col
 
-        job = _ReadContents(reading, list(tasks), oldest_purge_ms, machine())
-        # By number, or Spark would put so few bytes into one task.
+        read = partial(_contents, reading=reading, oldest_purge_ms=oldest_purge_ms)
         spread = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
-        numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-        self._first = numbers.mapInArrow(job, _FIRST).persist()
+        self._first = scanned(spark, PlannedStore(reading.store), list(tasks), read, _FIRST).persist()
         lists = self._first.where(col("kind") == LIST).select("location").distinct().repartition(spread)
         self._lists = lists.mapInArrow(_ReadNamed(reading, LIST, located=True), _NEXT).persist()
         direct = self._first.where(col("kind") == MANIFEST).select("location")
@@ -197,39 +198,28 @@ class KnownFiles:
             frame.unpersist()
 
 
-class _ReadContents:
-    """What executors run first: numbers of tasks in, what metadata names out."""
+def _contents(
+    opened: ReadStore, task: Task, *, reading: Reading, oldest_purge_ms: int
+) -> Iterator[pa.RecordBatch]:
+    """What the metadata of a task's tables and views names."""
+    store = opened.objects(task.head.realm)
+    contents = task.contents(store, oldest_purge_ms)
+    rows = _rows(contents, store, Files(dict(reading.files)), reading.names)
+    yield from in_batches(rows, _FIRST)
 
-    def __init__(self, reading: Reading, tasks: list[Task], oldest_purge_ms: int, planned_on: str) -> None:
-        self._reading = reading
-        self._tasks = tasks
-        self._oldest_purge_ms = oldest_purge_ms
-        self._planned_on = planned_on
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        refuse_other_machine(self._reading.store, self._planned_on)
-        opened = open_for_reading(self._reading.store)
-        files = Files(dict(self._reading.files))
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                task = self._tasks[number]
-                store = opened.objects(task.head.realm)
-                contents = task.contents(store, self._oldest_purge_ms)
-                yield from in_batches(self._rows(contents, store, files), _FIRST)
-
-    def _rows(self, contents: Iterable[Content], store: ObjectStore, files: Files) -> Iterator[Row]:
-        names = self._reading.names
-        for content in contents:
-            needs = needs_of(content, StoredObjects(store), files)
-            own = {"owner": content.owner, "strict": content.strict}
-            for kind, locations in ((FILE, needs.files), (LIST, needs.lists), (MANIFEST, needs.manifests)):
-                for location in locations:
-                    yield {"kind": kind, "location": location, **names.of(location)._asdict(), **own}
-            for place in places_of(content.owner, needs, names):
-                partitions = list(place.partitions)
-                yield {"kind": PLACE, "path": place.path, "kept": place.kept, "partitions": partitions, **own}
-            if needs.problem and (content.strict or not needs.missing):
-                yield {"kind": BROKEN, "problem": needs.problem, "missing": needs.missing, **own}
+def _rows(contents: Iterable[Content], store: ObjectStore, files: Files, names: Names) -> Iterator[Row]:
+    for content in contents:
+        needs = needs_of(content, StoredObjects(store), files)
+        own = {"owner": content.owner, "strict": content.strict}
+        for kind, locations in ((FILE, needs.files), (LIST, needs.lists), (MANIFEST, needs.manifests)):
+            for location in locations:
+                yield {"kind": kind, "location": location, **names.of(location)._asdict(), **own}
+        for place in places_of(content.owner, needs, names):
+            partitions = list(place.partitions)
+            yield {"kind": PLACE, "path": place.path, "kept": place.kept, "partitions": partitions, **own}
+        if needs.problem and (content.strict or not needs.missing):
+            yield {"kind": BROKEN, "problem": needs.problem, "missing": needs.missing, **own}
 
 
 class _ReadNamed:

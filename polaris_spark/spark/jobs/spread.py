@@ -12,7 +12,7 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.maintenance.spreading import THREADS, Here, I, R, Reach, Work
 from polaris_spark.spark.options import StoreLocation
-from polaris_spark.spark.reading import machine, open_for_reading, refuse_other_machine
+from polaris_spark.spark.planned import PlannedStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ class Executors:
             here: does few items.
         """
         self._spark = spark
-        self._location = location
+        self._store = PlannedStore(location)
         self._files = dict(files)
         self._here = here
 
@@ -51,7 +51,7 @@ class Executors:
         slices = self._spark.sparkContext.defaultParallelism
         dealt = [encode(item) for first in range(slices) for item in items[first::slices]]
         table = pa.table({"item": pa.array(dealt, pa.binary())})
-        job = _Job(work, self._location, self._files, machine())
+        job = _Job(work, self._store, self._files)
         found = self._spark.createDataFrame(table).mapInArrow(job, "result binary")
         decode = msgspec.msgpack.Decoder(work.result).decode
         for row in found.toLocalIterator() if len(items) > _COLLECTED else found.collect():
@@ -61,19 +61,15 @@ class Executors:
 class _Job(Generic[I, R]):
     """What executors run: items in, results out."""
 
-    def __init__(
-        self, work: Work[I, R], location: StoreLocation, files: dict[str, str], planned_on: str
-    ) -> None:
+    def __init__(self, work: Work[I, R], store: PlannedStore, files: dict[str, str]) -> None:
         self._work = work
-        self._location = location
+        self._store = store
         self._files = files
-        self._planned_on = planned_on
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        refuse_other_machine(self._location, self._planned_on)
-        store = open_for_reading(self._location)
+        store = self._store.open()
         reach = Reach(lambda realm: StoredObjects(store.objects(realm)), Files(self._files))
         encode, decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(self._work.item).decode
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from polaris_spark.testing.faults import Rates
+from polaris_spark.testing.schedules import Rates
 
 SECOND = 1_000.0
 MINUTE = 60 * SECOND

@@ -14,7 +14,8 @@ from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.registry import References
 from polaris_spark.system.tasks import Tasks
-from polaris_spark.testing.faults import FaultyBackend, Network, Rates, Seeded
+from polaris_spark.testing.faults import FaultyBackend, Network
+from polaris_spark.testing.schedules import Rates, Seeded
 from polaris_spark.testing.simulation.observer import REALM, Observer, Watched
 from polaris_spark.testing.simulation.plan import Plan
 from polaris_spark.testing.simulation.programs import Task

@@ -1,0 +1,88 @@
+"""Catalogs at one commit each: the newest ones, or as of a point in time."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import NamedTuple
+
+from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.errors import HistoryTrimmedError, InputError, NotFoundError
+from polaris_spark.spark.as_of import AsOf, find_commit, pinned
+from polaris_spark.spark.reading import RealmReader
+from polaris_spark.spark.views.view import Request
+from polaris_spark.store.objects import ObjectStore
+
+
+class Pin(NamedTuple):
+    """A catalog's branch at one commit."""
+
+    realm: str
+    """Instance id of the realm."""
+    catalog: str
+    head: Head
+
+    def snapshot(self, store: ObjectStore) -> Snapshot:
+        """The commit, opened for reading."""
+        return Snapshot(store, b"", self.head, store.get(self.head.commit, Commit))
+
+
+def pins(realm: RealmReader, request: Request) -> list[Pin]:
+    """The chosen branch of every catalog asked for, at its newest commit or as of the point asked for.
+
+    A commit as a point belongs to one catalog; others are shown as of the time of that commit.
+
+    Raises:
+        NotFoundError: the catalog named, or its branch, does not exist.
+        HistoryTrimmedError, InputError: there is no such point.
+    """
+    options = request.options
+    wanted = request.condition("catalog")
+    if options.catalog is not None:
+        catalog = realm.catalog(options.catalog)
+        head = pinned(realm.store, realm.branch(catalog, options.branch), options.as_of)
+        return [Pin(realm.store.realm, catalog.name, head)]
+    heads = _heads(realm, [c for c in realm.catalogs() if wanted.allows(c.name)], options.branch)
+    if options.as_of is None or options.as_of.time is not None:
+        return _pinned_where_existing(realm, heads, options.as_of)
+    return _pinned_around(realm, heads, options.as_of)
+
+
+def _heads(realm: RealmReader, catalogs: list[CatalogRow], branch: str) -> list[tuple[CatalogRow, Head]]:
+    """Heads of a branch, of those catalogs that have it; one that is just being created has none yet."""
+    found = []
+    for catalog in catalogs:
+        with contextlib.suppress(NotFoundError):
+            found.append((catalog, realm.branch(catalog, branch)))
+    return found
+
+
+def _pinned_where_existing(
+    realm: RealmReader, heads: list[tuple[CatalogRow, Head]], as_of: AsOf | None
+) -> list[Pin]:
+    found = []
+    for catalog, head in heads:
+        try:
+            at = pinned(realm.store, head, as_of)
+        except HistoryTrimmedError:
+            if head.floor_number:
+                raise
+            continue  # its first commit is later: it did not exist yet
+        found.append(Pin(realm.store.realm, catalog.name, at))
+    return found
+
+
+def _pinned_around(realm: RealmReader, heads: list[tuple[CatalogRow, Head]], as_of: AsOf) -> list[Pin]:
+    for catalog, head in heads:
+        try:
+            own = pinned(realm.store, head, as_of)
+        except InputError:
+            continue
+        others = [(other, head) for other, head in heads if other is not catalog]
+        time = AsOf(as_of.text, time=own.time)
+        mine = Pin(realm.store.realm, catalog.name, own)
+        return sorted([mine, *_pinned_where_existing(realm, others, time)], key=lambda pin: pin.catalog)
+    known = [id for id in as_of.commits if find_commit(realm.store, id) is not None]
+    what = "is a commit of no catalog's branch asked for" if known else "names no commit"
+    raise InputError(f"as-of {as_of.text!r} {what} in realm {realm.record.name!r}")
