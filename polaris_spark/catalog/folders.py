@@ -72,6 +72,23 @@ class Folders:
         except (OSError, ValueError) as error:
             raise BadRequestError(f"cannot list {folder!r}: {error}") from error
 
+    def exists(self, folder: str) -> bool:
+        """Whether there is a folder, or anything in it where storage knows no folders.
+
+        Raises:
+            BadRequestError: nobody can say.
+        """
+        path = local_path(folder)
+        if path is not None:
+            return path.exists()
+        from pyarrow.fs import FileType
+
+        try:
+            system, name = self._system(folder.rstrip("/"))
+            return bool(repeated(lambda: system.get_file_info(name)).type != FileType.NotFound)
+        except (OSError, ValueError) as error:
+            raise BadRequestError(f"cannot look at {folder!r}: {error}") from error
+
     def below(self, folder: str) -> Iterator[Listed]:
         """Every file in a folder and those below it, in no particular order.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -14,6 +14,7 @@ from polaris_spark.objects import Decoded
 from polaris_spark.store.cache import ObjectCache
 
 S = TypeVar("S", bound=msgspec.Struct)
+R = TypeVar("R")
 
 
 class Rows(list[ObjectRow]):
@@ -220,3 +221,19 @@ class ObjectStore:
             )
         message = f"object {self.key(id)} is of type {name!r} where {wanted!r} belongs"
         return WrongTypeError(message, id=id, found=name)
+
+
+def read_each(
+    ids: Collection[int], read: Callable[[Collection[int]], Mapping[int, R]]
+) -> dict[int, R | CorruptionError]:
+    """What `read` gives of each of some objects, in one read; of one that cannot be read the error, which names it.
+
+    Args:
+        read: reads some objects; it fails for all if it fails for one.
+    """
+    try:
+        return dict(read(ids))
+    except CorruptionError as error:
+        if len(ids) == 1:
+            return dict.fromkeys(ids, error)
+    return {id: found for id in ids for found in read_each((id,), read).values()}

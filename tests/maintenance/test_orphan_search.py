@@ -464,3 +464,19 @@ def test_commits_go_on_while_orphans_are_removed(tmp_path: Path) -> None:
         assert lake.catalog.load_table(f"db.{name}").scan().to_arrow().num_rows == 3 * (1 + appends)
     assert call(lake.session, "fsck") == []
     lake.close()
+
+
+def test_a_location_that_does_not_exist_is_refused(lake: Lake) -> None:
+    for dry_run in (True, False):
+        with pytest.raises(InputError, match="the location '/nowhere/at/all' does not exist"):
+            lake.remove(location="/nowhere/at/all", dry_run=dry_run)
+
+
+def test_a_location_without_any_file_is_told(lake: Lake) -> None:
+    empty = lake.warehouse / "empty" / "inner"
+    empty.mkdir(parents=True)
+    location = str(empty.parent)
+    assert lake.remove(location=location) == [(location, None, None, None, "empty", "there is no file in it")]
+    young = lake.stray(empty / "young", days=0)
+    assert lake.remove(location=location) == []
+    assert young.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,9 @@ from polaris_spark.cli.report.plots import require_matplotlib
 from polaris_spark.cli.report.rows import read_rows
 from polaris_spark.cli.report.sections import Figures, sections, tiles
 from polaris_spark.errors import InputError
+
+_TOLD = 10
+"""The page names so many damaged rows."""
 
 SHARES = 3
 """The log, the tables and the rows share the time; what one of them leaves is the next one's."""
@@ -83,10 +87,22 @@ def _read(opened: OpenStore, realm: str, catalog: str | None, branch: str, secon
                 f"made {utc(now)} from commit {head.head.commit:x} (number {head.head.number:,}, "
                 f"{utc(head.head.time)}).",
                 "All times are UTC.",
+                *_damage(history.damaged),
             ],
             tiles=tiles(figures),
             sections=sections(figures),
         )
+
+
+def _damage(problems: Sequence[str]) -> list[str]:
+    """What the page says of rows of the log that cannot be read."""
+    if not problems:
+        return []
+    told = "; ".join(plain(one) for one in problems[:_TOLD])
+    more = "" if len(problems) <= _TOLD else f"; and {len(problems) - _TOLD:,} more"
+    return [
+        f"Damaged rows of the log, of which nothing is shown: {told}{more}. `fsck` says what else is damaged."
+    ]
 
 
 def _replace(path: Path, text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -17,6 +17,7 @@ from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import CorruptionError
 from polaris_spark.ids import unpack
 from polaris_spark.index.keys import decode_key
+from polaris_spark.store.objects import read_each
 
 _READ_TOGETHER = 200
 
@@ -51,6 +52,8 @@ class History:
     """(time, 1 for a table that came and -1 for one that went), the newest first."""
     written: list[tuple[int, int]] = field(default_factory=list)
     """(time, records that a snapshot added less those that it deleted), the newest first."""
+    damaged: list[str] = field(default_factory=list)
+    """Parts of the log that cannot be read: why, with the row's key."""
 
 
 def read_history(head: Snapshot, deadline: Deadline) -> History:
@@ -58,8 +61,8 @@ def read_history(head: Snapshot, deadline: Deadline) -> History:
     found = History(head.head.number - head.head.floor_number + 1, head.head.floor_number)
     walk = commits(head.store, head.head)
     newer: int | None = None
-    while run := list(islice(walk, _READ_TOGETHER)):
-        entries = _entries(head, [commit for _, commit in run])
+    while run := _next(walk, found):
+        entries = _entries(head, [commit for _, commit in run], found)
         for id, commit in run:
             node = unpack(id).node
             found.takeovers += newer is not None and newer != node
@@ -71,9 +74,23 @@ def read_history(head: Snapshot, deadline: Deadline) -> History:
     return found
 
 
-def _entries(head: Snapshot, run: Iterable[Commit]) -> dict[int, tuple[LogEntry, ...]]:
+def _next(walk: Iterator[tuple[int, Commit]], found: History) -> list[tuple[int, Commit]]:
+    try:
+        return list(islice(walk, _READ_TOGETHER))
+    except CorruptionError as error:  # nobody knows what came before it
+        found.damaged.append(str(error))
+        return []
+
+
+def _entries(head: Snapshot, run: Iterable[Commit], found: History) -> dict[int, tuple[LogEntry, ...]]:
     ids = [commit.entries for commit in run if commit.entries]
-    return {id: one.entries for id, one in head.store.get_many(ids, Entries).items()}
+    entries: dict[int, tuple[LogEntry, ...]] = {}
+    for id, one in read_each(ids, lambda some: head.store.get_many(some, Entries)).items():
+        if isinstance(one, CorruptionError):
+            found.damaged.append(str(one))
+        else:
+            entries[id] = one.entries
+    return entries
 
 
 def _count(found: History, commit: Commit, entries: tuple[LogEntry, ...]) -> None:

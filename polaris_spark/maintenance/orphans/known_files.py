@@ -12,6 +12,8 @@ from polaris_spark.commits.state import StoredObjects
 from polaris_spark.maintenance.orphans.deciding import Comparison, FileName, Place
 from polaris_spark.maintenance.orphans.needed_files import (
     Content,
+    Damage,
+    Drop,
     Manifests,
     Needs,
     contents_of,
@@ -121,10 +123,19 @@ def kept_drops(
     A table that was dropped without PURGE can be registered again: its files are kept until its drop is trimmed away
     from history. One that was dropped with PURGE is gone for good; its files are kept for grace.
 
+    A part of the log that cannot be read is a content with a problem: it may have dropped anything.
+
     Args:
         oldest_purge_ms: the time, in milliseconds since 1970, from which on drops with PURGE count.
     """
-    found = drops_of(store, head, low, high)
-    yield from contents_of_drops(
-        head, store, (drop for drop in found if not drop.purge or drop.time > oldest_purge_ms)
-    )
+    damaged: list[Damage] = []
+
+    def kept() -> Iterator[Drop]:
+        for found in drops_of(store, head, low, high):
+            if isinstance(found, Damage):
+                damaged.append(found)
+            elif not found.purge or found.time > oldest_purge_ms:
+                yield found
+
+    yield from contents_of_drops(head, store, kept())
+    yield from (Content(one.owner, None, problem=one.problem) for one in damaged)

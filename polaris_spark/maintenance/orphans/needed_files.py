@@ -27,13 +27,16 @@ from polaris_spark.catalog.reading import read_text
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.log import ancestor, commits
-from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
-from polaris_spark.errors import BadRequestError, MissingFileError, PolarisError
+from polaris_spark.commits.rows import Entries, LogEntry
+from polaris_spark.errors import BadRequestError, CorruptionError, MissingFileError, PolarisError
 from polaris_spark.index.keys import decode_key
-from polaris_spark.store.objects import ObjectStore
+from polaris_spark.store.objects import ObjectStore, read_each
 
 _READ_TOGETHER = 128
 """How many contents are read in one batch."""
+
+EVERYWHERE = "/"
+"""A place that all files lie in: of what cannot be read, and might need any file."""
 
 _TAKES_AWAY = ("drop-table", "drop-view", "register-table", "register-view")
 
@@ -49,6 +52,8 @@ class Content(NamedTuple):
     """Whether its files must be there: those of what was dropped may have been deleted."""
     levels: tuple[Mapping[str, str], ...] = ()
     """Properties of its namespaces from the nearest upwards, and of the catalog."""
+    problem: str = ""
+    """Why it cannot be read, if it is damaged."""
 
 
 class Needs(NamedTuple):
@@ -124,9 +129,18 @@ class Drop(NamedTuple):
     key: bytes
 
 
+class Damage(NamedTuple):
+    """A part of a log that cannot be read."""
+
+    owner: str
+    """For messages: the catalog, and which part."""
+    problem: str
+    """Names the row."""
+
+
 def drops_of(
     store: ObjectStore, at: StoreHead, low: int | None = None, high: int | None = None
-) -> Iterator[Drop]:
+) -> Iterator[Drop | Damage]:
     """The tables and views that commits of a history took away, or replaced by others that were registered.
 
     Args:
@@ -137,22 +151,36 @@ def drops_of(
     low = head.floor_number if low is None else low
     if high is not None and high < head.number:
         head = msgspec.structs.replace(head, commit=ancestor(store, head, high), number=high)
-    for commit, entry in logged(store, msgspec.structs.replace(head, floor_number=low)):
+    for found in logged(store, at._replace(head=msgspec.structs.replace(head, floor_number=low))):
+        if isinstance(found, Damage):
+            yield found
+            continue
+        number, entry = found
         if entry.before and entry.action in _TAKES_AWAY:
             purge = entry.summary.get("purge") == "true"
-            yield Drop(
-                at.owner(entry.key), entry.before, entry.time, purge, commit.number, entry.entity, entry.key
-            )
+            yield Drop(at.owner(entry.key), entry.before, entry.time, purge, number, entry.entity, entry.key)
 
 
-def logged(store: ObjectStore, head: Head) -> Iterator[tuple[Commit, LogEntry]]:
-    """The log entries of a history from the newest back to its floor, those of many commits read together."""
-    found = (commit for _, commit in commits(store, head))
-    while run := list(islice(found, _READ_TOGETHER)):
-        entries = store.get_many([commit.entries for commit in run if commit.entries], Entries)
+def logged(store: ObjectStore, at: StoreHead) -> Iterator[tuple[int, LogEntry] | Damage]:
+    """The log entries of a history from the newest back to its floor, each with its commit's number; those of many
+    commits are read together."""
+    found = (commit for _, commit in commits(store, at.head))
+    while True:
+        try:
+            run = list(islice(found, _READ_TOGETHER))
+        except CorruptionError as error:
+            yield Damage(f"the history of {at.catalog}", str(error))
+            return
+        if not run:
+            return
+        ids = [commit.entries for commit in run if commit.entries]
+        entries = read_each(ids, lambda some: store.get_many(some, Entries)) if ids else {}
         for commit in run:
-            if commit.entries:
-                yield from ((commit, entry) for entry in reversed(entries[commit.entries].entries))
+            listed = entries.get(commit.entries)
+            if isinstance(listed, CorruptionError):
+                yield Damage(f"the log of {at.catalog}, commit number {commit.number}", str(listed))
+            elif listed is not None:
+                yield from ((commit.number, entry) for entry in reversed(listed.entries))
 
 
 def contents_of_drops(head: StoreHead, store: ObjectStore, drops: Iterable[Drop]) -> Iterator[Content]:
@@ -164,11 +192,7 @@ def contents_of_drops(head: StoreHead, store: ObjectStore, drops: Iterable[Drop]
 def contents_of(
     head: StoreHead, store: ObjectStore, start: bytes = b"", end: bytes | None = None
 ) -> Iterator[Content]:
-    """The tables and views of a head, whose keys in the index of names lie in a range.
-
-    Raises:
-        CorruptionError: one is missing from the store.
-    """
+    """The tables and views of a head, whose keys in the index of names lie in a range."""
     names = head.snapshot(store).index(NAMES).range(start, end)
     kinds = (TABLE, VIEW)
     yield from _read(
@@ -179,9 +203,13 @@ def contents_of(
 def _read(head: StoreHead, store: ObjectStore, named: Iterator[tuple[bytes, int]]) -> Iterator[Content]:
     levels = Levels(head.snapshot(store), head.properties)
     while run := list(islice(named, _READ_TOGETHER)):
-        found = store.read([id for _, id in run])
+        found = read_each([id for _, id in run], store.read)
         for key, id in run:
-            value = found[id].value
+            read = found[id]
+            if isinstance(read, CorruptionError):
+                yield Content(head.owner(key), None, problem=str(read))
+                continue
+            value = read.value
             known = value if isinstance(value, (Table, View, Unloaded)) else None
             yield Content(head.owner(key), known, levels=levels.of(decode_key(key).path))
 
@@ -192,10 +220,10 @@ def needs_of(content: Content, reader: ObjectReader, files: Files, *, without: C
     Args:
         reader: of its pieces.
         without: ids of snapshots that do not count.
-    Raises:
-        CorruptionError: rows are missing or cannot be decoded.
     """
     value = content.value
+    if content.problem:
+        return Needs((EVERYWHERE,), collected=False, problem=f"{content.owner}: {content.problem}")
     if value is None:
         return Needs(problem=f"{content.owner} is of a kind that is not installed here")
     if isinstance(value, View):
@@ -209,6 +237,9 @@ def needs_of(content: Content, reader: ObjectReader, files: Files, *, without: C
         else:
             text = render(value, reader, snapshots="all")
         return _needs(_decode(text), value, content.levels, without)
+    except CorruptionError as error:
+        places = (value.location, EVERYWHERE)
+        return Needs(places, collected=False, problem=f"{content.owner}: {error}")
     except (BadRequestError, msgspec.MsgspecError) as error:
         missing = isinstance(error.__cause__, FileNotFoundError)
         return Needs(

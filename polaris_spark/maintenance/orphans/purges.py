@@ -19,15 +19,15 @@ from typing import NamedTuple
 from polaris_spark.catalog.entities import CatalogChange, Context
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, repeated
-from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import NAMES
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State, StoredObjects
-from polaris_spark.errors import BadRequestError, CorruptionError
+from polaris_spark.errors import BadRequestError
 from polaris_spark.maintenance.orphans.needed_files import (
-    Content,
+    EVERYWHERE,
+    Damage,
     Drop,
     contents_of_drops,
     drops_of,
@@ -57,7 +57,7 @@ class Pending(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A drop whose files stay."""
+    """A drop whose files stay, or a part of the log that cannot be read: it may have others."""
 
     owner: str
     places: tuple[str, ...]
@@ -83,39 +83,33 @@ def pending(heads: Iterable[StoreHead], store: ObjectStore, files: Files, *, old
     """
     found: dict[tuple[int, int], tuple[StoreHead, Drop]] = {}
     done: set[tuple[int, int]] = set()
+    purges = Purges([], [], [])
     for head in heads:
         done |= _recorded(store, head)
         for drop in drops_of(store, head):
-            if drop.purge and drop.time <= oldest_ms:
+            if isinstance(drop, Damage):
+                purges.kept.append(Kept(drop.owner, (), drop.problem))
+            elif drop.purge and drop.time <= oldest_ms:
                 found.setdefault((drop.entity, drop.time), (head, drop))
     waiting = [one for key, one in found.items() if key not in done]
     folders = Folders(files)
-    found_of = Purges([], [], [])
     with ThreadPoolExecutor(_LOOKS) as pool:
         for head, drop in waiting:
-            needs = needs_of(_content(head, store, drop), StoredObjects(store), files)
+            [content] = contents_of_drops(head, store, [drop])
+            needs = needs_of(content, StoredObjects(store), files)
             if not needs.collected:
-                found_of.kept.append(Kept(drop.owner, needs.places, "gc.enabled is false"))
+                places = tuple(place for place in needs.places if place != EVERYWHERE)
+                purges.kept.append(Kept(drop.owner, places, needs.problem or "gc.enabled is false"))
                 continue
             look = pool.map(lambda location: _is_there(folders, location), (*needs.files, *needs.lists))
             one = Pending(head, drop, needs.places)
-            (found_of.there if any(look) else found_of.gone).append(one)
-    return found_of
+            (purges.there if any(look) else purges.gone).append(one)
+    return purges
 
 
 def _recorded(store: ObjectStore, head: StoreHead) -> set[tuple[int, int]]:
-    return {
-        (entry.entity, int(entry.summary[_DROPPED_AT]))
-        for _, entry in logged(store, head.head)
-        if entry.action == PURGED
-    }
-
-
-def _content(head: StoreHead, store: ObjectStore, drop: Drop) -> Content:
-    [content] = contents_of_drops(head, store, [drop])
-    if not isinstance(content.value, Table):
-        raise CorruptionError(f"object {store.key(drop.content)}, which a drop with PURGE names, is no table")
-    return content
+    entries = (found[1] for found in logged(store, head) if not isinstance(found, Damage))
+    return {(entry.entity, int(entry.summary[_DROPPED_AT])) for entry in entries if entry.action == PURGED}
 
 
 def _is_there(folders: Folders, location: str) -> bool:

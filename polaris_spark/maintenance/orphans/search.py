@@ -9,7 +9,8 @@ Why no file goes that a live or recoverable head needs:
 3. Known is what any head of any realm and catalog of the store names: every branch, every dropped branch for grace,
    with every snapshot, branch and tag of each table, its statistics and its log of metadata files; besides what
    history lets be brought back (`known_files.kept_drops`). A table that cannot be read wholly might need any file:
-   while there is one, files go only where other tables lie.
+   while there is one, files go only where other tables lie. Of a damaged row, of a table or of a log, not even that is
+   known: while there is one, no file goes.
 4. Right before files are deleted, a wave at a time, heads are read again, and what tables name that were changed or
    registered meanwhile is taken out. An old file that a table adopts in the very seconds in which it is deleted is
    lost; nothing but its age protects it.
@@ -29,7 +30,7 @@ from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.maintenance.deleting import delete_files
 from polaris_spark.maintenance.orphans.deciding import Mismatch, is_below
 from polaris_spark.maintenance.orphans.known_files import Names
-from polaris_spark.maintenance.orphans.needed_files import Drop
+from polaris_spark.maintenance.orphans.needed_files import EVERYWHERE, Drop
 from polaris_spark.maintenance.spreading import Spread
 from polaris_spark.maintenance.store_needs import Question, Watching
 from polaris_spark.maintenance.store_tables import Objects
@@ -37,7 +38,7 @@ from polaris_spark.maintenance.store_tables import Objects
 WAVE = 1_000
 """How many files are deleted between two looks at the heads."""
 
-WOULD_DELETE, DELETED, FAILED, KEPT = "would delete", "deleted", "failed", "kept"
+WOULD_DELETE, DELETED, FAILED, KEPT, EMPTY = "would delete", "deleted", "failed", "kept", "empty"
 
 
 class Search(NamedTuple):
@@ -180,7 +181,10 @@ def broken_ones(found: Iterable[Broken]) -> Iterator[Outcome]:
     """What is said of tables that cannot be read."""
     for broken in found:
         for place in broken.places or ("",):
-            why = f"{broken.problem}; nothing is deleted here, nor outside the locations of tables that can be read"
+            why = "nothing is deleted here, nor outside the locations of tables that can be read"
+            if EVERYWHERE in broken.places:
+                why = "nothing is deleted, since it may need any file"
+            why = f"{broken.problem}; {why}"
             yield Outcome(place, None, None, broken.owner, KEPT, why)
 
 

@@ -52,7 +52,9 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     heads = means.heads()
     purges = _pending(session, heads, oldest)
     outcomes = [
-        Outcome(place, None, None, one.owner, KEPT, one.why) for one in purges.kept for place in one.places
+        Outcome(place, None, None, one.owner, KEPT, one.why)
+        for one in purges.kept
+        for place in one.places or ("",)
     ]
     if purges.there:
         outcomes += _purge(call, search, means, heads, purges.there, dry_run=dry_run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from polaris_spark.catalog.contents import content_of, places
 from polaris_spark.catalog.entities import TableName, table_key
 from polaris_spark.catalog.expiring import gc_enabled
 from polaris_spark.catalog.files import absolute
+from polaris_spark.catalog.folders import Folders
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import LOCATIONS, NAMES, TABLE, VIEW
@@ -28,7 +29,7 @@ from polaris_spark.maintenance.orphans.deciding import (
 )
 from polaris_spark.maintenance.orphans.here import LocalEngine
 from polaris_spark.maintenance.orphans.known_files import Names
-from polaris_spark.maintenance.orphans.search import Engine, Means, Orphan, Outcome, Search, remove
+from polaris_spark.maintenance.orphans.search import EMPTY, Engine, Means, Orphan, Outcome, Search, remove
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.jobs.known_files import Reading
 from polaris_spark.spark.jobs.orphans import SparkEngine
@@ -49,7 +50,14 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         means_of(call, PROCEDURE.name),
         dry_run=arguments.get("dry_run", True),
     )
-    return [row_of(outcome) for outcome in outcomes]
+    return [row_of(outcome) for outcome in outcomes] or list(_if_empty(call.session, arguments))
+
+
+def _if_empty(session: Session, arguments: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """A row that says so, if the location that was asked for has no file at all."""
+    location = arguments.get("location")
+    if location is not None and not any(Folders(session.catalog.files).below(absolute(location))):
+        yield row_of(Outcome(location, None, None, None, EMPTY, "there is no file in it"))
 
 
 def _search(call: Call, arguments: Mapping[str, Any]) -> Search:
@@ -84,6 +92,8 @@ def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
             segments(absolute(location))
         except BadRequestError as error:
             raise InputError(str(error)) from error
+        if not Folders(session.catalog.files).exists(absolute(location)):
+            raise InputError(f"the location {location!r} does not exist")
         return [absolute(location)]
     if table is not None:
         levels = levels_of(table)
