@@ -7,9 +7,12 @@ simulation then runs many processes on one thread.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Protocol
 
 EPOCH_MS = 1_740_787_200_000
@@ -144,3 +147,25 @@ class _ManualSignal(ThreadSignal):
             if self._clock.monotonic_ms() >= until:
                 return False
         return True
+
+
+Zone = Callable[[], tzinfo]
+"""Gives a time zone; asked only if it is needed."""
+
+_FRACTION = re.compile(r"\.(\d+)")
+
+
+def iso_time_ms(text: str, zone: Zone = lambda: timezone.utc) -> int:
+    """Milliseconds since 1970 of a time or date in ISO 8601.
+
+    Args:
+        zone: gives that of a time that names none.
+    Raises:
+        ValueError: it is none.
+    """
+    # Python 3.10 reads neither Z nor fractions of other than three or six digits.
+    plain = re.sub(r"[zZ]$", "+00:00", text.strip())
+    moment = datetime.fromisoformat(_FRACTION.sub(lambda found: "." + found[1][:6].ljust(6, "0"), plain))
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=zone())
+    return (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone, tzinfo
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from polaris_spark.errors import InputError, StoreURIError
@@ -26,17 +25,12 @@ LOCATING = ("endpoint", "schema", "socket")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _MEMORY_NAME = re.compile(r"[A-Za-z0-9_.-]{0,128}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)")
-_FRACTION = re.compile(r"\.(\d+)")
 _COUNT = re.compile(r"[0-9]{1,6}", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?")
 _MILLISECONDS = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BYTES = {
     "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30
 }  # fmt: skip  # one line reads as the table that it is
-
-
-Zone = Callable[[], tzinfo]
-"""Gives a time zone; asked only if it is needed."""
 
 
 class Secret:
@@ -208,44 +202,6 @@ def duration_ms(name: str, text: str) -> int:
             f"{name} is {text!r}; write a duration with its unit: ms, s, min, h or d, such as '30 min'"
         )
     return int(float(match.group(1)) * _MILLISECONDS[match.group(2)])
-
-
-def iso_time_ms(text: str, zone: Zone = lambda: timezone.utc) -> int:
-    """Milliseconds since 1970 of a time or date in ISO 8601.
-
-    Args:
-        zone: gives that of a time that names none.
-    Raises:
-        ValueError: it is none.
-    """
-    # Python 3.10 reads neither Z nor fractions of other than three or six digits.
-    plain = re.sub(r"[zZ]$", "+00:00", text.strip())
-    moment = datetime.fromisoformat(_FRACTION.sub(lambda found: "." + found[1][:6].ljust(6, "0"), plain))
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=zone())
-    return (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)
-
-
-def time_before_ms(name: str, text: str, now_ms: int, zone: Zone = lambda: timezone.utc) -> int:
-    """The time, in milliseconds since 1970, that what is older than `text` is older than.
-
-    Args:
-        name: is named in errors.
-        text: a time in ISO 8601, or a duration: that long before now.
-        now_ms: milliseconds since 1970.
-        zone: gives that of a time that names none.
-    Raises:
-        InputError: it is neither.
-    """
-    if _DURATION.fullmatch(text.strip()):
-        return now_ms - duration_ms(name, text)
-    try:
-        return iso_time_ms(text, zone)
-    except ValueError:
-        raise InputError(
-            f"{name} is {text!r}; write a time in ISO 8601 such as 2026-01-31T12:00:00Z, or a duration with its unit, "
-            "which means that long before now, such as '5 d'"
-        ) from None
 
 
 def size_bytes(name: str, text: str) -> int:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from polaris_spark.clock import iso_time_ms
 from polaris_spark.commits.log import ancestor, commit_at
 from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.config import iso_time_ms
 from polaris_spark.errors import CorruptionError, HistoryTrimmedError, InputError
 from polaris_spark.ids import MAX_ID, id_time_ms
 from polaris_spark.store.objects import ObjectStore

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from polaris_spark.config import time_before_ms
 from polaris_spark.errors import InputError
+from polaris_spark.spark.procedures.maintaining import time_before_ms
 from polaris_spark.spark.procedures.registry import call
 from tests.maintenance.lakes import Lake, paths
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from datetime import timedelta, timezone, tzinfo
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
+from polaris_spark.clock import Zone, iso_time_ms
 from polaris_spark.commits.state import StoredObjects
-from polaris_spark.config import iso_time_ms, time_before_ms
+from polaris_spark.config import duration_ms
 from polaris_spark.errors import InputError
 from polaris_spark.maintenance.spreading import Here, Reach, Spread
 from polaris_spark.rest.session import Session
@@ -99,6 +101,28 @@ def older_than(call: Call, arguments: Mapping[str, Any], now_ms: int) -> int | N
     """
     text = arguments.get("older_than")
     return None if text is None else time_before_ms("older_than", text, now_ms, lambda: _zone(call))
+
+
+def time_before_ms(name: str, text: str, now_ms: int, zone: Zone = lambda: timezone.utc) -> int:
+    """The time, in milliseconds since 1970, that what is older than `text` is older than.
+
+    Args:
+        name: is named in errors.
+        text: a time in ISO 8601, or a duration: that long before now.
+        now_ms: milliseconds since 1970.
+        zone: gives that of a time that names none.
+    Raises:
+        InputError: it is neither.
+    """
+    with contextlib.suppress(InputError):
+        return now_ms - duration_ms(name, text)
+    try:
+        return iso_time_ms(text, zone)
+    except ValueError:
+        raise InputError(
+            f"{name} is {text!r}; write a time in ISO 8601 such as 2026-01-31T12:00:00Z, or a duration with its unit, "
+            "which means that long before now, such as '5 d'"
+        ) from None
 
 
 def _zone(call: Call) -> tzinfo:
