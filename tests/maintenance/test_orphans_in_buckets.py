@@ -12,6 +12,7 @@ from pyarrow.fs import FileSelector, FileType, S3FileSystem
 
 from polaris_spark.catalog.catalogs import head_name
 from polaris_spark.commits.change import Operation
+from polaris_spark.errors import InputError
 from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.rest.session import connect
 from polaris_spark.spark.procedures.registry import call
@@ -117,3 +118,11 @@ def test_late_purges_work_on_objects(bucket: Bucket) -> None:
         rows = call(session, "purge_dropped")
     assert {row[0].partition("://")[2] for row in rows if row[4] == "deleted"} == files
     assert bucket.objects() == set()
+
+
+def test_a_folder_that_does_not_exist_is_refused(bucket: Bucket) -> None:
+    stray = bucket.put("there/stray")
+    warehouse = bucket.session.catalog.context.warehouse
+    assert bucket.remove(location=f"{warehouse}/there") == {stray: "would delete"}
+    with pytest.raises(InputError, match="does not exist"):
+        bucket.remove(location=f"{warehouse}/nowhere")
