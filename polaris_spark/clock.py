@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from typing import Protocol
 
 EPOCH_MS = 1_740_787_200_000
@@ -163,6 +163,8 @@ def iso_time_ms(text: str, zone: Zone = lambda: timezone.utc) -> int:
     Raises:
         ValueError: it is none.
     """
+    # Python takes any character between date and time: 2026-01-31+02:00 would be two o'clock, of the session's zone.
+    date.fromisoformat(re.split("[Tt ]", text.strip(), maxsplit=1)[0])
     # Python 3.10 reads neither Z nor fractions of other than three or six digits.
     plain = re.sub(r"[zZ]$", "+00:00", text.strip())
     moment = datetime.fromisoformat(_FRACTION.sub(lambda found: "." + found[1][:6].ljust(6, "0"), plain))

@@ -28,6 +28,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)")
 _COUNT = re.compile(r"[0-9]{1,6}", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?")
 _MILLISECONDS = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MOST_MS = 100_000 * 366 * 86_400_000
 _BYTES = {
     "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30
 }  # fmt: skip  # one line reads as the table that it is
@@ -195,13 +196,20 @@ class Properties:
 
 
 def duration_ms(name: str, text: str) -> int:
-    """Milliseconds of a duration such as `30 min`, `3 d`, `1.5h`, `500ms`; `name` is named in errors."""
+    """Milliseconds of a duration such as `30 min`, `3 d`, `1.5h`, `500ms`; `name` is named in errors.
+
+    Raises:
+        InputError: it is none, or longer than any clock counts.
+    """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise InputError(
             f"{name} is {text!r}; write a duration with its unit: ms, s, min, h or d, such as '30 min'"
         )
-    return int(float(match.group(1)) * _MILLISECONDS[match.group(2)])
+    found = float(match.group(1)) * _MILLISECONDS[match.group(2)]
+    if found > _MOST_MS:
+        raise InputError(f"{name} is {text[:40]!r}, longer than 100000 years")
+    return int(found)
 
 
 def size_bytes(name: str, text: str) -> int:

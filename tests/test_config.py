@@ -244,6 +244,12 @@ def test_durations_have_units(text: str, ms: int) -> None:
     assert duration_ms("x", text) == ms
 
 
+@pytest.mark.parametrize("digits", [30, 400])
+def test_durations_are_not_endless(digits: int) -> None:
+    with pytest.raises(InputError, match=r"x is .9999.*longer than"):
+        duration_ms("x", "9" * digits + " d")
+
+
 @pytest.mark.parametrize(
     ("text", "size"), [("10", 10), ("1 kB", 1_000), ("1KiB", 1_024), ("1.5 MiB", 1_572_864)]
 )

@@ -171,15 +171,19 @@ class Question:
         spread: Spread,
         progress: Callable[[str, int, int], None],
         naming: Names = NAMING,
+        *,
+        any_storage: bool = False,
     ) -> None:
         """
         Args:
             progress: is told how many tables were looked at; may raise to stop.
             naming: the form in which locations are compared.
+            any_storage: whether a file is named by its path alone, whatever scheme and authority it is named with.
         """
         self._spread = spread
         self._progress = progress
         self._naming = naming
+        self._any_storage = any_storage
         self._asked: dict[str, list[tuple[FileName, str]]] = {}
         for location in locations:
             name = naming.of(location)
@@ -219,7 +223,7 @@ class Question:
             for name, asked in self._asked.get(known.path, ()):
                 # Whatever scheme and authority either leaves out.
                 pairs = ((name.scheme, known.scheme), (name.authority, known.authority))
-                if all(a == b or not a or not b for a, b in pairs):
+                if self._any_storage or all(a == b or not a or not b for a, b in pairs):
                     self.needed.add(asked)
         return not self.problem
 

@@ -385,6 +385,21 @@ def test_a_file_that_a_table_adopts_before_it_is_deleted_stays(lake: Lake) -> No
     assert table.refresh().scan().to_arrow().num_rows == 9
 
 
+@pytest.mark.parametrize("mode", ["error", "ignore", "delete"])
+def test_a_file_that_is_adopted_under_another_scheme_is_what_the_mode_says(lake: Lake, mode: str) -> None:
+    table = lake.table()
+    stray = lake.stray(folder(table) / "metadata" / "stray.stats")
+    lake.old()
+
+    def adopt(doing: str, done: int, total: int) -> None:
+        if doing == "deleting files" and total:
+            name_statistics(table, f"hdfs://nn:8020{stray}")
+
+    rows = watched(lake, adopt, prefix_mismatch_mode=mode)
+    assert paths(rows, "deleted" if mode == "delete" else "kept") == {stray}
+    assert stray.exists() is (mode != "delete")
+
+
 def test_a_file_written_anew_before_it_is_deleted_stays(lake: Lake) -> None:
     again, stray = lake.stray("again"), lake.stray("stray")
 

@@ -44,12 +44,18 @@ def test_a_time_without_a_zone_is_in_the_one_that_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "5", "yesterday", "3 weeks", "2026-13-01", "-3 d", "2026-01-01T25:00:00Z"]
+    "text", ["", "5", "yesterday", "3 weeks", "2026-13-01", "-3 d", "2026-01-01T25:00:00Z", "9" * 400 + " d"]
 )
 @pytest.mark.parametrize("job", ["expire", "remove_orphans"])
 def test_anything_else_is_refused_with_the_parameters_name(lake: Lake, job: str, text: str) -> None:
     with pytest.raises(InputError, match=f"older_than is '{text}'; write a time in ISO 8601"):
         call(lake.session, job, older_than=text)
+
+
+@pytest.mark.parametrize("text", ["2026-01-01Z", "2026-01-01+02:00", "2026-01-01-05:00", "2026-01-01.05"])
+def test_a_date_with_a_zone_is_not_read_as_a_time_of_day_in_another_zone(text: str) -> None:
+    with pytest.raises(InputError, match="older_than is '2026-01-01"):
+        time_before_ms("older_than", text, NOW, lambda: timezone(timedelta(hours=-8)))
 
 
 @pytest.fixture

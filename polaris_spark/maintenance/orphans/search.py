@@ -192,7 +192,13 @@ def delete_in_waves(
     search: Search, means: Means, orphans: Sequence[Orphan], seen: Iterable[StoreHead]
 ) -> Iterator[Outcome]:
     """Delete files; before each wave, those that tables have come to need since heads were seen are taken out."""
-    question = Question([one.location for one in orphans], means.spread, means.progress, search.names)
+    question = Question(
+        [one.location for one in orphans],
+        means.spread,
+        means.progress,
+        search.names,
+        any_storage=search.mismatch is not Mismatch.DELETE,
+    )
     watching = Watching(question, seen, means.heads, means.objects)
     for start in range(0, len(orphans), WAVE):
         means.progress("deleting files", start, len(orphans))
