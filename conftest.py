@@ -1,4 +1,4 @@
-"""Fixtures of several rooms' tests: one SparkSession for the whole run, with the catalog ``polaris``."""
+"""Fixtures of several rooms' tests: one JVM for the whole run, and a catalog ``polaris`` for each module."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @dataclass(frozen=True)
 class CatalogPlace:
-    """Where the catalog ``polaris`` of the shared session lives."""
+    """Where a catalog ``polaris`` lives."""
 
     directory: Path
 
@@ -53,19 +53,14 @@ class CatalogPlace:
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> CatalogPlace:
-    """A temporary SQLite store and warehouse, the shared session's catalog ``polaris``."""
-    return CatalogPlace(tmp_path_factory.mktemp("polaris"))
-
-
-@pytest.fixture(scope="session")
-def spark(place: CatalogPlace) -> Iterator[SparkSession]:
-    """The one session of this process; tests keep apart by namespaces (`namespace`)."""
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one JVM of this process, by the session that started it."""
     # Imported here, so that tests without Spark do not wait for it.
     from pyspark.sql import SparkSession
 
     from polaris_spark.spark.session import configure
 
+    directory = tmp_path_factory.mktemp("spark")
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("polaris_spark tests")
@@ -73,13 +68,32 @@ def spark(place: CatalogPlace) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(place.directory / "spark-warehouse"))
+        .config("spark.sql.warehouse.dir", str(directory / "spark-warehouse"))
         .config("spark.sql.session.timeZone", "UTC")
     )
-    session = configure(builder, store=place.store, warehouse=place.warehouse).getOrCreate()
+    first = CatalogPlace(directory)
+    session = configure(builder, store=first.store, warehouse=first.warehouse).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> CatalogPlace:
+    """A temporary SQLite store and warehouse, the catalog ``polaris`` of one module's tests."""
+    return CatalogPlace(tmp_path_factory.mktemp("polaris"))
+
+
+@pytest.fixture(scope="module")
+def spark(jvm: SparkSession, place: CatalogPlace) -> SparkSession:
+    """The session of one module's tests, which keep apart by namespaces (`namespace`).
+
+    Views show the whole catalog, so that they would take the longer, the more modules share one.
+    """
+    session = jvm.newSession()
+    session.conf.set("spark.sql.catalog.polaris.store", place.store)
+    session.conf.set("spark.sql.catalog.polaris.warehouse", place.warehouse)
+    return session
 
 
 @pytest.fixture
