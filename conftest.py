@@ -53,7 +53,7 @@ class CatalogPlace:
 
 
 @pytest.fixture(scope="session")
-def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def first_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one JVM of this process, by the session that started it."""
     # Imported here, so that tests without Spark do not wait for it.
     from pyspark.sql import SparkSession
@@ -85,12 +85,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> CatalogPlace:
 
 
 @pytest.fixture(scope="module")
-def spark(jvm: SparkSession, place: CatalogPlace) -> SparkSession:
+def spark(first_session: SparkSession, place: CatalogPlace) -> SparkSession:
     """The session of one module's tests, which keep apart by namespaces (`namespace`).
 
     Views show the whole catalog, so that they would take the longer, the more modules share one.
     """
-    session = jvm.newSession()
+    session = first_session.newSession()
     session.conf.set("spark.sql.catalog.polaris.store", place.store)
     session.conf.set("spark.sql.catalog.polaris.warehouse", place.warehouse)
     return session

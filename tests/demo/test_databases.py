@@ -2,41 +2,77 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import multiprocessing
 import os
 import shlex
-import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.servers import DATABASES, StoreOn, configured
 
-PROGRAM = [sys.executable, "-c", "from polaris_spark.cli import main; main()"]
+Run = Callable[..., str]
+
+
+def know(password: str) -> None:
+    """Keep a password where the program is told to find it."""
+    os.environ["DEMO_PASSWORD"] = password
+
+
+def outcome(words: tuple[str, ...]) -> tuple[int | str | None, str, str]:
+    """The exit code of the program, called with these words, and what it prints."""
+    from polaris_spark.cli import main
+
+    sys.argv = ["polaris-spark", *words]
+    code: int | str | None = 0
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    return code or 0, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def program() -> Iterator[Callable[[str], Run]]:
+    """Runs the program in a process beside this one, which keeps its JVM: one for each password in its environment."""
+    with contextlib.ExitStack() as ends:
+        pools: dict[str, ProcessPoolExecutor] = {}
+
+        def with_password(password: str) -> Run:
+            if password not in pools:
+                pool = ProcessPoolExecutor(
+                    1,
+                    multiprocessing.get_context("spawn"),
+                    initializer=know,
+                    initargs=(password,),
+                )
+                pools[password] = ends.enter_context(pool)
+
+            def run(*words: str) -> str:
+                code, out, err = pools[password].submit(outcome, words).result(900)
+                assert (code, err) == (0, ""), out[-6_000:] + err[-2_000:]
+                return out
+
+            return run
+
+        yield with_password
 
 
 @pytest.mark.programs
 @pytest.mark.parametrize("scheme", [scheme for scheme in DATABASES if scheme != "memory"])
 def test_the_demo_runs_on_the_database_and_its_commands_show_what_it_left(
-    scheme: str, store_on: StoreOn, tmp_path: Path
+    scheme: str, store_on: StoreOn, tmp_path: Path, program: Callable[[str], Run]
 ) -> None:
     given = configured(store_on(scheme))
     store, password = given["store"], given.get("store.password")
-    environment = {**os.environ, "DEMO_PASSWORD": password or ""}
     secret = ["--password", "env:DEMO_PASSWORD"] if password else []
-
-    def run(*words: str) -> str:
-        done = subprocess.run(
-            [*PROGRAM, *words],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=900,
-        )
-        assert (done.returncode, done.stderr) == (0, ""), done.stdout[-6_000:] + done.stderr[-2_000:]
-        return done.stdout
-
+    run = program(password or "")
     shown = run("demo", "--store", store, *secret, "--directory", str(tmp_path / "new"))
     assert "figures agree with pandas on the same data" in shown
     assert "✗" not in shown

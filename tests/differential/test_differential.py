@@ -9,9 +9,10 @@ import pytest
 
 from tests.differential.comparing import Tally, compare, difference, sequence
 from tests.differential.sides import Outcome, Theirs, class_path
+from tests.sizes import TIMES
 
 SAMPLE = 200
-LONG = 4_000
+LONG = 1_500 * TIMES
 
 
 @pytest.fixture(scope="module")

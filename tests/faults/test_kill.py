@@ -19,6 +19,7 @@ from polaris_spark.testing.servers.base import Server
 from tests.faults.checking import check
 from tests.faults.workers import Workers
 from tests.servers import NETWORKED, SHARED, StoreOn, databases, start
+from tests.sizes import long
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def uri(request: pytest.FixtureRequest, store_on: StoreOn) -> str:
 
 
 @pytest.mark.parametrize("uri", databases(SHARED, ordinary=("sqlite", "postgresql", "s3")), indirect=True)
-@pytest.mark.parametrize("kills", [6, pytest.param(25, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [6, long(15)])
 def test_nothing_is_lost_or_doubled_when_processes_are_killed(
     uri: str, kills: int, tmp_path: Path, workers: Callable[..., Workers]
 ) -> None:
@@ -89,7 +90,7 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("own_server", databases(NETWORKED), indirect=True)
-@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [2, long(3)])
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
     own_server: Server, kills: int, tmp_path: Path, workers: Callable[..., Workers]
 ) -> None:

@@ -17,6 +17,7 @@ from tests.faults.checking import check, log_of
 from tests.faults.workers import Workers
 from tests.rest.client import connect, new_key, set_properties, table
 from tests.servers import NETWORKED, ServerOf, databases
+from tests.sizes import long
 
 
 class Place(NamedTuple):
@@ -36,7 +37,7 @@ def place(request: pytest.FixtureRequest, server_of: ServerOf) -> Iterator[Place
         yield Place(server.uri(name), far_uri, proxy)
 
 
-@pytest.mark.parametrize("commits", [12, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("commits", [12, long(50)])
 def test_nothing_is_lost_or_doubled_when_connections_break(
     place: Place, commits: int, tmp_path: Path, workers: Callable[..., Workers]
 ) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.exceptions import (
     CommitFailedException,
+    CommitStateUnknownException,
     NamespaceAlreadyExistsError,
     NoSuchNamespaceError,
     NoSuchTableError,
@@ -43,7 +44,7 @@ SCHEMA = Schema(
 
 _MOVED = (CommitFailedException, NoSuchTableError, NoSuchNamespaceError, TableAlreadyExistsError)
 """Somebody else was quicker."""
-_BUSY = (ServiceUnavailableError, ServerError)
+_BUSY = (ServiceUnavailableError, ServerError, CommitStateUnknownException)
 """Nothing was done, or it is not known."""
 
 

@@ -40,7 +40,10 @@ def namespaces(session: Session) -> set[str]:
 
 
 class Writers:
-    """Threads that create namespaces, first in one store, then in the other, until they are told to end."""
+    """Threads that create namespaces, first in one store, then in the other, until they are told to end.
+
+    For `with`, after which none writes on, whatever becomes of the test.
+    """
 
     def __init__(self, source: str, target: str, *, name: str, threads: int, enough: int) -> None:
         """
@@ -53,13 +56,14 @@ class Writers:
         self._session = opened(source)
         self._name = name
         self._enough = enough
+        self._over = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(threads)]
         for thread in self._threads:
             thread.start()
 
     def _run(self, thread: int) -> None:
         number, session, left = 0, self._session, self._enough
-        while left:
+        while left and not self._over.is_set():
             number += 1
             name = f"{self._name}_{thread}_{number}"
             done = write(session, name)
@@ -68,6 +72,14 @@ class Writers:
                 left -= session is not self._session
             elif done is None:
                 session = opened(self._names[1])
+
+    def __enter__(self) -> Writers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(120)
 
     def join(self) -> list[str]:
         """The names that were acknowledged, once everybody has gone over to the target."""
@@ -79,9 +91,9 @@ class Writers:
 
 def write_elsewhere(source: str, target: str, name: str, told: Connection) -> None:
     """Write from a process of its own; tell the number of what is written, then its names."""
-    writers = Writers(source, target, name=name, threads=2, enough=5)
-    told.send("began")
-    told.send(writers.join())
+    with Writers(source, target, name=name, threads=2, enough=5) as writers:
+        told.send("began")
+        told.send(writers.join())
 
 
 def migrate_and_die(source: str, target: str, left: int) -> None:

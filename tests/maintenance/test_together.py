@@ -19,6 +19,7 @@ from polaris_spark.spark.procedures.registry import call
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.maintenance.inhabitants import NAMESPACES, SCHEMA, TABLES, journal, opened
 from tests.servers import SHARED, StoreOn, databases
+from tests.sizes import long
 
 ROLES = ("writer", "writer", "mover", "brancher")
 LATER_S = 6.0
@@ -26,7 +27,7 @@ LATER_S = 6.0
 
 
 @pytest.mark.parametrize("database", databases(SHARED, ordinary=("sqlite", "postgresql")))
-@pytest.mark.parametrize("rounds", [3, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [3, long(10)])
 def test_nothing_is_lost_and_no_garbage_is_left(
     store_on: StoreOn, tmp_path: Path, database: str, rounds: int
 ) -> None:

@@ -39,9 +39,9 @@ def test_it_moves_by_executors_while_others_write(
 ) -> None:
     source, target = str(filled.connection.uri), store_on("postgresql")
     before = namespaces(filled)
-    writers = Writers(source, target, name="thread", threads=1, enough=3)
-    rows = call(filled, "migrate_realm", spark=spark, target=target, max_pause="60s")
-    acknowledged = writers.join()
+    with Writers(source, target, name="thread", threads=1, enough=3) as writers:
+        rows = call(filled, "migrate_realm", spark=spark, target=target, max_pause="60s")
+        acknowledged = writers.join()
     filled.close()
     steps = {row[0]: row for row in rows}
     assert list(steps)[:2] == ["copy", "catch up 1"]

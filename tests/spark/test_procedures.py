@@ -236,7 +236,9 @@ def test_a_hundred_thousand_rows(spark: SparkSession, probes: str) -> None:
     assert rows.collect()[99_999].text == "row 99999"
 
 
-def test_jobs_run_in_the_session_that_calls(spark: SparkSession, probes: str, place: CatalogPlace) -> None:
+def test_jobs_run_in_the_session_that_calls(
+    first_session: SparkSession, spark: SparkSession, probes: str, place: CatalogPlace
+) -> None:
     other = spark.newSession()
     for session, key in ((spark, "one"), (other, "two")):
         session.conf.set("probe.key", key)
@@ -266,7 +268,7 @@ def test_jobs_run_in_the_session_that_calls(spark: SparkSession, probes: str, pl
     assert call(spark, f"{probes}.system.probe_session()")[0].property is None
     jvm: Any = spark._jvm
     default = jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
-    assert default.equals(spark._jsparkSession)
+    assert default.equals(first_session._jsparkSession)
 
 
 @pytest.mark.parametrize("job", ["false", "true"])
