@@ -89,6 +89,38 @@ def test_expire(opened: Open) -> None:
     assert {rows[name][-1] for name in names(tables.may_not)} == {"gc.enabled is false"}
 
 
+def test_expire_keeps_the_files_of_a_table_that_was_dropped_from_a_namespace_that_says_no(
+    opened: Open,
+) -> None:
+    lake = opened()
+    lake.catalog.create_namespace("no")
+    for name in ("db.t", "no.t"):
+        table = lake.catalog.create_table(name, ROWS.schema)
+        table.append(ROWS)
+        table.overwrite(ROWS)
+    kept = {file for file in lake.files() if folder(table) in file.parents}
+
+    def interrupt(doing: str, done: int, total: int) -> None:
+        if doing == "deleting data and delete files":
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        call(lake.session, "expire", watch=interrupt, older_than="0 s")
+    lake.catalog.update_namespace_properties("no", updates=NO)
+    for name in ("db.t", "no.t"):
+        lake.catalog.drop_table(name)
+    kept |= {file for file in lake.files() if folder(table) in file.parents}
+    rows = call(lake.session, "expire", older_than="0 s")
+    assert sorted((row[4], row[-1]) for row in rows) == [
+        (0, "files are left: gc.enabled is false"),
+        (1, None),
+    ]
+    assert kept <= lake.files()
+    lake.catalog.update_namespace_properties("no", removals={"gc.enabled"})
+    [row] = call(lake.session, "expire", older_than="0 s")
+    assert row[4] == 1
+
+
 @pytest.mark.parametrize("by", ["process", "executors"])
 def test_remove_orphans(opened: Open, by: str, request: pytest.FixtureRequest) -> None:
     lake = opened()

@@ -53,6 +53,7 @@ from polaris_spark.maintenance.expiry.files import (
 )
 from polaris_spark.maintenance.expiry.leftovers import Leftover, Outcome
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, ReadManifests, manifests_of
+from polaris_spark.maintenance.orphans.needed_files import Drop, drops_of
 from polaris_spark.maintenance.spreading import Spread
 from polaris_spark.maintenance.store_needs import Question, Watching
 from polaris_spark.maintenance.store_tables import tables_of_store
@@ -197,9 +198,21 @@ class ExpiryRun:
 
     def _own(self, heads: Sequence[StoreHead]) -> State:
         """The branch's head among those of the store."""
-        own = (self._realm, self._catalog.reference)
-        found = next((head for head in heads if (head.realm, head.reference) == own), None)
+        found = self._own_head(heads)
         return self._catalog.view(None if found is None else found.snapshot(self._catalog.references.store))
+
+    def _own_head(self, heads: Sequence[StoreHead]) -> StoreHead | None:
+        own = (self._realm, self._catalog.reference)
+        return next((head for head in heads if (head.realm, head.reference) == own), None)
+
+    def _dropped_from(self, heads: Sequence[StoreHead]) -> dict[int, NamespaceName]:
+        """The namespaces that the branch's tables were dropped from, as far as its history tells."""
+        own = self._own_head(heads)
+        found: dict[int, NamespaceName] = {}
+        for drop in () if own is None else drops_of(self._catalog.references.store, own):
+            if isinstance(drop, Drop):
+                found.setdefault(drop.entity, decode_key(drop.key).path)
+        return found
 
     def _leftovers(
         self,
@@ -216,10 +229,13 @@ class ExpiryRun:
         if not records:
             return []
         neighbours = Neighbours(self._catalog, heads)
+        all_there = all(table_content(view, entity_id) is not None for entity_id in records)
+        dropped_from = {} if all_there else self._dropped_from(heads)
         found = []
         for position, (entity_id, ids) in enumerate(records.items()):
             self._progress("looking for tables with files to delete", position, len(records))
-            leftover = self._leftover(view, entity_id, ids, planned.get(entity_id), neighbours)
+            home = dropped_from.get(entity_id, ())
+            leftover = self._leftover(view, entity_id, ids, planned.get(entity_id), neighbours, home)
             if leftover is None:
                 continue
             found.append(leftover)
@@ -235,7 +251,12 @@ class ExpiryRun:
         records: list[int],
         planned: ToExpire | None,
         neighbours: Neighbours,
+        home: NamespaceName,
     ) -> Leftover | None:
+        """
+        Args:
+            home: of a dropped table.
+        """
         entry = view.lookup(IDS, id_bytes(entity_id))
         name = None
         content = table_content(view, entity_id)
@@ -245,7 +266,7 @@ class ExpiryRun:
         else:  # dropped: nothing can have come to need more than what its last expiry left
             content = view.get(records[-1], ExpiredSnapshots).after
         table = content_of(view, content, Table)
-        levels = [*namespace_levels(view, name.namespace)] if name else []
+        levels = namespace_levels(view, name.namespace if name else home)
         outcome = self._outcome(entity_id, name)
         if isinstance(table, Unloaded):
             outcome.notes.append("files are left: imported, and not loaded yet")
