@@ -33,6 +33,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from polaris_spark.errors import CorruptionError, InputError, NewerFormatError, ObjectTooLargeError
+from polaris_spark.ids import MAX_ID
 
 FORMAT = 1
 """Format byte of rows that this release writes."""
@@ -66,13 +67,18 @@ ONE_PART = _PREAMBLE.pack(FORMAT, 1, 0)[:3]
 """How the row of an object begins that has no other."""
 
 
+_Revision = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_Id = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
+"""No database, nor a column of a view, can hold others."""
+
+
 class Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What every row says of itself."""
 
     type: str
-    revision: int
-    strong: tuple[int, ...] = ()
-    weak: tuple[int, ...] = ()
+    revision: _Revision
+    strong: tuple[_Id, ...] = ()
+    weak: tuple[_Id, ...] = ()
 
 
 TAG = slice(_PREAMBLE.size, _PREAMBLE.size + 2)
@@ -114,7 +120,7 @@ _types: dict[str, _Type] = {}
 _by_class: dict[type, _Type] = {}
 _encode = msgspec.msgpack.Encoder().encode
 _decode_header = msgspec.msgpack.Decoder(Header).decode
-_decode_type = msgspec.msgpack.Decoder(tuple[str, int]).decode
+_decode_type = msgspec.msgpack.Decoder(tuple[str, _Revision]).decode
 _FOUR_FIELDS, _TWO_FIELDS, _SHORT_TEXT = (
     0x94,
     b"\x92",

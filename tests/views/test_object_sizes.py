@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyspark.sql.types import StructType
 
@@ -20,6 +22,23 @@ def read(catalog: Catalog, names: Sequence[str]) -> list[Row]:
     fields = {field.name: field for field in source.schema().fields}
     found = source.reader(StructType([fields[name] for name in names]))
     return [row for batch in batches(found) for row in batch.to_pylist()]
+
+
+def row(revision: int, pointer: int, parts: int = 1) -> bytes:
+    """A row of an object that points to another one."""
+    header = msgspec.msgpack.encode(["x", revision, [pointer], []])
+    return struct.pack(">BHI", objects.FORMAT, parts, len(header)) + header
+
+
+def store_with(tmp_path: Path, *values: bytes) -> Catalog:
+    """A store with nothing of ours but these rows besides."""
+    catalog = Catalog(tmp_path / "c.db")
+    catalog.session.close()
+    with sqlite3.connect(tmp_path / "c.db") as database:
+        [instance] = database.execute("SELECT max(realm) FROM objects").fetchone()
+        for id, value in enumerate(values):
+            database.execute("INSERT INTO objects VALUES (?, ?, 0, ?)", (instance, id, value))
+    return catalog
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +83,22 @@ def test_no_header_is_decoded_for_them(damaged: Catalog, monkeypatch: pytest.Mon
     rows = read(damaged, ["bytes", "type"])
     assert len(rows) > 10
     assert len(decoded) < 6  # those of several rows, and those that are none of ours
+
+
+def test_numbers_that_no_column_holds_make_a_row_unreadable(tmp_path: Path) -> None:
+    good = [row(0, 0), row(127, 1), row(128, 1), row(2**31 - 1, 2**63 - 1)]
+    bad = [row(-1, 1), row(2**31, 1), row(2**64 - 1, 1), row(1, -1), row(1, 2**63)]
+    catalog = store_with(tmp_path, *good, *bad)
+    found = {one["id"]: one for one in read(catalog, ["id", "type", "revision", "strong_ids", "error"])}
+    assert [found[id]["revision"] for id in range(4)] == [0, 127, 128, 2**31 - 1]
+    assert found[3]["strong_ids"] == [2**63 - 1]
+    assert all("unreadable header" in found[id]["error"] for id in range(4, 9))
+    revisions = {one["id"]: one["revision"] for one in read(catalog, ["id", "revision"])}
+    assert [revisions[id] for id in range(7)] == [0, 127, 128, 2**31 - 1, None, None, None]
+
+
+def test_a_row_that_claims_many_parts_has_a_short_error(tmp_path: Path) -> None:
+    catalog = store_with(tmp_path, row(1, 0, parts=500))
+    [error] = [one["error"] for one in read(catalog, ["id", "error"]) if one["id"] == 0]
+    assert "and 489 more" in error
+    assert len(error) < 200

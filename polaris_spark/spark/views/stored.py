@@ -10,6 +10,9 @@ from polaris_spark.backends.base import Backend, ObjectKey, Split
 from polaris_spark.errors import PolarisError
 from polaris_spark.objects import Header
 
+_NAMED = 10
+"""Parts that an error names: a damaged row may claim any number of them."""
+
 
 class StoredObject(NamedTuple):
     """An object by its first row; `header` is None where that cannot be read, and `error` says why."""
@@ -65,5 +68,6 @@ def stored_object(
                 pieces.append(found)
     if missing and not backend.read_objects(realm, [key]):
         return None
-    why = f"parts {missing} of object {name} are missing" if missing else None
+    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    why = f"parts {missing[:_NAMED]}{more} of object {name} are missing" if missing else None
     return StoredObject(realm, key.id, parts, size, header, b"".join(pieces), why)
