@@ -197,6 +197,20 @@ def test_filters_prune_unless_the_session_forbids_it(
         spark.sql(f"DROP TABLE {lost}")  # others look at the whole catalog
 
 
+def test_times_that_python_cannot_tell_are_left_to_spark(spark: SparkSession, two_commits: Row) -> None:
+    commits = "SELECT count(*) AS n FROM polaris.system.commits WHERE committed_at"
+    [every] = spark.sql(f"{commits} IS NOT NULL").collect()
+    assert every.n > 0
+    for condition in (
+        "< TIMESTAMP '+12000-01-01 00:00:00'",
+        "> TIMESTAMP '-0100-01-01 00:00:00'",
+        "<> TIMESTAMP '+12000-01-01 00:00:00'",
+    ):
+        assert spark.sql(f"{commits} {condition}").collect() == [every]
+    among = f"IN (TIMESTAMP '+12000-01-01 00:00:00', TIMESTAMP '{two_commits.committed_at}')"
+    assert spark.sql(f"{commits} {among}").collect()[0].n > 0
+
+
 def test_plans_show_the_view_and_nothing_of_how_to_reach_the_store(
     spark: SparkSession, place: CatalogPlace
 ) -> None:

@@ -1,6 +1,7 @@
 package io.polarisspark;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.sql.Timestamp;
 import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import java.util.Arrays;
@@ -38,6 +39,7 @@ import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.Product;
 
 /**
  * The catalog's own data as read-only tables in the namespace {@code system}, read by the Python data source. What is no
@@ -236,6 +238,11 @@ final class SystemViews {
           SupportsPushDownFilters,
           SupportsPushDownRequiredColumns,
           SupportsPushDownAggregates {
+    /** Bounds of times that Python can tell, with room for time zones and calendars. */
+    private static final Instant EARLIEST = Instant.parse("0002-01-01T00:00:00Z");
+
+    private static final Instant LATEST = Instant.parse("9999-01-01T00:00:00Z");
+
     private final Map<String, String> options;
     private final StructType schema;
     private final LongSupplier rows;
@@ -304,10 +311,25 @@ final class SystemViews {
       // The source looks at the options of a scan and not at those of the table.
       ScanBuilder builder =
           ((SupportsRead) table).newScanBuilder(new CaseInsensitiveStringMap(options));
-      if (filters.length > 0 && builder instanceof SupportsPushDownFilters filtering) {
-        SQLConf.withExistingConf(pushing(SQLConf.get()), () -> filtering.pushFilters(filters));
+      Filter[] told = Arrays.stream(filters).filter(ViewScan::canBeTold).toArray(Filter[]::new);
+      if (told.length > 0 && builder instanceof SupportsPushDownFilters filtering) {
+        SQLConf.withExistingConf(pushing(SQLConf.get()), () -> filtering.pushFilters(told));
       }
       return builder.build();
+    }
+
+    /** Whether a filter, or a value in it, can be told to Python, whose times end with the year 9999. */
+    private static boolean canBeTold(Object part) {
+      if (part instanceof Timestamp time) {
+        return canBeTold(time.toInstant());
+      }
+      if (part instanceof Instant time) {
+        return time.isAfter(EARLIEST) && time.isBefore(LATEST);
+      }
+      if (part instanceof Object[] values) {
+        return Arrays.stream(values).allMatch(ViewScan::canBeTold);
+      }
+      return !(part instanceof Product parts) || parts.productIterator().forall(ViewScan::canBeTold);
     }
 
     /**
