@@ -351,7 +351,7 @@ def _file_path(scheme: str, rest: str) -> str:
     if path.startswith("//") and not path.startswith("///"):
         raise StoreURIError(
             f"a {scheme}: store has no host; write {scheme}:///absolute/path or {scheme}:relative/path, "
-            f"not {scheme}:{path}"
+            f"not {scheme}:{without_secrets(path)}"
         )
     if not path.strip("/"):
         raise StoreURIError(
@@ -370,6 +370,13 @@ def _network(scheme: str, rest: str, options: dict[str, str]) -> StoreURI:
     if not rest.startswith("//"):
         raise StoreURIError(f"a {scheme}: store URI is {scheme}://host/path, with two slashes")
     authority, _, path = rest[2:].partition("/")
+    if (
+        "@" in path and ":" in authority
+    ):  # most likely a password with a slash, which would be shown as a path
+        raise StoreURIError(
+            f"a {scheme}: store URI has '@' behind a slash; write '/' in a user or password as %2F, and '@' in a path "
+            "as %40"
+        )
     user = password = None
     if "@" in authority:
         credentials, _, authority = authority.rpartition("@")

@@ -31,6 +31,8 @@ _NAMED: Final = (
     )
 )
 _ACCOUNT: Final = re.compile(r"//[^/?#]*@")
+_MAYBE_ACCOUNT: Final = re.compile(r"\A(.*?//)?.*@", re.DOTALL)
+"""Of a malformed text, where a password may hold any character."""
 
 
 def is_secret(name: str, text: str = "") -> bool:
@@ -53,13 +55,13 @@ def holds_secret(text: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """A text such as a malformed URI, to be shown: `***` for users with their passwords, and for secrets it names."""
+    """A text such as a malformed URI, to be shown: `***` for secrets it names, and for all that may be a password."""
 
     def hidden(found: re.Match[str]) -> str:
         whole, value = found.group(), found.group(2)
         return whole[: len(whole) - len(value)] + "***" if _is_name(found.group(1), value) else whole
 
-    return _NAMED.sub(hidden, _ACCOUNT.sub("//***@", text))
+    return _NAMED.sub(hidden, _MAYBE_ACCOUNT.sub(r"\1***@", text))
 
 
 def _is_name(name: str, text: str) -> bool:
