@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import os
 from collections.abc import Iterator, Mapping
@@ -14,11 +13,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from polaris_spark.cli.opening import named_properties, store_options
+from polaris_spark.cli.opening import named_properties, properties_of
 from polaris_spark.cli.options import AsJSON, Password, Property, Realm, Store
 from polaris_spark.cli.output import errors, grid, iso, mapped, plain, print_json, screen
 from polaris_spark.clock import SystemClock
-from polaris_spark.config import Properties
 from polaris_spark.errors import InputError
 from polaris_spark.rest.session import open_session
 from polaris_spark.spark.options import refuse_memory
@@ -134,8 +132,7 @@ def _run(
     as_json: bool,
 ) -> None:
     given = {"store": store, "realm": realm, "catalog": catalog, "branch": branch, "create": "false"}
-    properties = Properties.parse({**named_properties(property or ()), **given})
-    properties = dataclasses.replace(properties, store_options=store_options(properties.store, password))
+    properties = properties_of(given, property, password)
     refuse_memory(properties.store)
     spark = _Spark(master)
     try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from polaris_spark.backends.base import Backend
@@ -14,7 +15,7 @@ from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.commits.state import Snapshot
-from polaris_spark.config import FILE_SCHEMES, Secret, StoreURI
+from polaris_spark.config import FILE_SCHEMES, Properties, Secret, StoreURI
 from polaris_spark.errors import InputError, NotFoundError, RealmStateError
 from polaris_spark.index.keys import children
 from polaris_spark.secret_options import is_secret
@@ -168,6 +169,20 @@ def store_options(uri: StoreURI, password: str | None) -> dict[str, str | Secret
     if PASSWORD_VARIABLE in os.environ and uri.password is None and uri.scheme not in FILE_SCHEMES:
         return {"password": Secret(f"env:{PASSWORD_VARIABLE}")}
     return {}
+
+
+def properties_of(given: Mapping[str, str], named: Sequence[str] | None, password: str | None) -> Properties:
+    """Catalog properties from what options of the command line name, and from those given as `NAME=VALUE`.
+
+    The former win, a password among them; the environment's is for those who give none.
+
+    Raises:
+        InputError: one is malformed, or not set in the environment.
+    """
+    parsed = Properties.parse({**named_properties(named or ()), **given})
+    further = store_options(parsed.store, password)
+    both = {**further, **parsed.store_options} if password is None else {**parsed.store_options, **further}
+    return dataclasses.replace(parsed, store_options=both)
 
 
 def named_properties(given: Sequence[str]) -> dict[str, str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
@@ -13,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polaris_spark.catalog.locations import segments
-from polaris_spark.cli.opening import named_properties, store_options
+from polaris_spark.cli.opening import properties_of
 from polaris_spark.cli.options import Password, Property, Realm, Store
 from polaris_spark.cli.output import plain
 from polaris_spark.clock import SystemClock
-from polaris_spark.config import Properties, size_bytes
+from polaris_spark.config import size_bytes
 from polaris_spark.errors import InputError, MissingLibraryError
 from polaris_spark.rest.session import open_session, principal_of
 from polaris_spark.store.cache import collect_seldom
@@ -91,7 +89,7 @@ def serve(
     _log_to_standard_error()
     given = {"store": store, "realm": realm, "catalog": catalog, "metadata-files": metadata_files}
     given |= {name: text for name, text in (("warehouse", warehouse), ("principal", principal)) if text}
-    properties = _properties(given, property or (), password)
+    properties = properties_of(given, property, password)
     endpoint = server.Endpoint(
         host,
         port,
@@ -125,12 +123,6 @@ def _server() -> ModuleType:
             "pip install 'polaris-spark[server]'"
         ) from error
     return server
-
-
-def _properties(given: Mapping[str, str], named: Sequence[str], password: str | None) -> Properties:
-    """Properties from what options name, and from those given as `NAME=VALUE`; the former win."""
-    parsed = Properties.parse({**named_properties(named), **given})
-    return dataclasses.replace(parsed, store_options=store_options(parsed.store, password))
 
 
 def _tokens(kind: type[Tokens], token: str | None, file: Path | None, principal: str) -> Tokens | None:
