@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from polaris_spark.cli.opening import named_properties, properties_of
+from polaris_spark.cli.opening import named_texts, properties_of
 from polaris_spark.cli.options import AsJSON, Password, Property, Realm, Store
 from polaris_spark.cli.output import errors, grid, iso, mapped, plain, print_json, screen
 from polaris_spark.clock import SystemClock
@@ -113,7 +113,7 @@ def _argument(parameter: Parameter, value: Any) -> Any:
     if parameter.type == "TIMESTAMP":
         return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value
     if parameter.type == "MAP<STRING,STRING>":
-        return named_properties(value)
+        return named_texts(value)  # jobs look variables up themselves, and know secrets by them
     return value
 
 

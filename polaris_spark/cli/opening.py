@@ -18,7 +18,7 @@ from polaris_spark.commits.state import Snapshot
 from polaris_spark.config import FILE_SCHEMES, Properties, Secret, StoreURI
 from polaris_spark.errors import InputError, NotFoundError, RealmStateError
 from polaris_spark.index.keys import children
-from polaris_spark.secret_options import is_secret
+from polaris_spark.secret_options import REFERENCE, is_secret
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.connections import Connection, connect_store
 from polaris_spark.system.realms import RealmRecord, RealmState
@@ -189,20 +189,33 @@ def named_properties(given: Sequence[str]) -> dict[str, str]:
     """Catalog properties from texts such as `s3.region=eu-west-1`; a value `env:NAME` is that variable's.
 
     Raises:
+        InputError: as `named_texts`.
+    """
+    texts = named_texts(given)
+    return {
+        name: os.environ[text.removeprefix(REFERENCE)] if text.startswith(REFERENCE) else text
+        for name, text in texts.items()
+    }
+
+
+def named_texts(given: Sequence[str]) -> dict[str, str]:
+    """Names and values from texts such as `s3.region=eu-west-1`; a value `env:NAME` is left for others to look up.
+
+    Raises:
         InputError: a text has no name or value, a variable is not set, or a secret stands in it as it is.
     """
-    properties = {}
+    texts = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise InputError(f"--property takes NAME=VALUE, not {name!r}")
-        if value.startswith("env:"):
-            if value[4:] not in os.environ:
-                raise InputError(f"the environment variable {value[4:]!r}, named by {name}, is not set")
-            value = os.environ[value[4:]]
+            raise InputError(f"write NAME=VALUE, not {name!r}")
+        if value.startswith(REFERENCE):
+            variable = value.removeprefix(REFERENCE)
+            if variable not in os.environ:
+                raise InputError(f"the environment variable {variable!r}, named by {name}, is not set")
         elif is_secret(name, value):
             raise InputError(
                 f"{name} may be a secret, which everyone could see in the list of processes; write {name}=env:NAME"
             )
-        properties[name] = value
-    return properties
+        texts[name] = value
+    return texts

@@ -98,3 +98,14 @@ def test_a_parameter_that_every_command_has_is_refused() -> None:
     for name in inspect.signature(maintain._place).parameters:
         with pytest.raises(InputError, match="which every command has"):
             maintain.add(a_job(Parameter(name, "STRING", "a value")))
+
+
+def test_a_realm_is_moved_to_a_store_whose_secret_is_in_the_environment(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    target = ("--target", "postgresql://me@127.0.0.1:1/db", "--target-options")
+    answer = run("maintain", "migrate-realm", store, *target, "password=env:HIDDEN", HIDDEN="open-sesame")
+    assert "127.0.0.1:1" in answer.err  # where nobody listens: the options were taken
+    assert "open-sesame" not in answer.err
+    plain = run("maintain", "migrate-realm", store, *target, "password=open-sesame")
+    assert "env:NAME" in plain.err
+    assert "open-sesame" not in plain.err
