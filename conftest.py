@@ -19,6 +19,9 @@ pytest_plugins = ["tests.servers"]
 ASKED_FOR = ("long", "databases", "programs", "suites")
 """Markers of tests that run only if `-m` names them; of several markers of a test, the first one counts."""
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""Options of a JVM that runs much code a few times: it compiles quickly instead of well, with as much room as ever."""
+
 _numbers = count(1)
 
 
@@ -70,6 +73,7 @@ def first_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(directory / "spark-warehouse"))
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.extraJavaOptions", QUICK_JAVA)
     )
     first = CatalogPlace(directory)
     session = configure(builder, store=first.store, warehouse=first.warehouse).getOrCreate()
