@@ -17,9 +17,9 @@ from polaris_spark.maintenance.orphans.deciding import (
     is_below,
     is_hidden,
     judge,
-    least_time,
     outermost,
     own_beginnings,
+    require_old,
 )
 
 NAMES = Comparison()
@@ -82,10 +82,12 @@ def test_modes_are_named_in_any_case() -> None:
 
 
 def test_young_files_are_no_orphans_unless_that_is_forced() -> None:
-    assert least_time(10 * DAY_MS, 3 * DAY_MS, force=False) == 7 * DAY_MS
-    with pytest.raises(InputError, match="24 hours"):
-        least_time(10 * DAY_MS, DAY_MS - 1, force=False)
-    assert least_time(10 * DAY_MS, 0, force=True) == 10 * DAY_MS
+    require_old(10 * DAY_MS, 7 * DAY_MS, force=False)
+    require_old(10 * DAY_MS, 9 * DAY_MS, force=False)
+    for before in (9 * DAY_MS + 1, 10 * DAY_MS, 11 * DAY_MS):
+        with pytest.raises(InputError, match="24 hours"):
+            require_old(10 * DAY_MS, before, force=False)
+        require_old(10 * DAY_MS, before, force=True)
 
 
 def test_hidden_files_are_those_of_hadoop_but_for_partitions() -> None:
