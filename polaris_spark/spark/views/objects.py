@@ -9,7 +9,7 @@ from polaris_spark import objects
 from polaris_spark.backends.base import ObjectKey, Split
 from polaris_spark.errors import PolarisError
 from polaris_spark.ids import MAX_ID, unpack
-from polaris_spark.spark.pruning import Condition
+from polaris_spark.spark.pruning import ANYTHING, Condition
 from polaris_spark.spark.reading import ReadStore
 from polaris_spark.spark.views import object_sizes
 from polaris_spark.spark.views.columns import INT, LONG, LONGS, STRING, TIMESTAMP, Column, batches, micros
@@ -156,16 +156,19 @@ def _shown(
     task: ObjectsTask, found: Iterable[StoredObject], *, content: bool = False
 ) -> Iterator[ObjectViewRow]:
     """Those objects that are wanted."""
+    all_are = set(task.conditions.values()) == {ANYTHING}
     for stored in found:
-        header = stored.header
-        if header is not None and not task.types.allows(header.type):
-            continue
-        if not task.wanted_ids.allows(stored.id):
-            continue
-        if not task.times.allows(micros(unpack(stored.id).ms)):
-            continue
-        text, error = _content(stored) if content else (None, stored.error)
-        yield ObjectViewRow(task.realm, stored, text, error)
+        if all_are or _is_wanted(task, stored):
+            text, error = _content(stored) if content else (None, stored.error)
+            yield ObjectViewRow(task.realm, stored, text, error)
+
+
+def _is_wanted(task: ObjectsTask, stored: StoredObject) -> bool:
+    return (
+        task.types.allows(stored.header and stored.header.type)
+        and task.wanted_ids.allows(stored.id)
+        and task.times.allows(micros(unpack(stored.id).ms))
+    )
 
 
 def _stored(store: ReadStore, task: ObjectsTask, *, whole: bool) -> Iterator[StoredObject]:
