@@ -14,8 +14,8 @@ PATIENCE_S: Final = 180
 """How long a condition is waited for, seconds."""
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition that must come about.
+def wait_until(condition: Callable[[], object], what: str, *, every_s: float = 0.002) -> None:
+    """Wait for a condition that must come about; look at it again after each `every_s` seconds.
 
     Raises:
         AssertionError: it did not in `PATIENCE_S`; the message says `what`.
@@ -23,7 +23,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end, f"did not happen in {PATIENCE_S} s: {what}"
-        time.sleep(0.01)
+        time.sleep(every_s)
 
 
 def until_it_works(call: Callable[[], T]) -> T:

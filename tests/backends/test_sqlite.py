@@ -31,6 +31,7 @@ from polaris_spark.errors import (
     StoreURIError,
     TryAgainError,
 )
+from polaris_spark.testing.waiting import wait_until
 
 
 @pytest.fixture
@@ -294,8 +295,8 @@ def test_what_a_forked_child_commits_survives_its_parents_close(backend: SQLiteB
             status = 0 if _commit_around(backend, lambda: os.read(closed, 1)) else 1
         finally:
             os._exit(status)
-    while backend.read_reference("realm", "name") == ReferenceRow(b"0", b"0"):
-        pass
+    began = ReferenceRow(b"0", b"0")
+    wait_until(lambda: backend.read_reference("realm", "name") != began, "the child commits")
     backend.close()
     os.write(close, b"x")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -26,6 +26,7 @@ from polaris_spark.errors import (
 )
 from polaris_spark.objects import Strong, object_type
 from polaris_spark.store.cache import ObjectCache
+from polaris_spark.testing.waiting import wait_until
 
 from .support import Add, committer, number
 
@@ -91,16 +92,6 @@ class Caller:
         return self.result
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition, ten seconds at most."""
-    patience = threading.Event()
-    for _ in range(10_000):
-        if condition():
-            return
-        patience.wait(0.001)
-    raise AssertionError("it never came true")
-
-
 def opened(held: Held, **settings: object) -> Committer:
     backend: Any = held
     c = committer(backend, clock=SystemClock(), **settings)
@@ -125,7 +116,7 @@ def test_the_next_batch_is_computed_while_one_is_written() -> None:
     c = opened(held)
     first = being_written(held, c, "a")
     second = Caller(c, Add("a"))
-    until(lambda: second.change.runs == 1)
+    wait_until(lambda: second.change.runs == 1, "the callers are where they should be")
     assert first.result is None
     held.go.set()
     assert (first.join(), second.join()) == (1, 2)
@@ -141,7 +132,7 @@ def test_what_was_computed_on_a_commit_that_failed_is_judged_again() -> None:
     held.at_swap.wait(10)
     second = Caller(c, Add("a", expect=1))
     third = Caller(c, Add("b", expect=0))
-    until(lambda: second.change.runs or third.change.runs)
+    wait_until(lambda: second.change.runs or third.change.runs, "the callers are where they should be")
     held.go.set()
     assert isinstance(first.join(), RuntimeError)
     assert isinstance(second.join(), CommitFailedError)
@@ -156,7 +147,7 @@ def test_what_was_computed_on_a_commit_that_came_late_is_computed_again_on_what_
     first = being_written(held, c, "a")
     other.commit(Add("a", 10))
     second = Caller(c, Add("a"))
-    until(lambda: second.change.runs == 1)
+    wait_until(lambda: second.change.runs == 1, "the callers are where they should be")
     held.go.set()
     assert sorted([first.join(), second.join()]) == [11, 12]
     assert number(c, "a") == 12
@@ -167,7 +158,7 @@ def test_a_failure_on_a_commit_that_is_being_written_stands_once_that_is_in_forc
     c = opened(held)
     first = being_written(held, c, "a")
     second = Caller(c, Add("a", expect=0))
-    until(lambda: second.change.runs == 1)
+    wait_until(lambda: second.change.runs == 1, "the callers are where they should be")
     held.go.set()
     assert first.join() == 1
     assert isinstance(second.join(), CommitFailedError)
@@ -183,7 +174,7 @@ def test_without_a_cache_nothing_is_missed_that_is_still_being_written(
     c._heads._known.store._cache.clear()  # type: ignore[union-attr]
     first = being_written(held, c, "a")
     second = Caller(c, Add("a"))
-    until(lambda: second.change.runs)
+    wait_until(lambda: second.change.runs, "the callers are where they should be")
     held.go.set()
     assert (first.join(), second.join()) == (1, 2)
 
@@ -194,7 +185,7 @@ def test_where_rows_are_written_apart_those_of_the_next_batch_go_while_one_is_sw
     first = being_written(held, c, "a")
     written = len(held.rows)
     second = Caller(c, Add("a"))
-    until(lambda: len(held.rows) > written)
+    wait_until(lambda: len(held.rows) > written, "the callers are where they should be")
     assert first.result is None
     held.go.set()
     assert (first.join(), second.join()) == (1, 2)
@@ -221,9 +212,9 @@ def test_a_leader_in_doubt_leaves_at_its_deadline_and_another_finds_out() -> Non
     blocking = being_written(held, c)
     held.steps = [lost_on_the_way_back] * 100
     callers = [Caller(c, Add("a"), deadline_ms=1_500.0)]
-    until(lambda: callers[0].change.runs)
+    wait_until(lambda: callers[0].change.runs, "the callers are where they should be")
     callers.append(Caller(c, Add("a"), deadline_ms=10_000.0))
-    until(lambda: waiting(c) == 1)
+    wait_until(lambda: waiting(c) == 1, "the callers are where they should be")
     held.go.set()
     assert blocking.join() == 1
     assert isinstance(callers[0].join(), OutcomeUnknownError)
@@ -238,9 +229,9 @@ def test_a_leader_that_changed_nothing_leaves_at_its_deadline_and_the_others_are
     blocking = being_written(held, c)
     held.steps = [busy] * 1_000
     callers = [Caller(c, Add("a"), deadline_ms=1_500.0)]
-    until(lambda: callers[0].change.runs)
+    wait_until(lambda: callers[0].change.runs, "the callers are where they should be")
     callers.append(Caller(c, Add("b"), deadline_ms=10_000.0))
-    until(lambda: waiting(c) == 1)
+    wait_until(lambda: waiting(c) == 1, "the callers are where they should be")
     held.go.set()
     assert blocking.join() == 1
     assert isinstance(callers[0].join(), TryAgainError)
@@ -255,9 +246,9 @@ def test_when_a_leader_is_interrupted_in_its_swap_the_others_are_done_once() -> 
     blocking = being_written(held, c)
     held.steps = [interrupted_after]
     callers = [Caller(c, Add("a"))]
-    until(lambda: callers[0].change.runs)
+    wait_until(lambda: callers[0].change.runs, "the callers are where they should be")
     callers.append(Caller(c, Add("a")))
-    until(lambda: waiting(c) == 1)
+    wait_until(lambda: waiting(c) == 1, "the callers are where they should be")
     held.go.set()
     assert blocking.join() == 1
     assert isinstance(callers[0].join(), KeyboardInterrupt)
@@ -277,9 +268,9 @@ def test_an_interrupted_computation_is_begun_again_by_another() -> None:
     other = committer(held.inner, clock=SystemClock())
     blocking = being_written(held, c)
     first = Caller(c, Interrupted("a"))
-    until(lambda: first.change.runs)
+    wait_until(lambda: first.change.runs, "the callers are where they should be")
     second = Caller(c, Add("b"))
-    until(lambda: waiting(c) == 1)
+    wait_until(lambda: waiting(c) == 1, "the callers are where they should be")
     other.commit(Add("a"))
     held.go.set()
     assert blocking.join() == 1
@@ -299,9 +290,9 @@ def test_a_slow_change_delays_the_others_of_its_batch_by_one_run_at_most() -> No
     other = committer(held.inner, clock=SystemClock())
     blocking = being_written(held, c)
     slow = Caller(c, Slow("a"))
-    until(lambda: slow.change.runs)
+    wait_until(lambda: slow.change.runs, "the callers are where they should be")
     quick = Caller(c, Add("b"))
-    until(lambda: waiting(c) == 1)
+    wait_until(lambda: waiting(c) == 1, "the callers are where they should be")
     other.commit(Add("a"))  # the slow change must run again
     held.go.set()
     assert (blocking.join(), slow.join(), quick.join()) == (1, 2, 1)
@@ -327,9 +318,9 @@ def test_a_change_whose_objects_cannot_be_written_fails_alone() -> None:
     c = opened(held)
     blocking = being_written(held, c)
     first = Caller(c, Add("a"))
-    until(lambda: first.change.runs)
+    wait_until(lambda: first.change.runs, "the callers are where they should be")
     wide, last = Caller(c, Wide("a")), Caller(c, Add("b"))
-    until(lambda: waiting(c) == 2)
+    wait_until(lambda: waiting(c) == 2, "the callers are where they should be")
     held.go.set()
     assert (blocking.join(), first.join(), last.join()) == (1, 1, 1)
     assert isinstance(wide.join(), ObjectTooLargeError)
@@ -372,8 +363,11 @@ def test_files_that_take_long_are_written_side_by_side_and_one_that_cannot_be_fa
     callers = []
     for name in names:
         callers.append(Caller(c, Filing(name)))
-        until(lambda: waiting(c) == max(0, len(callers) - 1) or callers[0].change.runs)
-    until(lambda: waiting(c) == len(names) - 1)
+        wait_until(
+            lambda: waiting(c) == max(0, len(callers) - 1) or callers[0].change.runs,
+            "the callers are where they should be",
+        )
+    wait_until(lambda: waiting(c) == len(names) - 1, "the callers are where they should be")
     held.go.set()
     results = [caller.join() for caller in callers]
     assert blocking.join() == 1

@@ -27,6 +27,7 @@ from polaris_spark.errors import (
     UnprocessableError,
 )
 from polaris_spark.index import Entry
+from polaris_spark.testing.waiting import wait_until
 
 from .support import Add, Box, committer, number
 
@@ -316,8 +317,7 @@ def test_changes_that_wait_together_go_into_few_commits_and_a_failing_one_fails_
     ]
     for thread in others:
         thread.start()
-    while len(c._attempts.group._waiting) < 20:
-        pass
+    wait_until(lambda: len(c._attempts.group._waiting) == 20, "all others wait")
     gate.set()
     for thread in [first, *others]:
         thread.join()

@@ -14,6 +14,7 @@ import pytest
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.group import Batch, Group, Pending
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
+from polaris_spark.testing.waiting import wait_until
 
 from .support import Add
 
@@ -77,8 +78,7 @@ class Gate:
 
     def waiting(self, n: int) -> None:
         """Return when so many wait."""
-        while len(self.group._waiting) < n:
-            pass
+        wait_until(lambda: len(self.group._waiting) >= n, f"{n} wait")
 
 
 class Caller:
@@ -232,8 +232,7 @@ def test_whose_deadline_passes_in_a_batch_leaves_it_and_knows_whether_it_may_be_
 
     gate.steps = [step]
     first = Caller(gate)
-    while not gate.group._computes:
-        pass
+    wait_until(lambda: gate.group._computes, "there is a leader")
     with pytest.raises(OutcomeUnknownError if sent else TryAgainError):
         gate.group.submit(pending(50))
     gate.go.set()
@@ -255,8 +254,7 @@ def test_nothing_is_sent_for_somebody_who_left() -> None:
 
     gate.steps = [step]
     first = Caller(gate)
-    while not gate.group._computes:
-        pass
+    wait_until(lambda: gate.group._computes, "there is a leader")
     with pytest.raises(TryAgainError):
         gate.group.submit(pending(50))
     gate.go.set()
@@ -317,8 +315,7 @@ def test_a_batch_that_fails_tells_every_change_of_it_why() -> None:
 
     gate.steps = [fail]
     first = Caller(gate)
-    while not gate.group._computes:
-        pass
+    wait_until(lambda: gate.group._computes, "there is a leader")
     others = [Caller(gate) for _ in range(2)]
     errors = [caller.join().pending.error for caller in [first, *others]]
     assert [str(error) for error in errors] == ["broken"] * 3

@@ -12,9 +12,10 @@ from polaris_spark import clock
 from polaris_spark.clock import ThreadSignal
 from polaris_spark.commits import applying, attempts, building, files, group, publishing, reading, retry
 from polaris_spark.commits.committer import Committer
+from polaris_spark.testing.waiting import wait_until
 
 from .support import Add, number
-from .test_attempts import Caller, Held, opened, until, waiting
+from .test_attempts import Caller, Held, opened, waiting
 
 MODULES = (applying, attempts, building, clock, files, group, publishing, reading, retry)
 PLACES = {module.__file__ for module in MODULES}
@@ -77,9 +78,9 @@ def test_wherever_one_is_interrupted_the_others_are_done_once_and_whoever_comes_
         first = Caller(c, Add("first"))
         held.at_swap.wait(10)
         victim = Victim(c, at)
-        until(lambda: victim.runs or victim.result)  # noqa: B023  # it is called at once
+        wait_until(lambda: victim.runs or victim.result, "the callers are where they should be")  # noqa: B023  # it is called at once
         others = [Caller(c, Add("b")), Caller(c, Add("b"))]
-        until(lambda: waiting(c) == 2 or victim.result)  # noqa: B023  # it is called at once
+        wait_until(lambda: waiting(c) == 2 or victim.result, "the callers are where they should be")  # noqa: B023  # it is called at once
         held.go.set()
         assert first.join() == 1
         assert sorted(caller.join() for caller in others) == [1, 2], at

@@ -16,8 +16,8 @@ from pathlib import Path
 import pyspark
 
 from polaris_spark.spark.session import jar
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.cli.catalogs import run as polaris_spark
-from tests.spark.processes import eventually
 
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -33,9 +33,6 @@ spark.sql.catalogImplementation in-memory
 spark.sql.shuffle.partitions 2
 """
 """What suits a small machine; the catalog's configuration comes from the README."""
-
-SLOW_SECONDS = 120
-"""How long a program may take to get ready, or to end, on a slow machine."""
 
 _numbers = count(1)
 
@@ -94,14 +91,14 @@ class Program:
         def found() -> bool:
             return bool(re.search(pattern, self.text())) or self.process.poll() is not None
 
-        eventually(found, SLOW_SECONDS)
+        wait_until(found, f"'{pattern}' is printed", every_s=0.05)
         match = re.search(pattern, self.text())
         assert match is not None, f"'{pattern}' was not printed:\n{self.text()[-6_000:]}"
         return match[1]
 
     def finish(self) -> str:
         """Wait for its own end, which must be a good one; return what it printed."""
-        code = self.process.wait(SLOW_SECONDS)
+        code = self.process.wait(PATIENCE_S)
         assert code == 0, self.text()[-6_000:]
         return self.text()
 
@@ -145,10 +142,10 @@ def started(place: Place, *command: str | Path) -> Iterator[Program]:
     finally:
         process.terminate()
         try:
-            process.wait(SLOW_SECONDS)
+            process.wait(PATIENCE_S)
         finally:
             process.kill()
-    assert eventually(lambda: not program.others(), SLOW_SECONDS), "processes were left behind"
+    wait_until(lambda: not program.others(), "no process that it started is left", every_s=0.05)
 
 
 def _marked(mark: str) -> list[int]:

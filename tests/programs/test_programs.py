@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.programs.starting import SLOW_SECONDS, SPARK_HOME, Place, started
-from tests.spark.processes import eventually
+from polaris_spark.testing.waiting import wait_until
+from tests.programs.starting import SPARK_HOME, Place, started
 
 pytestmark = pytest.mark.programs
 
@@ -41,7 +41,7 @@ def shop(tmp_path: Path) -> Iterator[Place]:
     """An empty place; afterwards nobody holds a lease of its store."""
     made = Place(tmp_path)
     yield made
-    assert eventually(lambda: not made.unreleased(), SLOW_SECONDS), made.unreleased()
+    wait_until(lambda: not made.unreleased(), "all leases are released", every_s=0.05)
 
 
 def test_spark_sql(shop: Place) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
-from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -36,16 +34,6 @@ def is_running(process: int) -> bool:
         return False
     with open(f"/proc/{process}/stat", encoding="utf-8") as stat:
         return stat.read().rpartition(")")[2].split()[0] != "Z"
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 15) -> bool:
-    """Wait for what another process does; return whether it did."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return condition()
 
 
 def sockets(process: int) -> int:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.processes import bridge_process, eventually, sockets
+from polaris_spark.testing.waiting import wait_until
+from tests.spark.processes import bridge_process, sockets
 
 if TYPE_CHECKING:
     from conftest import CatalogPlace
@@ -149,4 +150,4 @@ def test_64_threads_are_answered_and_few_connections_remain(
         list(threads.map(work, range(64)))
     assert len(caller.list(space)) == 320
     # Only sockets are counted: the store keeps some connections of its own, each with its files.
-    assert eventually(lambda: sockets(bridge_process(spark)) <= before + 32)
+    wait_until(lambda: sockets(bridge_process(spark)) <= before + 32, "others are closed", every_s=0.05)

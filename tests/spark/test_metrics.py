@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from tests.spark.processes import eventually
+from polaris_spark.testing.waiting import wait_until
 
 
 def test_scans_and_commits_are_reported(spark: SparkSession, namespace: str) -> None:
@@ -13,7 +13,7 @@ def test_scans_and_commits_are_reported(spark: SparkSession, namespace: str) -> 
     assert spark.sql(f"SELECT s FROM {namespace}.t WHERE n > 1").collect()[0].s == "b"
     space = namespace.rpartition(".")[2]
     reports = f"SELECT * FROM polaris.system.metrics WHERE namespace = '{space}' AND name = 't'"
-    assert eventually(lambda: spark.sql(reports).count() == 2, 60)
+    wait_until(lambda: spark.sql(reports).count() == 2, "both reports are there", every_s=0.05)
     by_type = {row.report_type: row for row in spark.sql(reports).collect()}
     commit, scan = by_type["commit-report"], by_type["scan-report"]
     assert (commit.operation, commit.metrics["added-records"]) == ("append", 2)

@@ -17,9 +17,10 @@ from pyspark.sql import Row, SparkSession
 
 import polaris_spark
 from polaris_spark.spark.procedures.export_metadata import FEW
+from polaris_spark.testing.waiting import wait_until
 from tests.spark.catalogs import add_catalog
 from tests.spark.probes import install
-from tests.spark.processes import bridge_processes, eventually
+from tests.spark.processes import bridge_processes
 
 if TYPE_CHECKING:
     from conftest import CatalogPlace
@@ -36,7 +37,7 @@ def probes(
     yield add_catalog(spark, store=place.store, warehouse=place.warehouse, python=str(python))
     for process in set(bridge_processes(spark)) - before:
         os.kill(process, signal.SIGKILL)
-    assert eventually(lambda: set(bridge_processes(spark)) == before)
+    wait_until(lambda: set(bridge_processes(spark)) == before, "no other process is left", every_s=0.05)
 
 
 def call(spark: SparkSession, statement: str) -> list[Row]:
@@ -290,14 +291,14 @@ def test_a_call_that_is_interrupted_ends_at_once_and_the_procedure_is_stopped(
 
     with ThreadPoolExecutor(1) as threads:
         working = threads.submit(work)
-        assert eventually(begun.exists, 60)
+        wait_until(begun.exists, "the procedure began", every_s=0.05)
         tracker = spark.sparkContext.statusTracker()
         if job == "true":
-            assert eventually(lambda: bool(tracker.getActiveJobsIds()), 60)
+            wait_until(tracker.getActiveJobsIds, "its job runs", every_s=0.05)
         thread[0].interrupt()
         assert "The call of probe_wait was interrupted; what it did until then stays" in working.result(60)
-    assert eventually(begun.with_suffix(".stopped").exists, 60)
-    assert eventually(lambda: not tracker.getActiveJobsIds(), 60)
+    wait_until(begun.with_suffix(".stopped").exists, "the procedure stopped", every_s=0.05)
+    wait_until(lambda: not tracker.getActiveJobsIds(), "its job is cancelled", every_s=0.05)
 
 
 def test_the_driver_programs_own_way_into_the_jvm_goes_on_working(spark: SparkSession, probes: str) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
+from polaris_spark.testing.waiting import wait_until
 from tests.spark.catalogs import add_catalog
-from tests.spark.processes import bridge_process, bridge_processes, eventually, is_running
+from tests.spark.processes import bridge_process, bridge_processes, is_running
 from tests.spark.two_drivers import Driver
 
 if TYPE_CHECKING:
@@ -121,4 +122,4 @@ def test_a_driver_that_is_killed_leaves_no_child(place: CatalogPlace) -> None:
     assert is_running(mortal.child)
     os.kill(mortal.jvm, signal.SIGKILL)
     mortal.process.kill()
-    assert eventually(lambda: not is_running(mortal.child))
+    wait_until(lambda: not is_running(mortal.child), "the child ended", every_s=0.05)

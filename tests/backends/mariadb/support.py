@@ -10,6 +10,7 @@ import pymysql
 
 from polaris_spark.config import StoreURI
 from polaris_spark.testing.servers.mariadb import ADMIN, GUEST, MariaDB
+from polaris_spark.testing.waiting import wait_until
 
 
 class Admin:
@@ -35,11 +36,16 @@ class Admin:
 
     def blocked(self, uri: str, among: str) -> int:
         """The session of a store whose statement holds `among` and is under way, once there is one."""
-        database = database_of(uri)
-        while True:
+        database, found = database_of(uri), list[int]()
+
+        def look() -> bool:
             for id, name, text in self.run("SELECT id, db, info FROM information_schema.processlist"):
                 if name == database and among in str(text):
-                    return int(id)
+                    found.append(int(id))
+            return bool(found)
+
+        wait_until(look, f"a statement with '{among}' is under way")
+        return found[0]
 
     def __enter__(self) -> Admin:
         return self

@@ -13,6 +13,7 @@ from polaris_spark.backends.mariadb import statements
 from polaris_spark.errors import StateError
 from polaris_spark.testing.processes import in_threads, rows
 from polaris_spark.testing.stores import row
+from polaris_spark.testing.waiting import wait_until
 from tests.backends.mariadb.support import Admin, database_of, globally
 
 
@@ -100,5 +101,4 @@ def test_a_closed_store_has_no_sessions_left(uri: str, backend: Backend, admin: 
     backend.close()
     with pytest.raises(StateError, match="closed"):
         backend.splits("objects", None, 1)
-    while admin.sessions(uri):
-        pass
+    wait_until(lambda: not admin.sessions(uri), "its sessions are gone")

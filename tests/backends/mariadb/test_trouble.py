@@ -18,6 +18,7 @@ from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from polaris_spark.testing.processes import in_threads, increments, rows
 from polaris_spark.testing.servers.mariadb import MariaDB
 from polaris_spark.testing.stores import row, with_options
+from polaris_spark.testing.waiting import wait_until
 from tests.backends.mariadb.support import Admin, database_of, held, place_of
 from tests.backends.waiting import started
 
@@ -74,8 +75,7 @@ def test_a_user_who_has_no_connections_left_is_told_to_try_again(
     with pytest.raises(TryAgainError, match="max_user_connections"):
         second.read_reference("realm", "name")
     first.close()
-    while admin.sessions(uri):
-        pass
+    wait_until(lambda: not admin.sessions(uri), "its sessions are gone")
     assert second.read_reference("realm", "name") is None
     second.close()
 
@@ -87,8 +87,7 @@ def test_idle_sessions_that_were_ended_cost_nobody_an_error(
     in_threads(8, lambda _: backend.read_reference("realm", "name"))
     for id in admin.sessions(uri):
         admin.run(f"KILL {id}")
-    while admin.sessions(uri):
-        pass
+    wait_until(lambda: not admin.sessions(uri), "its sessions are gone")
     assert backend.swap_reference("realm", "name", current.version, new := row()) == Swapped()
     server.restart()
     assert backend.swap_reference("realm", "name", new.version, row()) == Swapped()
@@ -135,8 +134,7 @@ def test_what_may_be_repeated_is_repeated_on_a_new_connection(
             thread, outcome = started(work)
             first = admin.blocked(uri, word)
             admin.run(f"KILL {first}")
-            while admin.blocked(uri, word) == first:
-                pass
+            wait_until(lambda: admin.blocked(uri, word) != first, "another session repeats it")  # noqa: B023  # it is called at once
         thread.join()
         assert outcome in ([None], [{ObjectKey(1): b"x"}])
 
@@ -203,8 +201,7 @@ def test_a_child_leaves_its_parents_sessions_alone(uri: str, backend: Backend, a
         os._exit(0 if done else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert backend.read_reference("realm", "child") is not None
-    while admin.sessions(uri) != before:
-        pass
+    wait_until(lambda: admin.sessions(uri) == before, "the child's sessions are gone")
 
 
 @pytest.mark.parametrize("how", ["KILL QUERY", "KILL"])
@@ -334,8 +331,9 @@ def test_the_victim_of_a_deadlock_has_done_nothing(
             )
         )
         admin.blocked(uri, "INSERT")
-        while not admin.run("SELECT 1 FROM information_schema.innodb_lock_waits"):
-            pass
+        # The server makes this table anew only when nobody has read it for 0.1 s.
+        waits = "SELECT 1 FROM information_schema.innodb_lock_waits"
+        wait_until(lambda: admin.run(waits), "the commit waits for a lock", every_s=0.2)
         other.run("UPDATE `references` SET value = 'theirs' WHERE realm = 'realm' AND name = 'name'")
         thread.join()
     assert isinstance(outcome[0], TryAgainError)

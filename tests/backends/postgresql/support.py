@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 
 from polaris_spark.config import StoreURI
+from polaris_spark.testing.waiting import wait_until
 
 
 def schema_of(uri: str) -> str:
@@ -32,9 +33,14 @@ def held(uri: str, statement: str, *parameters: object) -> Iterator[None]:
 def blocked(admin: psycopg.Connection[Any], uri: str) -> int:
     """Process of the store's session that waits for a lock, once there is one."""
     query = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
-    while (found := admin.execute(query, (f"%{schema_of(uri)}%",)).fetchone()) is None:
-        pass
-    return int(found[0])
+    found: list[int] = []
+
+    def look() -> bool:
+        found.extend(pid for (pid,) in admin.execute(query, (f"%{schema_of(uri)}%",)))
+        return bool(found)
+
+    wait_until(look, "a session waits for a lock")
+    return found[0]
 
 
 def sessions(admin: psycopg.Connection[Any]) -> int:

@@ -19,6 +19,7 @@ from polaris_spark.errors import (
 from polaris_spark.testing.processes import in_threads, rows
 from polaris_spark.testing.servers.postgresql import PostgreSQL
 from polaris_spark.testing.stores import row
+from polaris_spark.testing.waiting import wait_until
 from tests.backends.postgresql.support import blocked, held, sessions
 from tests.backends.waiting import started
 
@@ -37,8 +38,7 @@ def test_many_threads_share_few_connections(uri: str, admin: psycopg.Connection[
     assert 1 <= max(in_threads(32, work)) <= 3
     assert len(rows(backend, backend.splits("objects", None, 2))) == 160
     backend.close()
-    while sessions(admin):
-        pass
+    wait_until(lambda: not sessions(admin), "its sessions are gone")
 
 
 def test_nobody_waits_for_ever_for_a_connection(uri: str, backend: Backend) -> None:
@@ -81,8 +81,7 @@ def test_what_may_be_repeated_is_repeated_on_a_new_connection(
             thread, outcome = started(work)
             first = blocked(admin, uri)
             admin.execute("SELECT pg_terminate_backend(%s)", (first,))
-            while blocked(admin, uri) == first:
-                pass
+            wait_until(lambda: blocked(admin, uri) != first, "another session repeats it")  # noqa: B023  # it is called at once
         thread.join()
         assert outcome in ([None], [{ObjectKey(1): b"x"}])
 
@@ -119,8 +118,7 @@ def test_a_child_leaves_its_parents_sessions_alone(uri: str, admin: psycopg.Conn
         os._exit(0 if done else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert backend.read_reference("realm", "child") is not None
-    while admin.execute(query).fetchone() != before:
-        pass
+    wait_until(lambda: admin.execute(query).fetchone() == before, "the child's sessions are gone")
     backend.close()
 
 
