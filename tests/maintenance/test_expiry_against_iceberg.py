@@ -156,7 +156,7 @@ def test_it_leaves_what_iceberg_leaves(
     middle = datetime.now(timezone.utc)
     later(sql, spark)
     arguments = arguments.format(now=in_sql(datetime.now(timezone.utc)), middle=in_sql(middle))
-    # Iceberg asks no other tables; other tests have lost files of tables in this store.
+    # Iceberg asks no other tables, hence ours must not here.
     alone = f"{arguments}, check_files => 'locations'"
     name = namespace.removeprefix("polaris.") + ".t"
     table = catalog.load_table(name)

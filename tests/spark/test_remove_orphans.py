@@ -137,7 +137,7 @@ def test_a_table_that_cannot_be_read_keeps_what_it_may_need(
     rows = call(session, "remove_orphans", spark=spark, location=str(home.parent), dry_run=False)
     assert paths(rows, "deleted") == {goes}
     assert all(file.exists() for file in wanted)
-    # Other tests have lost files of their own tables, so that theirs are told, too.
+    # Tables of other tests of this module, whose files these removed, are told, too.
     [why] = [row[5] for row in rows if row[4] == "kept" and row[0] == str(home)]
     assert manifest.name in why
     manifest.write_bytes(content)

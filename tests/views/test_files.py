@@ -272,7 +272,7 @@ def test_filters_give_the_same_with_pushdown_on_and_off(
             ("catalog = 'other'", 0),
             ("file_path LIKE '%.parquet' AND record_count = 1", 1),
         ):
-            # Without pushdown every table is read, also those whose files other tests have lost.
+            # Without pushdown every table is read, also those whose files other tests of this module removed.
             found = mine(spark, branched, "*", unreadable="report").filter(condition)
             assert found.count() == n, condition
     finally:
