@@ -101,20 +101,23 @@ class Tasks:
         if "/" in kind or not kind or not scope or duration_ms <= 0:
             raise InputError(f"no task can be of kind {kind!r} in {scope!r} for {duration_ms} ms")
         name = f"{_PREFIX}/{kind}/{scope}"
-        watched = b""
+        watched, since = b"", 0.0
         while True:
             now = self._clock.now_ms()
             found = self._references.read(name, TaskRecord)
-            if found is not None and found.version != watched and _may_run(found.value, now):
-                if waiting is not None:
-                    waiting()
-                    self._clock.sleep_ms(_ASK_MS)
+            if found is not None and _may_run(found.value, now):
+                if found.version != watched:
+                    # How long the lease of a clock far ahead lasts is only seen by watching whether it is renewed.
+                    ahead = found.value.until_ms > now + found.value.duration_ms + BEHIND_MS
+                    if waiting is None and (watched or not ahead):
+                        raise _running(kind, scope, found.value)
+                    watched, since = found.version, self._clock.monotonic_ms()
+                left = since + found.value.duration_ms - self._clock.monotonic_ms()
+                if left > 0:
+                    if waiting is not None:
+                        waiting()
+                    self._clock.sleep_ms(left if waiting is None else _ASK_MS)
                     continue
-                if found.value.until_ms <= now + found.value.duration_ms + BEHIND_MS:
-                    raise _running(kind, scope, found.value)
-                watched = found.version
-                self._clock.sleep_ms(found.value.duration_ms)
-                continue
             record = TaskRecord(holder or process(), new_version(), now, now + duration_ms, duration_ms)
             row = self._references.row(record)
             if self._references.put(name, found.version if found else None, row):
@@ -247,16 +250,25 @@ class HeldTask:
         references = self._tasks._references
         row = references.row(record)
         try:
-            done = references.put(self.name, self._version, row)
+            # A conflict may be with an earlier swap of ours, whose outcome nobody told.
+            done = references.put(self.name, self._version, row) or (
+                self._is_ours() and references.put(self.name, self._version, row)
+            )
         except OutcomeUnknownError:
-            found = references.read(self.name, TaskRecord)
-            if found is None or found.value.run != self._record.run:
-                return False
-            self._version = found.version  # whichever of our swaps came last: it may be repeated
-            raise
+            if self._is_ours():
+                raise
+            return False
         if done:
             self._record, self._version = record, row.version
         return done
+
+    def _is_ours(self) -> bool:
+        """Whether the row is of this run; then whichever of its swaps came last is the one to go on from."""
+        found = self._tasks._references.read(self.name, TaskRecord)
+        if found is None or found.value.run != self._record.run:
+            return False
+        self._version = found.version
+        return True
 
 
 def process() -> str:

@@ -8,13 +8,20 @@ import sys
 import threading
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import ManualClock, SystemClock
-from polaris_spark.errors import InputError, TaskLostError, TaskRunningError, TryAgainError
+from polaris_spark.errors import (
+    InputError,
+    OutcomeUnknownError,
+    TaskLostError,
+    TaskRunningError,
+    TryAgainError,
+)
 from polaris_spark.system.leases import BEHIND_MS
 from polaris_spark.system.stores import open_store
 from polaris_spark.system.tasks import TASK_MS, HeldTask, Tasks
@@ -138,20 +145,58 @@ def test_the_lease_of_a_holder_whose_clock_is_ahead_stays_its_own_if_it_is_renew
     first = take(Tasks(backend, ahead), "ahead")
 
     class Renewing(ManualClock):
-        """A clock on which the other holder renews while this one sleeps, until it is too late."""
-
-        sleeps = 0
+        """A clock on which the other holder renews while this one sleeps."""
 
         def sleep_ms(self, duration: float) -> None:
             super().sleep_ms(duration)
-            self.sleeps += 1
             ahead.advance(duration)
-            if self.sleeps < 3:
-                first.renew()
+            first.renew()
 
     mine = Renewing(clock.now_ms())
-    take(Tasks(backend, mine), "second")
-    assert mine.sleeps == 3
+    with pytest.raises(TaskRunningError, match="by ahead"):
+        take(Tasks(backend, mine), "second")
+    assert mine.now_ms() == clock.now_ms() + TASK_MS
+    first.check()
+
+
+def test_whoever_waits_for_a_dead_holder_whose_clock_is_ahead_gets_it(
+    backend: MemoryBackend, tasks: Tasks, clock: ManualClock
+) -> None:
+    ahead = ManualClock(clock.now_ms() + 86_400_000)
+    first = take(Tasks(backend, ahead), "ahead")
+    before, asked = clock.now_ms(), count()
+
+    def waiting() -> None:
+        if next(asked) == 5:
+            first.renew()
+
+    second = tasks.acquire("import", "catalog", holder="second", renew=False, waiting=waiting)
+    second.check()
+    assert TASK_MS < clock.now_ms() - before < 2 * TASK_MS
+
+
+def test_a_renewal_whose_outcome_was_never_told_is_no_loss(
+    tasks: Tasks, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = take(tasks, "first")
+    swap = backend.swap_reference
+
+    def answer_lost(*arguments: Any) -> None:
+        swap(*arguments)
+        monkeypatch.setattr(backend, "swap_reference", unreachable)
+        raise OutcomeUnknownError("the answer is lost")
+
+    def unreachable(*_: Any) -> None:
+        raise TryAgainError("the server restarts")
+
+    monkeypatch.setattr(backend, "swap_reference", answer_lost)
+    with pytest.raises(TryAgainError):
+        held.renew()
+    monkeypatch.setattr(backend, "swap_reference", swap)
+    held.renew()
+    held.check()
+    with pytest.raises(TaskRunningError):
+        take(tasks, "second")
 
 
 def test_of_many_who_ask_at_once_one_gets_it(backend: MemoryBackend) -> None:

@@ -72,7 +72,8 @@ def _policy(call: Call, arguments: Mapping[str, Any]) -> Policy:
 
 
 def _time(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1_000, timezone.utc)
+    """A time; the first of 1970 for one before it, as a retention of ages gives."""
+    return datetime.fromtimestamp(max(0, ms) / 1_000, timezone.utc)
 
 
 PROCEDURE = job(
