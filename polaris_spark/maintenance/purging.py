@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from polaris_spark.backends.base import Backend, ObjectKey, Split, Table
 from polaris_spark.clock import Clock
-from polaris_spark.errors import InputError, RealmStateError
+from polaris_spark.errors import InputError, RealmStateError, TryAgainError
 from polaris_spark.maintenance.migrating.migration import MOVING_FROM, MOVING_FROM_INSTANCE
 from polaris_spark.system.realms import FOLLOWING, RealmRecord, Realms, RealmState
 from polaris_spark.system.registry import ROOT
@@ -106,6 +106,7 @@ class Purge:
         Raises:
             RealmStateError: there is none of that name, or it is ACTIVE or being filled by a migration and not to be
                 deactivated.
+            TryAgainError: others go on writing rows of it.
         """
         record = self._realms.find(name)
         if record is None:
@@ -134,6 +135,7 @@ class Purge:
 
         Raises:
             InputError: a realm has it.
+            TryAgainError: others go on writing its rows.
         """
         owner = next((r for r in self._realms.records() if r.instance == instance), None)
         if instance == SYSTEM_REALM or (owner is not None and owner.state not in ENDED):
@@ -154,7 +156,11 @@ class Purge:
         return found
 
     def _delete_rows(self, instance: str) -> tuple[int, int]:
-        """Delete every row of an instance; how many references and objects there were."""
+        """Delete every row of an instance; how many references and objects there were.
+
+        Raises:
+            TryAgainError: others go on writing rows.
+        """
         references = self._delete_references(instance)
         if self._backend.drop_realm(instance) and not self._has_rows(instance):
             return references, -1
@@ -166,8 +172,11 @@ class Purge:
                 self._progress(f"deleting objects of {instance}", objects, 0)
             references += self._delete_references(instance)
             if not self._has_rows(instance):
-                break
-        return references, objects
+                return references, objects
+        raise TryAgainError(
+            f"rows of {instance} are still being written after {_PASSES} passes: "
+            "end the processes that write them, and purge again"
+        )
 
     def _delete_references(self, instance: str) -> int:
         """Delete the rows of references, the registry first: nobody finds another then, nor makes one."""

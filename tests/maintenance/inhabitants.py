@@ -97,7 +97,13 @@ class Inhabitant:
 
         def act() -> None:
             table, id = self.table(), next(numbers)
-            table.append(pa.table({"id": [id], "writer": [self.name]}))
+            seen = table.metadata.current_snapshot_id
+            try:
+                table.append(pa.table({"id": [id], "writer": [self.name]}))
+            except FileNotFoundError:
+                if table.refresh().metadata.current_snapshot_id == seen:
+                    raise
+                return  # the snapshot that it was to stand on expired meanwhile
             self.tell("row", str(table.metadata.table_uuid), id)
             if self.rng.random() < 0.1:
                 with contextlib.suppress(FileNotFoundError):  # a snapshot that expired while it was read

@@ -14,6 +14,7 @@ from polaris_spark.maintenance.migrating.migration import Migration
 from polaris_spark.spark.procedures.registry import call
 from polaris_spark.system.realms import RealmState
 from polaris_spark.testing.servers.postgresql import PostgreSQL
+from polaris_spark.testing.waiting import PATIENCE_S
 from tests.maintenance.movers import (
     Writers,
     migrate_and_die,
@@ -58,12 +59,13 @@ def test_nothing_acknowledged_is_lost_and_everybody_goes_on_there(
         with Writers(source, target, name="thread", threads=2, enough=5) as writers:
             if elsewhere:
                 process.start()
+                sending.close()  # so that its death is told
                 assert receiving.recv() == "began"
             rows = call(session, "migrate_realm", **arguments(target, monkeypatch), max_pause="60s")
             acknowledged = ["first", *writers.join()]
         if elsewhere:
             acknowledged += receiving.recv()
-            process.join(60)
+            process.join(PATIENCE_S)
         assert write(session, "late") is None
     steps = {row[0]: row for row in rows}
     assert next(iter(steps)) == "copy"
@@ -85,7 +87,7 @@ def test_a_process_that_is_killed(left: int, store_on: StoreOn, tmp_path: Path) 
         process = context.Process(target=migrate_and_die, args=(source, target, left), daemon=True)
         with Writers(source, target, name="thread", threads=2, enough=5) as writers:
             process.start()
-            process.join(60)
+            process.join(PATIENCE_S)
             if process.exitcode == 0:
                 assert states(source, target) == [RealmState.INACTIVE, RealmState.ACTIVE]
             else:
@@ -102,7 +104,7 @@ def test_a_realm_under_another_name_in_the_same_store(store_on: StoreOn, tmp_pat
     source = store_on("sqlite")
     with opened(source, warehouse=str(tmp_path)) as session:
         assert write(session, "first")
-        call(session, "migrate_realm", target=source, target_realm="renamed")
+        call(session, "migrate_realm", target=source, target_realm="renamed", max_pause="60s")
         assert write(session, "late") is None
     with opened(source, realm="renamed") as renamed:
         assert write(renamed, "second")

@@ -12,7 +12,7 @@ import pytest
 from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow, Swapped
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import SystemClock
-from polaris_spark.errors import InputError, PolarisError, RealmStateError
+from polaris_spark.errors import InputError, PolarisError, RealmStateError, TryAgainError
 from polaris_spark.maintenance.checking.checker import Check
 from polaris_spark.maintenance.purging import Purge
 from polaris_spark.objects import known_types
@@ -94,6 +94,29 @@ class Rowwise(MemoryBackend):
 
 class Died(BaseException):
     """The process ended."""
+
+
+def test_a_realm_that_others_go_on_writing_is_purged_when_they_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Rowwise("writers")
+    place = Place(f"memory:{uuid.uuid4()}", tmp_path)
+    copy_rows(place.backend, backend)
+    realms = Realms(backend, SystemClock())
+    realms.move("tenant", RealmState.INACTIVE)
+    delete = backend.delete_objects
+
+    def delete_and_write(realm: str, keys: Collection[ObjectKey]) -> None:
+        delete(realm, keys)
+        backend.write_objects(realm, [ObjectRow(1, 0, b"late")])
+
+    monkeypatch.setattr(backend, "delete_objects", delete_and_write)
+    with pytest.raises(TryAgainError, match="still being written"):
+        Purge(backend, SystemClock()).realm("tenant")
+    assert realms.find("tenant").state is RealmState.PURGING  # type: ignore[union-attr]  # it is there
+    monkeypatch.setattr(backend, "delete_objects", delete)
+    assert Purge(backend, SystemClock()).realm("tenant").deleted
+    assert count_rows(backend, place.instance) == 0
 
 
 def test_an_active_realm_is_not_purged_unless_it_is_to_be_deactivated(place: Place) -> None:

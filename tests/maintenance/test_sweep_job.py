@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,6 +153,12 @@ def test_a_retention_below_grace_is_refused(session: Session) -> None:
     with pytest.raises(InputError, match="grace"):
         call(session, "sweep", retention="1 h", grace="2 h")
     assert keys(session) == before
+
+
+def test_a_retention_of_ages_keeps_all_history(session: Session) -> None:
+    rows = call(session, "sweep", retention="1000000 d")
+    assert all(row[5] for row in rows)
+    assert {row[7] for row in rows} == {datetime(1970, 1, 1, tzinfo=timezone.utc)}
 
 
 def test_one_sweep_of_a_realm_runs_at_a_time(session: Session, clock: ManualClock) -> None:
