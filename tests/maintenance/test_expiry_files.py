@@ -318,3 +318,22 @@ def test_a_damaged_manifest_keeps_the_files_of_its_table_alone_if_locations_are_
     damaged.write_bytes(content)
     expire(lake, older_than="0 s")
     assert there(table) == needed(table.refresh())
+
+
+@pytest.mark.parametrize("check_files", ["store", "locations"])
+def test_a_file_that_the_table_still_names_stays_however_that_is_spelled(
+    lake: PolarisCatalog, check_files: str
+) -> None:
+    table = make(lake, "db.t")
+    file = Path(path(table.location())) / "data" / "twice.parquet"
+    pq.write_table(rows(500), file)
+    spellings = [str(file), f"file:{file}", f"{file.parent}//{file.name}", f"file://{file}"]
+    table.add_files(spellings)
+    named = {task.file.file_path: task.file for task in table.refresh().scan().plan_files()}
+    with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
+        for spelling in spellings[:-1]:
+            overwrite.delete_data_file(named[spelling])
+    [row] = expire(lake, older_than="0 s", check_files=check_files)
+    assert row["note"] is None
+    assert there(table) == needed(table.refresh())
+    assert 500 in ids(table)

@@ -24,6 +24,7 @@ from polaris_spark.catalog.rows import Unloaded
 from polaris_spark.errors import MissingFileError, PolarisError
 from polaris_spark.index import Index
 from polaris_spark.maintenance.expiry.deciding import Asked, decide_table
+from polaris_spark.maintenance.expiry.names import file_key
 from polaris_spark.maintenance.spreading import Reach, Work
 
 Kind = Literal["data", "position-deletes", "equality-deletes", "manifest", "manifest-list", "statistics"]
@@ -181,13 +182,13 @@ def _examined(reach: Reach, item: ToExamine) -> Examined:
     own_manifests = _leave_out(manifests, mine, lists, purged=dropped)
     size = len(manifests)
     foreign_manifests = _leave_out(manifests, foreign, lists)
-    files = [file for file in files if file.location not in mine.files]
-    left = [file for file in files if file.location not in foreign.files]
-    naming = tuple(location for location, manifest in manifests.items() if manifest.live_files != 0)
-    left += [File(location, "manifest", manifest.length) for location, manifest in manifests.items()]
+    files = [file for file in files if file_key(file.location) not in mine.files]
+    left = [file for file in files if file_key(file.location) not in foreign.files]
+    naming = tuple(manifest.path for manifest in manifests.values() if manifest.live_files != 0)
+    left += [File(manifest.path, "manifest", manifest.length) for manifest in manifests.values()]
     return Examined(
         item.number,
-        tuple({file.location: file for file in left}.values()),
+        tuple({file_key(file.location): file for file in left}.values()),
         naming,
         own_manifests if naming else (),
         foreign_manifests if naming else (),
@@ -208,9 +209,9 @@ def _leave_out(
             break
         listed = lists.of_expired(snapshot).manifests if purged else lists.of_needed(snapshot)
         others |= listed
-        for location in listed:
-            manifests.pop(location, None)
-    return tuple(location for location, manifest in others.items() if manifest.live_files != 0)
+        for key in listed:
+            manifests.pop(key, None)
+    return tuple(manifest.path for manifest in others.values() if manifest.live_files != 0)
 
 
 class _Facts:
@@ -221,9 +222,10 @@ class _Facts:
         self.statistics: dict[str, int] = {}
 
     @cached_property
-    def files(self) -> set[str | None]:
-        """Their manifest lists and statistics files."""
-        return {*self.statistics, *(snapshot.manifest_list for snapshot in self.snapshots)}
+    def files(self) -> set[str]:
+        """Keys of their manifest lists and statistics files."""
+        lists = (snapshot.manifest_list for snapshot in self.snapshots if snapshot.manifest_list)
+        return {file_key(location) for location in (*self.statistics, *lists)}
 
     def add_record(self, record: ExpiredSnapshots, reader: ObjectReader) -> None:
         """Add what a commit removed."""
@@ -296,13 +298,13 @@ class _Lists:
             return _Listed(0, {})
 
     def of_needed(self, snapshot: SnapshotFacts) -> dict[str, ListedManifest]:
-        """The manifests of a snapshot by location.
+        """The manifests of a snapshot by `file_key`.
 
         Raises:
             UnreadableFileError: its list cannot be read.
         """
         facts = {"manifest-list": snapshot.manifest_list, "manifests": snapshot.manifests}
-        return {manifest.path: manifest for manifest in snapshot_manifests(self._files, facts)}
+        return {file_key(manifest.path): manifest for manifest in snapshot_manifests(self._files, facts)}
 
     def specs_of(self, snapshot: SnapshotFacts) -> set[int]:
         """The partition specs of a snapshot's manifests.

@@ -20,6 +20,7 @@ from polaris_spark.catalog.manifest_entries import (
 )
 from polaris_spark.errors import MissingFileError, UnreadableFileError
 from polaris_spark.maintenance.expiry.files import File, Kind
+from polaris_spark.maintenance.expiry.names import file_key
 from polaris_spark.maintenance.spreading import Reach, Work
 
 MANIFESTS_OF_AN_ITEM = 20
@@ -93,9 +94,9 @@ class FindNeeded(Work[Manifests, Named]):
     def __init__(self, candidates: Mapping[int, Iterable[str]]) -> None:
         """
         Args:
-            candidates: locations of files, by the table's number.
+            candidates: keys of files (`file_key`), by the table's number.
         """
-        self._digests = {number: {_digest(one) for one in files} for number, files in candidates.items()}
+        self._digests = {number: {_digest(key) for key in files} for number, files in candidates.items()}
 
     def __call__(self, reach: Reach, item: Manifests) -> Named:
         digests = self._digests[item.number]
@@ -103,7 +104,7 @@ class FindNeeded(Work[Manifests, Named]):
         for location in item.locations:
             try:
                 live = _live_files(reach.files, location)
-                found |= {file.location: file for file in live if _digest(file.location) in digests}
+                found |= {file.location: file for file in live if _digest(file_key(file.location)) in digests}
             except UnreadableFileError as error:
                 if item.purged and isinstance(error, MissingFileError):
                     continue
@@ -111,9 +112,9 @@ class FindNeeded(Work[Manifests, Named]):
         return Named(item.number, tuple(found.values()), item.foreign)
 
 
-def _digest(location: str) -> int:
-    """Eight bytes instead of a location; two with the same one would only keep a file."""
-    return int.from_bytes(hashlib.blake2b(location.encode(), digest_size=8).digest(), "big")
+def _digest(key: str) -> int:
+    """Eight bytes instead of a key; two with the same one would only have more to compare."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
 
 
 def _live_files(files: Files, location: str) -> Iterator[File]:

@@ -53,6 +53,7 @@ from polaris_spark.maintenance.expiry.files import (
 )
 from polaris_spark.maintenance.expiry.leftovers import Leftover, Outcome
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, ReadManifests, manifests_of
+from polaris_spark.maintenance.expiry.names import file_key
 from polaris_spark.maintenance.orphans.needed_files import Drop, drops_of
 from polaris_spark.maintenance.spreading import Spread
 from polaris_spark.maintenance.store_needs import Question, Watching
@@ -301,10 +302,10 @@ class ExpiryRun:
             self._progress("reading manifests", position, len(naming))
             leftovers[named.number].stop(named.problem)
             files = candidates.setdefault(named.number, {})
-            files.update((file.location, file) for file in named.files)
+            files.update((file_key(file.location), file) for file in named.files)
         self._leave_needed(leftovers, candidates, checks)
         for number, files in candidates.items():
-            leftovers[number].files.update(files)
+            leftovers[number].files.update((file.location, file) for file in files.values())
 
     def _leave_needed(
         self,
@@ -312,7 +313,11 @@ class ExpiryRun:
         candidates: Mapping[int, dict[str, File]],
         checks: Mapping[int, Sequence[Manifests]],
     ) -> None:
-        """Take from `candidates` the content files that manifests name which stay."""
+        """Take from `candidates` the content files that manifests name which stay.
+
+        Args:
+            candidates: content files by `file_key`, by the table's number.
+        """
         doubtful = {number: files for number, files in candidates.items() if files}
         items = [one for number in doubtful for one in checks[number]]
         foreign: list[tuple[int, str]] = []
@@ -320,12 +325,12 @@ class ExpiryRun:
             self._progress("reading manifests that stay", position, len(items))
             leftovers[named.number].stop(named.problem)
             if named.foreign:
-                foreign += [(named.number, file.location) for file in named.files]
+                foreign += [(named.number, file_key(file.location)) for file in named.files]
                 continue
             for file in named.files:
-                candidates[named.number].pop(file.location, None)
-        for number, location in foreign:
-            if candidates[number].pop(location, None) is not None:
+                candidates[named.number].pop(file_key(file.location), None)
+        for number, key in foreign:
+            if candidates[number].pop(key, None) is not None:
                 leftovers[number].share()
 
     def _watched(

@@ -1,0 +1,31 @@
+"""The name of a file in one form: however its location is spelled, a file that is needed is known again."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from polaris_spark.maintenance.store_needs import NAMING
+
+_WITHOUT_AUTHORITY = ("", "file", "hdfs", "viewfs")
+"""Schemes whose locations may leave out host or scheme: there the path alone is the name."""
+
+
+def file_key(location: str) -> str:
+    """A location in the form in which the store is asked for files, as one text; two files may have the same one.
+
+    Bringing a location into that form takes half as long as reading it from a manifest, so it is done once a folder.
+    """
+    folder, _, name = location.rpartition("/")
+    if name in ("", ".", "..") or "%" in name or not name.isascii():
+        return _key(location)
+    return _folder(folder) + name
+
+
+@lru_cache(maxsize=65_536)
+def _folder(folder: str) -> str:
+    return _key(f"{folder}/x")[:-1]
+
+
+def _key(location: str) -> str:
+    name = NAMING.of(location)
+    return name.path if name.scheme in _WITHOUT_AUTHORITY else f"{name.scheme}://{name.authority}{name.path}"

@@ -1,0 +1,40 @@
+"""Files have one key, however their locations are spelled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from polaris_spark.maintenance.expiry.names import file_key
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        (
+            "/lake/t/x.parquet",
+            "file:///lake/t/x.parquet",
+            "file:/lake//t/./x.parquet",
+            "/lake/u/../t/x.parquet",
+        ),
+        ("s3://bucket/t/x.parquet", "s3a://Bucket/t/x.parquet", "s3n://bucket/t//x.parquet"),
+        ("s3://bucket/a b/c d", "s3://bucket/a%20b/c%20d", "s3://bucket/a b/c%2520d"),
+        ("s3://bucket/\u00e9/\u00e9", "s3://bucket/e\u0301/e\u0301"),
+        ("hdfs://name/t/x", "hdfs:///t/x", "/t/x"),
+        ("s3://bucket/x", "s3a://bucket/x", "s3://bucket//x"),
+    ],
+)
+def test_spellings_of_one_file_have_one_key(spellings: tuple[str, ...]) -> None:
+    assert len({file_key(one) for one in spellings}) == 1
+
+
+def test_other_files_have_other_keys() -> None:
+    names = ["s3://a/t/x", "s3://b/t/x", "s3://a/t/y", "s3://a/u/x", "gs://a/t/x", "/t/x", "/u/x", "/t/X"]
+    assert len({file_key(one) for one in names}) == len(names)
+
+
+def test_a_file_behind_a_link_to_its_folder_is_the_same(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    assert file_key(f"file://{tmp_path}/link/x") == file_key(str(tmp_path / "folder" / "x"))
