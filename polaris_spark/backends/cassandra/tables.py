@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from polaris_spark.backends.cassandra.settings import EVERYWHERE, Settings
-from polaris_spark.errors import NewerFormatError, StateError, StoreURIError
+from polaris_spark.errors import NewerFormatError, StateError, StoreURIError, TryAgainError
 
 FORMAT: Final = 1
 """Version of the two tables."""
@@ -93,7 +93,8 @@ def create(ask: Ask, settings: Settings, datacenter: str, nodes: Iterable[str]) 
 
 
 def _wait_until_usable(ask: Ask, settings: Settings) -> None:
-    """A table that another client just created is listed a moment before statements may name it."""
+    """A table that another client just created is listed a moment before statements may name it, and may be named a
+    moment before the node can read it."""
     from polaris_spark.backends.cassandra.failures import NoStoreError
 
     end = time.monotonic() + settings.timeout / 1_000
@@ -104,7 +105,7 @@ def _wait_until_usable(ask: Ask, settings: Settings) -> None:
                     f"SELECT value FROM \"{settings.keyspace}\".{name} WHERE realm = 'none' AND {key} LIMIT 1"
                 )
                 break
-            except NoStoreError:
+            except (NoStoreError, TryAgainError):
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.02)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+from cassandra.protocol import ServerError
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectRow, Swapped
+from polaris_spark.backends.cassandra.clusters import Session
 from polaris_spark.backends.cassandra.settings import Settings
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import NewerFormatError, StateError, StoreURIError, TryAgainError
@@ -156,6 +159,23 @@ def test_tables_of_others_and_of_newer_releases_are_left_alone(cassandra: Cassan
             use(uri, setup=setup)
     names = f"SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{keyspace}'"
     assert cassandra.run(names) == [("objects",)]
+
+
+def test_a_table_that_the_node_cannot_read_yet_is_waited_for(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, refused = Session.ask, list[str]()
+
+    def not_yet(self: Session, query: str, *arguments: Any) -> Any:
+        if "LIMIT 1" in query and len(refused) < 3:
+            refused.append(query)
+            raise ServerError(0, "java.lang.IllegalArgumentException: Unknown CF", {})
+        return ask(self, query, *arguments)
+
+    monkeypatch.setattr(Session, "ask", not_yet)
+    use(uri, setup=True)
+    assert len(refused) == 3
+    use(uri)
 
 
 def test_what_was_never_set_up_is_no_store(uri: str) -> None:
