@@ -21,7 +21,8 @@ PolarisError
 │   └── MissingFileError      there is no such file
 ├── ClockError                this machine's clock is too far behind the store's to issue ids
 ├── TryAgainError             nothing was changed; the same request may succeed later
-│   └── TaskRunningError      a task of this kind is being run; the message says by whom, and until when
+│   ├── TaskRunningError      a task of this kind is being run; the message says by whom, and until when
+│   └── UnwritableFileError   a file beside the rows cannot be written now; the message names it
 └── OutcomeUnknownError       a write may or may not have happened; never guessed
 ```
 Errors of the catalog (no such table, already exists, a failed requirement) carry the REST error model's type and code
@@ -144,6 +145,10 @@ class TryAgainError(PolarisError):
 
 class TaskRunningError(TryAgainError):
     """Another holder runs a coordinated task of this kind; the message says who, and until when its lease lasts."""
+
+
+class UnwritableFileError(TryAgainError):
+    """A file that a change comes with cannot be written: perhaps not now, perhaps for want of a bucket or a right."""
 
 
 class OutcomeUnknownError(PolarisError):

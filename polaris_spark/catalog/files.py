@@ -16,8 +16,8 @@ from polaris_spark.errors import (
     ForbiddenError,
     MissingFileError,
     PolarisError,
-    TryAgainError,
     UnreadableFileError,
+    UnwritableFileError,
 )
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Files:
 
         Raises:
             BadRequestError, ForbiddenError: a file cannot be written there.
-            TryAgainError: a file cannot be written there now.
+            UnwritableFileError: a file cannot be written there now.
         """
         for location, content in files:
             try:
@@ -142,7 +142,7 @@ class Files:
 
         Raises:
             BadRequestError, ForbiddenError: the file cannot be written there.
-            TryAgainError: the file cannot be written there now.
+            UnwritableFileError: the file cannot be written there now.
         """
         path = local_path(location)
         if path is None:
@@ -214,7 +214,7 @@ def _unwritable(location: str, error: Exception) -> PolarisError:
         return ForbiddenError(message)
     if number in _IMPOSSIBLE or not isinstance(error, OSError):
         return BadRequestError(message)
-    return TryAgainError(message)
+    return UnwritableFileError(message)
 
 
 def _read_local(path: Path, most: int = -1) -> bytes:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from pyiceberg.table import Table as IcebergTable
 
 from polaris_spark.catalog.expiring import namespace_levels
 from polaris_spark.catalog.exporting import wanted
+from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.commits.change import Operation
 from polaris_spark.maintenance.expiry.commits import ToExpire, remove_expired
@@ -18,7 +20,7 @@ from polaris_spark.maintenance.expiry.run import ExpiryRun, Limits
 from polaris_spark.maintenance.spreading import Here, Reach
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
-from tests.maintenance.histories import expire, ids, make, needed, rows, there
+from tests.maintenance.histories import expire, ids, make, needed, path, rows, there
 
 
 class Crash(Exception):  # noqa: N818  # it stands for the end of a process, no error
@@ -168,3 +170,30 @@ def test_a_table_that_cannot_be_changed_fails_alone(lake: PolarisCatalog) -> Non
     assert [bool(one.error) for one in done] == [False, True, False]
     assert "Cannot remove the current schema" in done[1].error
     assert [len(table.refresh().metadata.snapshots) for table in tables] == [8, 9, 8]
+
+
+def test_a_table_whose_storage_refuses_files_fails_alone(
+    lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [make(lake, f"db.t{n}") for n in range(3)]
+    refusing(monkeypatch, tables[1])
+    found = expire(lake, older_than="0 s")
+    assert [row["table"] for row in found if row["snapshots"]] == ["db.t0", "db.t2"]
+    [note] = [row["note"] for row in found if row["note"]]
+    assert "AWS Error ACCESS_DENIED" in note
+    for table, snapshots in zip(tables, (1, 9, 1), strict=True):
+        assert len(table.refresh().metadata.snapshots) == snapshots
+        assert there(table) == needed(table)
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, table: IcebergTable) -> None:
+    """Let nothing be written in a table's location any more; told as pyarrow tells it, by no number of an error."""
+    place = path(table.location())
+
+    def write(self: Files, location: str, content: bytes) -> None:
+        if path(location).startswith(place):
+            raise OSError("When completing CreateMultipartUpload operation: AWS Error ACCESS_DENIED")
+        write_file(self, location, content)
+
+    write_file = Files._write
+    monkeypatch.setattr(Files, "_write", write)

@@ -17,7 +17,7 @@ from polaris_spark.catalog.tables import TableChange
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
-from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainError
+from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainError, UnwritableFileError
 from polaris_spark.maintenance.expiry.deciding import NOTHING, Asked, Decision, decide_table
 
 TABLES_OF_A_COMMIT = 100
@@ -132,9 +132,10 @@ def _remove(
 ) -> list[Removed]:
     try:
         decisions = catalog.commit(ExpireTables(catalog.context, operation, tables, asked))
-    except (OutcomeUnknownError, TryAgainError):
-        raise
     except PolarisError as error:
+        of_the_database = isinstance(error, (OutcomeUnknownError, TryAgainError))
+        if of_the_database and not isinstance(error, UnwritableFileError):
+            raise
         if len(tables) == 1:
             return [Removed(tables[0], NOTHING, str(error))]
         half = len(tables) // 2
