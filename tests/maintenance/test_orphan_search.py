@@ -487,6 +487,20 @@ def test_a_location_that_does_not_exist_is_refused(lake: Lake) -> None:
             lake.remove(location="/nowhere/at/all", dry_run=dry_run)
 
 
+@pytest.mark.parametrize(
+    "location", ["", " ", ".", "~", "inner", "file:inner", "a:inner", "/", "file://[x/y"]
+)
+def test_a_location_that_does_not_say_where_it_is_is_refused(
+    lake: Lake, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strays = {lake.stray("stray"), lake.stray("inner/stray")}
+    monkeypatch.chdir(lake.warehouse)
+    monkeypatch.setenv("HOME", str(lake.warehouse))
+    with pytest.raises(InputError, match=r"absolute|URL"):
+        lake.remove(location=location, dry_run=False)
+    assert strays <= lake.files()
+
+
 def test_a_location_without_any_file_is_told(lake: Lake) -> None:
     empty = lake.warehouse / "empty" / "inner"
     empty.mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Literal
@@ -40,6 +41,9 @@ from polaris_spark.spark.views.identifiers import levels_of
 
 DEFAULT_FILES = 100_000
 """How many files one run deletes at most, unless it says so: its result names each."""
+
+_ABSOLUTE = re.compile(r"/|file:|[A-Za-z][A-Za-z0-9+.-]*://")
+"""How a location begins that means the same folder wherever the job runs."""
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -88,10 +92,12 @@ def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
     if table is not None and location is not None:
         raise InputError("a table or a location can be cleaned, not both at once")
     if location is not None:
+        if not _ABSOLUTE.match(location):
+            raise InputError(f"location {location!r} is neither an absolute path nor a URI with a scheme")
         try:
             segments(absolute(location))
-        except BadRequestError as error:
-            raise InputError(str(error)) from error
+        except (BadRequestError, ValueError) as error:
+            raise InputError(f"cannot clean {location!r}: {error}") from error
         if not Folders(session.catalog.files).exists(absolute(location)):
             raise InputError(f"the location {location!r} does not exist")
         return [absolute(location)]
