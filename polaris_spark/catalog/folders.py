@@ -197,16 +197,30 @@ class Folders:
         raise BadRequestError(f"{type(io).__name__}, which serves {location!r}, cannot list folders")
 
 
-def resolved(location: str) -> str:
-    """A location without symbolic links in its folder, where it is a local one: then one file has one name."""
-    path = local_path(location)
-    if path is None or "\0" in location:
-        return location
-    folder, _, name = str(path).rpartition("/")
-    return f"file://{_real(folder)}/{name}"
+class Links:
+    """The symbolic links of this machine's folders as they are now. Thread-safe.
+
+    Folders are remembered, and links may be set anew: every job makes its own, and every task of executors.
+    """
+
+    def __init__(self) -> None:
+        self._real = lru_cache(maxsize=65_536)(_real)
+
+    def resolved(self, location: str) -> str:
+        """A location without symbolic links in its folder, where it is a local one: then one file has one name."""
+        try:
+            path = local_path(location)
+        except ValueError:  # no URI, which no reader of files takes either
+            return location
+        if path is None or "\0" in location:
+            return location
+        folder, _, name = str(path).rpartition("/")
+        return f"file://{self._real(folder)}/{name}"
+
+    def __reduce__(self) -> tuple[type[Links], tuple[()]]:
+        return Links, ()  # elsewhere, other links
 
 
-@lru_cache(maxsize=65_536)
 def _real(folder: str) -> str:
     return os.path.realpath(folder or "/").rstrip("/")
 

@@ -36,9 +36,6 @@ TABLES_OF_A_WAVE = 20_000
 """The manifests of so many tables are known to the driver at a time."""
 MANIFESTS_OF_AN_ITEM = 20
 
-NAMING = Names(Comparison())
-"""The form in which locations are compared: that of the search for orphans."""
-
 T = TypeVar("T")
 
 
@@ -170,16 +167,17 @@ class Question:
         locations: Iterable[str],
         spread: Spread,
         progress: Callable[[str, int, int], None],
-        naming: Names = NAMING,
+        naming: Names | None = None,
         *,
         any_storage: bool = False,
     ) -> None:
         """
         Args:
             progress: is told how many tables were looked at; may raise to stop.
-            naming: the form in which locations are compared.
+            naming: the form in which locations are compared; by default that of the search for orphans.
             any_storage: whether a file is named by its path alone, whatever scheme and authority it is named with.
         """
+        naming = naming or Names(Comparison())
         self._spread = spread
         self._progress = progress
         self._naming = naming

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 import uuid
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 from pyiceberg.io.fsspec import FsspecFileIO
 
 from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.folders import Folders, repeated, resolved
+from polaris_spark.catalog.folders import Folders, Links, repeated
 from polaris_spark.errors import BadRequestError, UnreadableFileError
 
 
@@ -66,8 +67,22 @@ def test_deleting_a_local_file_takes_its_checksum_along(tmp_path: Path) -> None:
 def test_links_in_the_folder_of_a_local_file_are_resolved(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "alias").symlink_to(tmp_path / "real")
+    resolved = Links().resolved
     assert resolved(f"file:{tmp_path}/alias/f#1") == f"file://{tmp_path}/real/f#1"
     assert resolved("s3://b/alias/f") == "s3://b/alias/f"
+    assert resolved("file://[x/f") == "file://[x/f", "what is no URI stays as it stands"
+
+
+def test_a_link_that_is_set_anew_is_followed_by_those_who_ask_from_then_on(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "alias").symlink_to(tmp_path / "first")
+    before = Links()
+    assert before.resolved(f"{tmp_path}/alias/f") == f"file://{tmp_path}/first/f"
+    (tmp_path / "alias").unlink()
+    (tmp_path / "alias").symlink_to(tmp_path / "second")
+    for links in (Links(), pickle.loads(pickle.dumps(before))):
+        assert links.resolved(f"{tmp_path}/alias/f") == f"file://{tmp_path}/second/f"
 
 
 def test_what_fails_for_a_moment_is_repeated() -> None:

@@ -255,6 +255,36 @@ def test_a_statistics_file_that_another_table_names_stays(lake: PolarisCatalog) 
     assert not file.exists()
 
 
+def test_a_name_through_a_link_that_was_set_anew_keeps_the_file(lake: PolarisCatalog, tmp_path: Path) -> None:
+    from tests.maintenance.lakes import name_statistics
+
+    first, table, other = make(lake, "db.s"), make(lake, "db.t"), make(lake, "db.u")
+    file = Path(path(table.location())) / "metadata" / "shared.stats"
+    file.write_bytes(b"12345")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    name_statistics(table, str(file))
+    name_statistics(other, str(link / file.name))
+    for one in (first, table):
+        one.append(rows(300))
+    expire(lake, table="db.s", older_than="0 s")
+    link.unlink()
+    link.symlink_to(file.parent)
+    expire(lake, table="db.t", older_than="0 s")
+    assert file.exists()
+
+
+def test_a_name_that_is_no_uri_keeps_no_other_table_from_being_expired(lake: PolarisCatalog) -> None:
+    from tests.maintenance.lakes import name_statistics
+
+    table, other = make(lake, "db.t"), make(lake, "db.u")
+    name_statistics(other, "file://[x/y.stats")
+    table.append(rows(300))
+    [row] = expire(lake, table="db.t", older_than="0 s")
+    assert row["manifest_lists"]
+    assert row["note"] is None
+
+
 def shared_file(table: Table, adders: Iterable[Table], name: str = "shared") -> str:
     """A data file in the place of a table that some tables add."""
     file = Path(path(table.location())) / "data" / f"{name}.parquet"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import uuid
 from collections import Counter
@@ -282,6 +283,28 @@ def test_a_warehouse_reached_by_a_symbolic_link_has_the_same_files(lake: Lake, t
     (tmp_path / "alias").symlink_to(lake.warehouse)
     rows = lake.remove(location=str(tmp_path / "alias"))
     assert {path.resolve() for path in paths(rows)} == {stray}
+
+
+def test_a_link_that_is_set_anew_between_two_runs_keeps_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "disk1").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "disk1")
+    lake = Lake(f"memory:{uuid.uuid4()}", link / "warehouse")
+    lake.catalog.create_table("db.t", ROWS.schema, location=f"file://{link}/warehouse/t").append(ROWS)
+    lake.old()
+    assert lake.remove() == []
+    shutil.copytree(tmp_path / "disk1", tmp_path / "disk2")
+    link.unlink()
+    link.symlink_to(tmp_path / "disk2")
+    assert lake.remove(location=str(tmp_path / "disk2")) == []
+    lake.close()
+
+
+def test_a_name_that_is_no_uri_keeps_no_other_table_from_being_cleaned(lake: Lake) -> None:
+    name_statistics(lake.table(), "file://[x/y.stats")
+    stray = lake.stray("stray")
+    lake.old()
+    assert paths(lake.remove(dry_run=False), "deleted") == {stray}
 
 
 def test_locations_outside_the_warehouse_that_tables_own_are_cleaned_too(lake: Lake, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.folders import resolved
+from polaris_spark.catalog.folders import Links
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.maintenance.orphans.deciding import Comparison, FileName, Place
@@ -24,16 +24,18 @@ from polaris_spark.maintenance.orphans.needed_files import (
 from polaris_spark.store.objects import ObjectStore
 
 
-class Names(NamedTuple):
-    """How locations are compared: with the symbolic links of local folders resolved."""
+class Names:
+    """How locations are compared: with the symbolic links of local folders resolved, as they are during one job."""
 
-    comparison: Comparison
+    def __init__(self, comparison: Comparison) -> None:
+        self._comparison = comparison
+        self._links = Links()
 
     def of(self, location: str) -> FileName:
         """A location in the form in which files are compared."""
-        name = self.comparison.of(location)
+        name = self._comparison.of(location)
         if name.scheme in ("", "file"):
-            return name._replace(path=self.comparison.of(resolved(location)).path)
+            return name._replace(path=self._comparison.of(self._links.resolved(location)).path)
         return name
 
 
