@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from polaris_spark.maintenance.store_needs import NAMING
+from polaris_spark.maintenance.orphans.deciding import Comparison
+from polaris_spark.maintenance.orphans.known_files import Names
+
+_NAMES = Names(Comparison())
 
 _WITHOUT_AUTHORITY = ("", "file", "hdfs", "viewfs")
 """Schemes whose locations may leave out host or scheme: there the path alone is the name."""
@@ -27,5 +30,5 @@ def _folder(folder: str) -> str:
 
 
 def _key(location: str) -> str:
-    name = NAMING.of(location)
+    name = _NAMES.of(location)
     return name.path if name.scheme in _WITHOUT_AUTHORITY else f"{name.scheme}://{name.authority}{name.path}"
