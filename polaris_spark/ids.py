@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import time
 import weakref
 from typing import NamedTuple, Protocol
 
@@ -30,6 +31,9 @@ RENEW_MARGIN_MS = 15 * 60_000
 """A lease is renewed when less than this is left of it, milliseconds."""
 
 _RETRY_MS = 5_000
+_EXIT_S = 5
+"""How long a process that ends goes on to give leases back: those of databases that are gone run out by themselves."""
+
 _SHIFT = NODE_BITS + SEQUENCE_BITS
 _LAST_MS = EPOCH_MS + (1 << 41) - 1
 
@@ -244,8 +248,14 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+_exiting_since: list[float] = []
+
+
 def _release_at_exit(generator: weakref.ref[IdGenerator], process: int) -> None:
     found = generator()
-    if found is not None and process == os.getpid():
+    if found is None or process != os.getpid():
+        return
+    _exiting_since.append(time.monotonic())
+    if _exiting_since[-1] - _exiting_since[0] <= _EXIT_S:
         with contextlib.suppress(PolarisError):  # the store is closed or gone; the lease runs out by itself
             found.release()

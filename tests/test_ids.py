@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+import weakref
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polaris_spark import ids as ids_module
 from polaris_spark.clock import EPOCH_MS, ManualClock
 from polaris_spark.errors import InputError, TryAgainError
 from polaris_spark.ids import (
@@ -229,6 +232,26 @@ def test_a_released_lease_is_given_back_with_the_last_id(ids: IdGenerator, lease
     assert leases.released == [(leases.given[0], made[-1])]
     assert ids.next_id() > made[-1]
     assert len(leases.given) == 2
+
+
+def test_a_process_ends_soon_though_its_databases_are_gone(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone(Leases):
+        def release(self, lease: Lease, last_id: int) -> None:
+            nonlocal now
+            now += 3
+            tried.append(lease)
+            raise TryAgainError("cannot be reached")
+
+    now, tried = 0.0, list[Lease]()
+    monkeypatch.setattr(ids_module, "_exiting_since", [])
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    generators = [IdGenerator(Gone(clock), clock) for _ in range(10)]
+    for generator in generators:
+        generator.next_id()
+        ids_module._release_at_exit(weakref.ref(generator), os.getpid())
+    assert len(tried) == 2
 
 
 def test_threads_never_make_the_same_id(ids: IdGenerator) -> None:

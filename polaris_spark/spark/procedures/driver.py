@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -81,6 +82,8 @@ def _gateway(port: int, secret: str) -> Any:
 
     for name in _REMOTE:
         os.environ.pop(name, None)
+    # Whoever calls is told what fails; Py4J also logs it, not least when the JVM ends while garbage is given back.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     place = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     os.environ.update(place)
     try:
