@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,6 +159,35 @@ def test_a_run_that_may_not_delete_all_is_gone_on_with(lake: Lake) -> None:
     assert lake.files() == set()
     with pytest.raises(InputError, match="max_files"):
         purge(lake, max_files=0)
+
+
+def test_a_file_that_cannot_be_deleted_keeps_what_leads_to_it_and_no_other_table(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = lake.table("a"), lake.table("b")
+    files = {file for file in lake.files() if folder(first) in file.parents}
+    data = {file for file in files if file.suffix == ".parquet"}
+    others = {file for file in lake.files() if folder(second) in file.parents}
+    stuck = min(data)
+    unlink = Path.unlink
+
+    def refusing(file: Path, *, missing_ok: bool = False) -> None:
+        if file == stuck:
+            raise PermissionError(errno.EACCES, "Permission denied", str(file))
+        unlink(file, missing_ok=missing_ok)
+
+    lake.catalog.purge_table("db.a")
+    lake.catalog.purge_table("db.b")
+    monkeypatch.setattr(Path, "unlink", refusing)
+    outcomes = purge(lake)
+    assert paths(outcomes, "failed") == {stuck}
+    assert paths(outcomes, "deleted") == others | data - {stuck}
+    assert lake.files() == files - data | {stuck}
+    assert recorded(lake) == 1
+    monkeypatch.undo()
+    purge(lake)
+    assert lake.files() == set()
+    assert recorded(lake) == 2
 
 
 def test_while_a_table_cannot_be_read_nothing_is_purged(lake: Lake) -> None:
