@@ -69,6 +69,9 @@ NONE: Final = Faults(cut=0, truncate=0, half_close=0, stall=0, delay=0)
 LOST_ANSWERS: Final = NONE._replace(cut=1, every=0.01, directions=("answers",))
 """Every answer is lost as soon as it comes, after the server did what it was asked."""
 
+UNHEARD_ANSWERS: Final = NONE._replace(half_close=1, every=0.01, directions=("answers",))
+"""As `LOST_ANSWERS`, and the server is not told: it does all that it was asked, even where it answers bit by bit."""
+
 SILENCE: Final = NONE._replace(stall=1, every=0.01, stall_s=3_600)
 """Nothing passes any more, and nobody is told."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import pytest
 
-from polaris_spark.testing.proxy import NONE, Faults, FaultyProxy, Kind
+from polaris_spark.testing.proxy import NONE, UNHEARD_ANSWERS, Faults, FaultyProxy, Kind
 
 SENT = bytes(range(256)) * 400
 
@@ -117,6 +118,31 @@ def test_only_one_direction_may_be_concerned(server: int) -> None:
     with FaultyProxy("127.0.0.1", server, seed=1, faults=faults) as proxy:
         assert len(echoed(proxy.port)[0]) < 20
         assert proxy.happened == {"cut": 1}
+
+
+def test_a_server_that_is_not_heard_goes_on_to_its_end() -> None:
+    ends: list[str] = []
+    over = threading.Event()
+
+    class Slow(StreamRequestHandler):
+        def handle(self) -> None:
+            try:
+                for _ in range(20):
+                    self.request.sendall(b"x")
+                    time.sleep(0.005)
+                ends.append("all sent")
+            finally:
+                over.set()
+
+    with Server(("127.0.0.1", 0), Slow) as listening:
+        thread = threading.Thread(target=listening.serve_forever)
+        thread.start()
+        with FaultyProxy("127.0.0.1", listening.server_address[1], seed=1, faults=UNHEARD_ANSWERS) as proxy:
+            assert echoed(proxy.port)[0] == b""
+            assert over.wait(60)
+        listening.shutdown()
+        thread.join()
+    assert ends == ["all sent"]
 
 
 def test_all_connections_can_be_cut_at_once_and_new_ones_opened(server: int) -> None:
