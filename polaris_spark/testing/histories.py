@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ReferenceRow, Swapped
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
+from polaris_spark.testing.waiting import PATIENCE_S
 
 Kind = Literal["read", "insert", "swap", "delete"]
 
@@ -64,22 +65,30 @@ def record(backend: Backend, realm: str, name: str, seed: str, n: int) -> list[O
     """Ask `n` operations of all kinds of one reference, some of which cannot take place; what was told of them.
 
     An operation that was refused for now (`TryAgainError`) did nothing and is left out.
+
+    Raises:
+        TryAgainError: operations were refused for `PATIENCE_S`, all of them.
     """
     rng = random.Random(seed)
     history: list[Operation] = []
     known: bytes | None = None
+    end = time.monotonic() + PATIENCE_S
     while len(history) < n:
         operation = _draw(rng, known)
         started = time.monotonic_ns()
         try:
             known, told = _ask(backend, realm, name, operation)
         except TryAgainError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
             continue
         except OutcomeUnknownError:
             history.append(operation._replace(started_ns=started))
             known = None
             continue
         history.append(told._replace(started_ns=started, ended_ns=time.monotonic_ns()))
+        end = time.monotonic() + PATIENCE_S
     return history
 
 

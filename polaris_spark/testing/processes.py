@@ -6,19 +6,24 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ObjectRow, ReferenceRow, Split, Swapped
 from polaris_spark.errors import OutcomeUnknownError
-from polaris_spark.testing.waiting import until_it_works
+from polaris_spark.testing.waiting import PATIENCE_S, until_it_works, wait_until
 
 T = TypeVar("T")
+
+_LONGEST_S: Final = 3 * PATIENCE_S
+"""How long the work of other processes may take, seconds: each may wait for several things."""
 
 
 class Tally(NamedTuple):
@@ -41,9 +46,47 @@ def in_threads(n: int, work: Callable[[int], T]) -> list[T]:
 
 
 def in_processes(work: Callable[..., T], arguments: Sequence[tuple[object, ...]]) -> list[T]:
-    """What `work` gives for each tuple of arguments, each in a new interpreter of its own."""
-    with multiprocessing.get_context("spawn").Pool(len(arguments)) as pool:
-        return pool.starmap(work, arguments, chunksize=1)
+    """What `work` gives for each tuple of arguments, each in a new interpreter of its own.
+
+    Raises:
+        BrokenProcessPool: a process crashed.
+        AssertionError: one did not end in nine minutes.
+    """
+    pool = ProcessPoolExecutor(len(arguments), multiprocessing.get_context("spawn"))
+    try:
+        asked = [pool.submit(work, *each) for each in arguments]
+        done, waiting = futures.wait(asked, _LONGEST_S, futures.FIRST_EXCEPTION)
+        for one in done:
+            one.result()
+        assert not waiting, f"{len(waiting)} processes did not end in {_LONGEST_S} s"
+        return [one.result() for one in asked]
+    finally:
+        for process in list(pool._processes.values()):  # the pool would wait for those that go on
+            process.kill()
+        pool.shutdown()
+
+
+def exit_status(child: int) -> int:
+    """How a forked child ended, as `os.waitstatus_to_exitcode` says.
+
+    Raises:
+        AssertionError: it did not in `PATIENCE_S`; it is killed then.
+    """
+    ended: list[int] = []
+
+    def look() -> bool:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            ended.append(os.waitstatus_to_exitcode(status))
+        return bool(ended)
+
+    try:
+        wait_until(look, f"the child {child} ends")
+    except AssertionError:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    return ended[0]
 
 
 def set_up_store(uri: str, number: int) -> None:
@@ -103,7 +146,12 @@ def count_in_store(uri: str, realm: str, name: str, told: Connection) -> None:
 
 
 def killed_counter(uri: str, realm: str, name: str, n: int) -> int:
-    """Let another process count from 1 to `n` and beyond, and kill it; the last number that it was told is done."""
+    """Let another process count from 1 to `n` and beyond, and kill it; the last number that it was told is done.
+
+    Raises:
+        EOFError: it ended before by itself.
+        AssertionError: it got nowhere for `PATIENCE_S`.
+    """
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=count_in_store, args=(uri, realm, name, sending))
@@ -112,6 +160,7 @@ def killed_counter(uri: str, realm: str, name: str, n: int) -> int:
     number = 0
     try:
         while number < n:
+            assert receiving.poll(PATIENCE_S), f"nothing came after {number} in {PATIENCE_S} s"
             number = receiving.recv()
         process.kill()
         with contextlib.suppress(EOFError):
@@ -153,6 +202,7 @@ def rows(backend: Backend, splits: Sequence[Split]) -> list[tuple[object, ...]]:
 
 def _increment(backend: Backend, realm: str, name: str) -> bool | None:
     """True when done for certain, None when it may have been done and then overwritten."""
+    end = time.monotonic() + PATIENCE_S
     while True:
         current = until_it_works(lambda: backend.read_reference(realm, name))
         assert current is not None, "the reference to increment is gone"
@@ -160,6 +210,7 @@ def _increment(backend: Backend, realm: str, name: str) -> bool | None:
         outcome = _swap(backend, realm, name, current.version, new)
         if not isinstance(outcome, Conflict):
             return True if isinstance(outcome, Swapped) else None
+        assert time.monotonic() < end, f"lost each swap for {PATIENCE_S} s: {outcome}"
 
 
 def _swap(

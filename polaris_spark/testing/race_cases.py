@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Final
 
 import pytest
@@ -12,6 +13,7 @@ from polaris_spark.backends.base import MAX_ROW_BYTES, Backend, Conflict, Object
 from polaris_spark.errors import ObjectTooLargeError, StateError
 from polaris_spark.testing.histories import linearizable, record, record_of_store
 from polaris_spark.testing.processes import (
+    exit_status,
     in_processes,
     in_threads,
     increments,
@@ -149,7 +151,7 @@ class RaceCases(StoreCases):
         if child == 0:
             os._exit(self._of_child(backend))
         increments(backend, "realm", "counter", 20)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        status = exit_status(child)
         assert status in ((_REFUSED,) if backend.scope == "process" else (_DONE, _REFUSED))
         found = backend.read_reference("realm", "counter")
         assert found is not None
@@ -231,28 +233,35 @@ class RaceCases(StoreCases):
 
     def test_a_reader_never_sees_a_swap_without_its_rows(self, uri: str, backend: Backend) -> None:
         backend.insert_reference("realm", "name", current := row(b"0"))
-        other = open_backend(uri)
+        other, over = open_backend(uri), threading.Event()
 
-        def write(version: bytes) -> None:
-            for id in range(1, 60):
-                new, rows_of_id = row(b"%d" % id), [ObjectRow(id, 0, b"x")]
-                if backend.transactional:
-                    backend.write_and_swap("realm", rows_of_id, "name", version, new)
-                else:
-                    backend.write_objects("realm", rows_of_id)
-                    backend.swap_reference("realm", "name", version, new)
-                version = new.version
+        def write(version: bytes) -> int:
+            try:
+                for id in range(1, 60):
+                    new, rows_of_id = row(b"%d" % id), [ObjectRow(id, 0, b"x")]
+                    if backend.transactional:
+                        outcome = backend.write_and_swap("realm", rows_of_id, "name", version, new)
+                    else:
+                        backend.write_objects("realm", rows_of_id)
+                        outcome = backend.swap_reference("realm", "name", version, new)
+                    assert outcome == Swapped()
+                    version = new.version
+                return 59
+            finally:
+                over.set()
 
-        def read() -> None:
-            id = 0
-            while id < 59:
+        def read() -> int:
+            id, last = 0, False
+            while not last:
+                last = over.is_set()
                 found = other.read_reference("realm", "name")
                 assert found is not None
                 assert int(found.value) >= id
                 id = int(found.value)
                 assert id == 0 or other.read_objects("realm", [ObjectKey(id)])
+            return id
 
-        in_threads(2, lambda number: write(current.version) if number else read())
+        assert in_threads(2, lambda number: write(current.version) if number else read()) == [59, 59]
         other.close()
 
     @staticmethod

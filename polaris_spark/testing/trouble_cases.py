@@ -7,6 +7,7 @@ with what was done.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,7 +20,7 @@ from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow,
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import OutcomeUnknownError, StateError, StoreURIError, TryAgainError
 from polaris_spark.testing.processes import Tally, in_threads, increments, rows
-from polaris_spark.testing.proxy import LOST_ANSWERS, NONE, SILENCE, FaultyProxy
+from polaris_spark.testing.proxy import LOST_ANSWERS, NONE, SILENCE, UNHEARD_ANSWERS, FaultyProxy
 from polaris_spark.testing.servers.base import ReservedPort, Server
 from polaris_spark.testing.stores import StoreCases, row, with_options
 from polaris_spark.testing.waiting import PATIENCE_S, until_it_works, wait_until
@@ -70,7 +71,7 @@ class TroubleCases(StoreCases):
     def far(self, backend: Backend, far_uri: str) -> Iterator[Backend]:
         """The same store as `backend`, through the proxy, with its connections open."""
         far = open_backend(far_uri)
-        far.setup()
+        until_it_works(far.setup)
         _warm_up(far)
         yield far
         far.close()
@@ -175,10 +176,30 @@ class TroubleCases(StoreCases):
         first, second = row(b"first"), row(b"second")
         backend.insert_reference("realm", "name", first)
         _warm_up(far)
-        proxy.faults = LOST_ANSWERS
+        proxy.faults = UNHEARD_ANSWERS  # a server that is cut off while it still answers may undo the whole
         with pytest.raises(OutcomeUnknownError):
             far.write_and_swap("realm", _ROWS, "name", first.version, second)
         wait_until(lambda: backend.read_reference("realm", "name") == second, "it is done")
+        assert len(backend.read_objects("realm", _KEYS)) == len(_ROWS)
+
+    def test_a_transaction_that_is_cut_off_is_an_unknown_outcome_and_is_done_whole_or_not_at_all(
+        self, proxy: FaultyProxy, backend: Backend, far: Backend
+    ) -> None:
+        if not backend.transactional:
+            return
+        first, second = row(b"first"), row(b"second")
+        backend.insert_reference("realm", "name", first)
+        _warm_up(far)
+        proxy.faults = LOST_ANSWERS
+        with pytest.raises(OutcomeUnknownError):
+            far.write_and_swap("realm", _ROWS, "name", first.version, second)
+        proxy.faults = NONE
+        written = backend.read_objects("realm", _KEYS)
+        assert len(written) in (0, len(_ROWS))
+        assert not written or backend.read_reference("realm", "name") == second
+        outcome = until_it_works(lambda: far.write_and_swap("realm", _ROWS, "name", first.version, second))
+        assert outcome in (Swapped(), Conflict(None), Conflict(second))
+        assert backend.read_reference("realm", "name") == second
         assert len(backend.read_objects("realm", _KEYS)) == len(_ROWS)
 
     # Silence, and servers that are not there
@@ -348,8 +369,9 @@ def _check_counting_beside(backend: Backend, counting: Backend, trouble: Callabl
             finally:
                 over.set()
             return Tally(0, 0)
-        tally = Tally(0, 0)
+        tally, end = Tally(0, 0), time.monotonic() + 2 * PATIENCE_S
         while not over.is_set() or tally.done < 5:
+            assert time.monotonic() < end, f"{tally} in {2 * PATIENCE_S} s"
             one = increments(counting, "realm", "counter", 1)
             tally = Tally(tally.done + one.done, tally.perhaps + one.perhaps)
         return tally

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from polaris_spark.backends import open_backend
+from polaris_spark.errors import TryAgainError
+from polaris_spark.testing import histories
 from polaris_spark.testing.histories import Kind, Operation, linearizable, record
 from polaris_spark.testing.processes import in_threads
 
@@ -109,3 +111,16 @@ def test_a_recorded_history_is_accepted_until_one_answer_of_it_is_changed() -> N
         changed = [*history[:i], history[i]._replace(took_place=False), *history[i + 1 :]]
         assert not linearizable(changed)
     backend.close()
+
+
+def test_a_store_that_refuses_everything_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(histories, "PATIENCE_S", 0.2)
+    backend = open_backend("memory:busy")
+
+    def refuse(*_: object) -> None:
+        raise TryAgainError("busy")
+
+    for name in ("read_reference", "insert_reference"):
+        monkeypatch.setattr(backend, name, refuse)
+    with pytest.raises(TryAgainError, match="busy"):
+        record(backend, "realm", "name", "seed", 5)

@@ -62,6 +62,7 @@ class MariaDB(ProcessServer):
                 stderr=log,
                 cwd=self.directory,
                 env=dict(self.environment()),
+                timeout=2 * self.ready_s,
                 check=False,
             )
         if done.returncode:

@@ -140,6 +140,7 @@ class PostgreSQL(Server):
                 user=None if self._user is None else self._user.pw_uid,
                 group=None if self._user is None else self._user.pw_gid,
                 extra_groups=None if self._user is None else [],
+                timeout=2 * _SECONDS,  # of those, too, that have no time-out themselves
                 check=False,
             )
             if done.returncode:
