@@ -10,14 +10,16 @@ import pymysql
 
 from polaris_spark.config import StoreURI
 from polaris_spark.testing.servers.mariadb import ADMIN, GUEST, MariaDB
-from polaris_spark.testing.waiting import wait_until
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 
 
 class Admin:
     """A connection of the user with all privileges, in autocommit."""
 
     def __init__(self, server: MariaDB, database: str | None = None) -> None:
-        self._connection = pymysql.connect(**server.login, database=database, autocommit=True)
+        self._connection = pymysql.connect(
+            **server.login, database=database, autocommit=True, read_timeout=PATIENCE_S
+        )
         self._cursor = self._connection.cursor()
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
