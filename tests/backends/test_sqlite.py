@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import signal
@@ -237,6 +238,24 @@ def test_a_scan_does_not_keep_the_log_from_being_truncated(backend: SQLiteBacken
     assert not busy
     assert os.path.getsize(path + "-wal") == 0
     assert sum(batch.num_rows for batch in batches) > 0
+
+
+def test_ranges_are_found_while_rows_are_deleted(
+    backend: SQLiteBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.write_objects("realm", [ObjectRow(id * 100, 0, b"x") for id in range(100)])
+    read = backend._read
+    reads = itertools.count()
+
+    def delete_after_the_first(function: Callable[[sqlite3.Connection], object]) -> object:
+        found = read(function)
+        if not next(reads):
+            backend.delete_objects("realm", [ObjectKey(id * 100) for id in range(50, 100)])
+        return found
+
+    monkeypatch.setattr(backend, "_read", delete_after_the_first)
+    splits = backend.splits("objects", ["realm"], 4)
+    assert sum(batch.num_rows for split in splits for batch in backend.scan(split)) == 50
 
 
 def test_a_full_disk_says_so_and_changes_nothing(backend: SQLiteBackend, path: str) -> None:

@@ -228,7 +228,10 @@ class SQLiteBackend(Backend):
         step = max(1, (last - first) // (4 * n))
         for guess in range(first + step, last + 1, step):
             if guess > starts[-1]:
-                starts.append(self._read(partial(_row, _FOLLOWING, (realm, guess)))[0])
+                found = self._read(partial(_row, _FOLLOWING, (realm, guess)))[0]
+                if found is None:  # rows were deleted meanwhile
+                    break
+                starts.append(found)
         firsts = [0, *[group[0] for group in _grouped(starts, n)][1:]]
         lasts = [first - 1 for first in firsts[1:]] + [_LAST]
         return list(zip(firsts, lasts, strict=True))
@@ -273,10 +276,12 @@ def _page(
     rows: list[tuple[Any, ...]] = []
     size = 0
     cursor = connection.execute(statement, arguments)
-    for row in cursor:
-        rows.append(row)
-        size += len(row[3])
-        if size >= BATCH_BYTES:
-            break
-    cursor.close()
+    try:
+        for row in cursor:
+            rows.append(row)
+            size += len(row[3])
+            if size >= BATCH_BYTES:
+                break
+    finally:
+        cursor.close()
     return rows

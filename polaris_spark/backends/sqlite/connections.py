@@ -60,7 +60,7 @@ class Connections(Forkable):
     def _begin(self) -> None:
         self._process = os.getpid()
         self._turnstile = Turnstile()
-        self._writing = threading.Lock()
+        self._writing = threading.RLock()  # which knows its owner: only who has the turn gives it back
         self._writer: sqlite3.Connection | None = None
         self._readers: deque[sqlite3.Connection] = deque()
 
@@ -70,12 +70,15 @@ class Connections(Forkable):
             self._refuse_if_unusable()
             connection = self._reader() or self._opened()
             try:
-                return self._read(connection, function)
-            finally:
-                if len(self._readers) < _POOL and not self._refusal:
-                    self._readers.append(connection)
-                else:
-                    connection.close()
+                found = self._read(connection, function)
+            except BaseException:  # what failed or was interrupted may go on seeing the past
+                connection.close()
+                raise
+            if len(self._readers) < _POOL and not self._refusal:
+                self._readers.append(connection)
+            else:
+                connection.close()
+            return found
 
     def write(self, function: Callable[[sqlite3.Connection], Swapped | Conflict]) -> Swapped | Conflict:
         """What `function` answers, in a write transaction that is committed if it answers `Swapped`, else undone.
@@ -86,15 +89,22 @@ class Connections(Forkable):
         """
         with self._turnstile:
             self._refuse_if_unusable()
-            if not self._writing.acquire(timeout=self._settings.timeout / 1_000):
-                raise self._no_turn()
             try:
-                self._refuse_if_unusable()
-                if self._writer is None:
-                    self._writer = self._opened()
-                return self._transaction(self._writer, function)
+                if not self._writing.acquire(timeout=self._settings.timeout / 1_000):
+                    raise self._no_turn()
+                try:
+                    self._refuse_if_unusable()
+                    if self._writer is None:
+                        self._writer = self._opened()
+                    return self._transaction(self._writer, function)
+                finally:
+                    if self._writer is not None and self._writer.in_transaction:  # it was interrupted
+                        files.undo(self._writer)
             finally:
-                self._writing.release()
+                try:  # noqa: SIM105  # entering `suppress` could be interrupted too
+                    self._writing.release()
+                except RuntimeError:  # it had no turn, or was interrupted before it had
+                    pass
 
     def create(self) -> None:
         """Create the file (mode 0600) and the tables in it, where they are missing.

@@ -1,0 +1,39 @@
+"""Ctrl-C at every moment of an operation at which Python would raise it, one after another."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+
+def interruptions(operation: Callable[[], object]) -> Iterator[KeyboardInterrupt]:
+    """Run an operation with an interrupt where it first begins a function of Python or returns from one of C, then
+    with one at the second such place, and so on until a run has none. Python looks for signals there (and where loops
+    go round): a lock, say, that C has taken is then taken, but not yet known to whoever asked for it.
+
+    Returns:
+        Each interrupt after its run, with its traceback, which holds the frames as a notebook does.
+    """
+    for number in itertools.count(1):
+        sys.setprofile(_interrupt_at(number))
+        try:
+            operation()
+        except KeyboardInterrupt as interrupt:
+            yield interrupt
+        else:
+            return
+        finally:
+            sys.setprofile(None)
+
+
+def _interrupt_at(number: int) -> Callable[[FrameType, str, object], None]:
+    places = itertools.count(1)
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        if event in ("call", "c_return") and next(places) == number:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    return profile

@@ -1,0 +1,79 @@
+"""Ctrl-C while SQLite is used: nothing stays locked, and nobody reads the past."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
+from polaris_spark.backends.sqlite import SQLiteBackend
+from polaris_spark.backends.sqlite.connections import Settings
+from polaris_spark.testing.processes import in_threads
+from polaris_spark.testing.stores import row
+from tests.backends.interrupts import interruptions
+
+_SETTINGS = Settings(synchronous="off", timeout=0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "store.db")
+
+
+@pytest.fixture
+def backend(path: str) -> Iterator[SQLiteBackend]:
+    with closing(SQLiteBackend(path, _SETTINGS)) as backend:
+        backend.setup()
+        yield backend
+
+
+@pytest.fixture
+def other(path: str) -> Iterator[SQLiteBackend]:
+    """Stands for another process."""
+    with closing(SQLiteBackend(path, _SETTINGS)) as other:
+        yield other
+
+
+_WRITES: dict[str, Callable[[SQLiteBackend], object]] = {
+    "a swap": lambda backend: backend.swap_reference("realm", "name", b"0", row()),
+    "a conflict": lambda backend: backend.swap_reference("realm", "name", b"another", row()),
+    "rows": lambda backend: backend.write_objects("realm", [ObjectRow(id, 0, b"x") for id in range(3)]),
+}
+
+
+@pytest.mark.parametrize("name", _WRITES)
+def test_a_write_that_is_interrupted_anywhere_keeps_nobody_from_writing(
+    backend: SQLiteBackend, other: SQLiteBackend, name: str
+) -> None:
+    kept = []
+    for interrupt in interruptions(lambda: _WRITES[name](backend)):
+        kept.append(interrupt)
+        other.delete_objects("realm", [ObjectKey(1)])
+        in_threads(1, lambda _: backend.delete_objects("realm", [ObjectKey(2)]))
+        backend.delete_reference("realm", "name", b"0")
+        assert isinstance(
+            backend.insert_reference("realm", "name", ReferenceRow(b"0", b"0")), Swapped | Conflict
+        )
+    assert len(kept) > 10
+
+
+def test_a_scan_that_is_interrupted_anywhere_leaves_no_connection_that_reads_the_past(
+    backend: SQLiteBackend, other: SQLiteBackend
+) -> None:
+    backend.write_objects("realm", [ObjectRow(id, 0, b"x") for id in range(3)])
+    [split] = backend.splits("objects", ["realm"], 1)
+    assert list(backend.scan(split)), "which imports what it needs"
+    kept = []
+    current = row()
+    other.insert_reference("realm", "name", current)
+    for interrupt in interruptions(lambda: list(backend.scan(split))):
+        kept.append(interrupt)
+        backend.read_reference("realm", "name")
+        new = row()
+        assert other.swap_reference("realm", "name", current.version, new) == Swapped()
+        assert backend.read_reference("realm", "name") == new
+        current = new
+    assert len(kept) > 10
