@@ -19,6 +19,16 @@ NOTHING: Final[Mapping[str, str]] = dict.fromkeys(_TOTALS, "0")
 """The totals of a table without snapshots."""
 
 
+_MOST_DIGITS: Final = 18
+"""Of a number that fits 64 bits whatever its digits."""
+
+
+def number_in(summary: Mapping[str, object], name: str) -> int | None:
+    """A number in a summary, whose values are any text that a client sent; None where it is absent or none."""
+    text = str(summary.get(name, ""))
+    return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
+
+
 def counted_on(sent: Mapping[str, str], before: Mapping[str, str], kept: int) -> dict[str, str]:
     """A summary that was sent, with totals counted on from the head's; what that lacks, or garbles, is left out.
 
@@ -28,14 +38,10 @@ def counted_on(sent: Mapping[str, str], before: Mapping[str, str], kept: int) ->
     """
     summary = {name: value for name, value in sent.items() if name not in _TOTALS}
     for total, (added, removed) in _TOTALS.items():
-        if total not in before:
-            continue
-        try:
-            number = int(before[total]) + int(sent.get(added, "0")) - int(sent.get(removed, "0"))
-        except ValueError:
-            continue
-        if number >= 0:
-            summary[total] = str(number)
+        start = number_in(before, total)
+        more, less = (number_in({name: "0", **sent}, name) for name in (added, removed))
+        if start is not None and more is not None and less is not None and start + more >= less:
+            summary[total] = str(start + more - less)
     if "manifests-kept" in summary:
         summary["manifests-kept"] = str(kept)
     return summary

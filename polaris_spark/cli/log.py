@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from polaris_spark.catalog.catalogs import MAIN, head_name
+from polaris_spark.catalog.summaries import number_in
 from polaris_spark.cli.opening import OpenRealm, open_store
 from polaris_spark.cli.options import AsJSON, Password, Realm, Store
 from polaris_spark.cli.output import entity_name, hexadecimal, iso, plain, print_json, screen
@@ -151,8 +152,8 @@ def told(summary: dict[str, str]) -> str:
 
 
 def _counted(summary: dict[str, str], what: str) -> str:
-    added = int(summary.get(f"added-{what}", 0))
-    removed = int(summary.get(f"deleted-{what}", summary.get(f"removed-{what}", 0)))
+    added = number_in(summary, f"added-{what}") or 0
+    removed = number_in(summary, f"deleted-{what}") or number_in(summary, f"removed-{what}") or 0
     signs = [f"+{added:,}" if added else "", f"-{removed:,}" if removed else ""]
     told = " ".join(filter(None, signs))
     return f"{told} {what.replace('-', ' ')}" if told else ""

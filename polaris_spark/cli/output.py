@@ -49,15 +49,15 @@ def grid(title: str | None, *columns: str, right: tuple[str, ...] = ()) -> Table
 
 
 def utc(ms: int) -> str:
-    """A time in milliseconds since 1970, to the second."""
-    moment = datetime.datetime.fromtimestamp(ms / 1_000, datetime.timezone.utc)
-    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    """A time in milliseconds since 1970, to the second; the number itself outside the years 1 to 9999."""
+    moment = _moment(ms)
+    return str(ms) if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def iso(ms: int) -> str:
-    """A time in milliseconds since 1970 as ISO 8601 text, to the millisecond."""
-    moment = datetime.datetime.fromtimestamp(ms / 1_000, datetime.timezone.utc)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """A time in milliseconds since 1970 as ISO 8601 text, to the millisecond; the number itself as by `utc`."""
+    moment = _moment(ms)
+    return str(ms) if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def hexadecimal(id: int) -> str:
@@ -105,6 +105,13 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, (list, tuple)):
         return [mapped(item, change) for item in value]
     return change(value)
+
+
+def _moment(ms: int) -> datetime.datetime | None:
+    try:
+        return datetime.datetime.fromtimestamp(ms / 1_000, datetime.timezone.utc)
+    except (ValueError, OverflowError):  # clients may send any number of 64 bits
+        return None
 
 
 def _quoted(part: str) -> str:

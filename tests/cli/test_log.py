@@ -80,6 +80,7 @@ def test_other_references_have_a_history_too(store: str) -> None:
             "overwrite: +1 -3 records",
         ),
         ({"operation": "replace"}, "replace"),
+        ({"operation": "append", "added-records": "abc", "added-data-files": "9" * 5_000}, "append"),
     ],
 )
 def test_summaries_are_told_in_a_few_words(summary: dict[str, str], words: str) -> None:

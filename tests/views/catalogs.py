@@ -64,11 +64,11 @@ class Catalog:
         body = {"name": name, "schema": SCHEMA, **more}
         return self.request("POST", f"v1/namespaces/{namespace}/tables", body)["metadata"]
 
-    def view(self, namespace: str, name: str, sql: str) -> Any:
+    def view(self, namespace: str, name: str, sql: str, timestamp_ms: int = 1_790_000_000_000) -> Any:
         """Create a view; its metadata."""
         version = {
             "version-id": 1,
-            "timestamp-ms": 1_790_000_000_000,
+            "timestamp-ms": timestamp_ms,
             "schema-id": 0,
             "summary": {"engine-name": "spark"},
             "representations": [{"type": "sql", "sql": sql, "dialect": "spark"}],

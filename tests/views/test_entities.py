@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import uuid
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
+import pytest
+
+from tests.cli.catalogs import run
 from tests.views.catalogs import Catalog, Row
 
 
@@ -116,3 +122,62 @@ def test_the_snapshots_of_a_long_history_are_counted_without_reading_them(tmp_pa
     assert row["snapshot_count"] == 395
     assert sorted(row["snapshot_id"] for row in catalog.read("snapshots")) == list(range(6, 401))
     catalog.session.close()
+
+
+LONGEST = 10**16
+"""Milliseconds of a time that neither Spark's microseconds nor Python can tell."""
+
+
+@pytest.fixture
+def beyond(tmp_path: Path) -> Iterator[Catalog]:
+    """Numbers and times that clients may send and no column holds."""
+    catalog = Catalog(tmp_path / "c.db")
+    catalog.namespace("db")
+    catalog.view("db", "v", "SELECT 1", timestamp_ms=10 * LONGEST)
+    for name, digits in (("t", 25), ("u", 5_000)):
+        catalog.table("db", name)
+        totals = ("total-records", "total-data-files", "total-delete-files", "total-files-size")
+        summary = {
+            "operation": "append",
+            "added-records": "9" * digits,
+            **dict.fromkeys(totals, "9" * digits),
+        }
+        catalog.snapshot("db", name, 1, summary=summary)
+    catalog.table("db", "tagged")
+    snapshot = {"snapshot-id": 5, "sequence-number": 1, "timestamp-ms": LONGEST, "schema-id": 0}
+    snapshot |= {"manifest-list": "/none", "summary": {"operation": "append"}}
+    tag = {"action": "set-snapshot-ref", "ref-name": "tag", "type": "tag", "snapshot-id": 5}
+    catalog.update("db", "tagged", {"action": "add-snapshot", "snapshot": snapshot}, tag)
+    metadata = catalog.load("db", "tagged") | {"table-uuid": str(uuid.uuid4()), "location": "/elsewhere"}
+    file = tmp_path / "00001-x.metadata.json"
+    file.write_text(json.dumps(metadata | {"last-updated-ms": 10 * LONGEST}))
+    registering = {"name": "registered", "metadata-location": str(file)}
+    catalog.request("POST", "v1/namespaces/db/register", registering)
+    yield catalog
+    catalog.session.close()
+
+
+def test_numbers_and_times_that_no_column_holds_are_null_and_hide_no_other_row(beyond: Catalog) -> None:
+    tables = {row["name"]: row for row in beyond.read("tables")}
+    totals = ("record_count", "data_file_count", "delete_file_count", "file_bytes")
+    assert [tables[name][total] for name in ("t", "u") for total in totals] == [None] * 8
+    assert tables["t"]["current_snapshot_at"] is not None
+    assert tables["registered"]["last_updated_at"] is None
+    [view] = beyond.read("views")
+    assert (view["name"], view["last_updated_at"]) == ("v", None)
+    times = {(row["name"], row["committed_at"] is None) for row in beyond.read("snapshots")}
+    assert times == {("t", False), ("u", False), ("tagged", True), ("registered", True)}
+    assert {row["name"] for row in beyond.read("refs") if row["snapshot_at"] is None} == {
+        "tagged",
+        "registered",
+    }
+    assert {row["name"] for row in beyond.read("files", unreadable="report")} == {"t", "u"}
+
+
+def test_commands_show_what_no_column_holds(beyond: Catalog, tmp_path: Path) -> None:
+    listed = {tuple(one["name"]): one for one in run("tables", beyond.store, "--json").json}
+    assert (
+        listed["db", "registered"]["last-updated"] == listed["db", "v"]["last-updated"] == str(10 * LONGEST)
+    )
+    assert "append" in run("log", beyond.store).out
+    assert run("report", beyond.store, "--output", str(tmp_path / "r.html")).code == 0

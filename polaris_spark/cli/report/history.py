@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from polaris_spark.catalog.rows import TABLE
+from polaris_spark.catalog.summaries import number_in
 from polaris_spark.cli.output import entity_name
 from polaris_spark.cli.report.deadline import Deadline
 from polaris_spark.commits.log import commits
@@ -108,8 +109,10 @@ def _count(found: History, commit: Commit, entries: tuple[LogEntry, ...]) -> Non
         if bool(entry.before) != bool(entry.after):
             found.births.append((commit.time, 1 if entry.after else -1))
         if "snapshot-id" in entry.summary:
-            records = _number(entry, "added-records") - _number(entry, "deleted-records")
-            found.written.append((commit.time, records))
+            added, deleted = (
+                number_in(entry.summary, f"{what}-records") or 0 for what in ("added", "deleted")
+            )
+            found.written.append((commit.time, added - deleted))
 
 
 def _is_table(key: bytes) -> bool:
@@ -117,8 +120,3 @@ def _is_table(key: bytes) -> bool:
         return decode_key(key).kind == TABLE
     except CorruptionError:  # of a recovery: the name of a reference
         return False
-
-
-def _number(entry: LogEntry, name: str) -> int:
-    text = entry.summary.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else 0

@@ -85,9 +85,15 @@ def chosen(columns: Sequence[Column[R]], schema: StructType, view: str) -> tuple
     return tuple(found)
 
 
+_FIRST_MS, _LAST_MS = -62_104_060_800_000, 253_370_764_800_000
+"""Times that Python can tell, the years 2 to 9998: with room for time zones. Clients may send any of 64 bits."""
+
+
 def micros(milliseconds: int | None) -> int | None:
-    """A time of ours as a value of a TIMESTAMP column."""
-    return None if milliseconds is None else milliseconds * 1_000
+    """A time in milliseconds since 1970 as a value of a TIMESTAMP column; null if nobody could collect the row."""
+    if milliseconds is None or not _FIRST_MS <= milliseconds < _LAST_MS:
+        return None
+    return milliseconds * 1_000
 
 
 def text_bytes(mapping: Mapping[str, str]) -> int:

@@ -9,6 +9,7 @@ import msgspec
 
 from polaris_spark.catalog.metadata.rows import Snapshot, Table
 from polaris_spark.catalog.rows import TABLE
+from polaris_spark.catalog.summaries import number_in
 from polaris_spark.index.keys import key_after
 from polaris_spark.spark.views.entities import Named, NamesTask, by_id, named, plan_names, with_loaded
 from polaris_spark.spark.views.view import Request
@@ -100,5 +101,4 @@ def _files(snapshot: bytes) -> int:
         summary = _decode(snapshot).summary or {}
     except msgspec.MsgspecError:
         return 0
-    totals = [summary.get(name, "") for name in ("total-data-files", "total-delete-files")]
-    return sum(int(total) for total in totals if total.isascii() and total.isdigit())
+    return sum(number_in(summary, name) or 0 for name in ("total-data-files", "total-delete-files"))

@@ -18,6 +18,7 @@ from polaris_spark.catalog.metadata.rows import (
     Table,
 )
 from polaris_spark.catalog.rows import TABLE, Unloaded
+from polaris_spark.catalog.summaries import number_in
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.index import Index, IndexRoot
 from polaris_spark.spark.views.columns import (
@@ -71,8 +72,7 @@ class TableRow(NamedTuple):
     def total(self, name: str) -> int | None:
         """A total of the current snapshot's summary; None where it is not given."""
         summary = self.snapshot.summary if self.snapshot else None
-        text = str((summary or {}).get(name, ""))
-        return int(text) if text.isascii() and text.isdigit() else None
+        return number_in(summary or {}, name)
 
 
 class Tables(EntityView[TableRow]):
