@@ -29,6 +29,7 @@ _COUNT = re.compile(r"[0-9]{1,6}", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?")
 _MILLISECONDS = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MOST_MS = 100_000 * 366 * 86_400_000
+_MOST_BYTES = 2**60
 _BYTES = {
     "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30
 }  # fmt: skip  # one line reads as the table that it is
@@ -213,11 +214,18 @@ def duration_ms(name: str, text: str) -> int:
 
 
 def size_bytes(name: str, text: str) -> int:
-    """Bytes of a size such as `128 MiB` or `1000000`; `name` is named in errors."""
+    """Bytes of a size such as `128 MiB` or `1000000`; `name` is named in errors.
+
+    Raises:
+        InputError: it is none, or larger than any machine's.
+    """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise InputError(f"{name} is {text!r}; write a size such as '128 MiB', '64 kB' or a number of bytes")
-    return int(float(match.group(1)) * _BYTES[match.group(2) or "B"])
+    found = float(match.group(1)) * _BYTES[match.group(2) or "B"]
+    if found > _MOST_BYTES:
+        raise InputError(f"{name} is {text[:40]!r}, more than 2^60 bytes")
+    return int(found)
 
 
 def refuse_unknown_options(scheme: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -370,9 +378,7 @@ def _network(scheme: str, rest: str, options: dict[str, str]) -> StoreURI:
     if not rest.startswith("//"):
         raise StoreURIError(f"a {scheme}: store URI is {scheme}://host/path, with two slashes")
     authority, _, path = rest[2:].partition("/")
-    if (
-        "@" in path and ":" in authority
-    ):  # most likely a password with a slash, which would be shown as a path
+    if "@" in path:  # most likely behind a password, after a user or password with a slash: it would be shown
         raise StoreURIError(
             f"a {scheme}: store URI has '@' behind a slash; write '/' in a user or password as %2F, and '@' in a path "
             "as %40"

@@ -67,6 +67,7 @@ def test_a_database_uri_has_hosts_user_password_path_and_options() -> None:
         "sqlite:///abs/a%20b%23c%3Fd%25.db?synchronous=normal",
         "postgresql://user%40home@h1:5432,h2/data%20base?a=b%26c",
         "s3://bucket/prefix/deep",
+        "s3://bucket/prefix%40home",
         "s3://bucket",
     ],
 )
@@ -94,6 +95,7 @@ def test_a_uri_as_text_parses_to_the_same_uri(text: str) -> None:
         ("postgresql:/db", "two slashes"),
         (f"postgresql://user:a/{SECRET}@host/db", "%2F"),
         (f"s3://user:a@b/{SECRET}@bucket/prefix", "%2F"),
+        (f"postgresql://domain/user:{SECRET}@host/db", "%2F"),
         (f"sqlite://user:{SECRET}@host/db", "has no host"),
         (f"postgresql//user:a#{SECRET}@host/db", "begins with a scheme"),
         (f"postgresql://host/db?password={SECRET}", "store.password"),
@@ -259,3 +261,9 @@ def test_durations_are_not_endless(digits: int) -> None:
 )
 def test_sizes_may_have_units(text: str, size: int) -> None:
     assert size_bytes("x", text) == size
+
+
+@pytest.mark.parametrize("digits", [30, 400])
+def test_sizes_are_not_endless(digits: int) -> None:
+    with pytest.raises(InputError, match=r"x is .9999.*more than"):
+        size_bytes("x", "9" * digits)

@@ -17,6 +17,8 @@ from polaris_spark.store.objects import ObjectStore
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999. Larger numbers are ids of commits: all ids since March 2, 2025 are."""
 
+_DECIMAL = re.compile(r"[0-9]{1,40}")
+
 
 class AsOf(NamedTuple):
     """A commit, by the ids that its text may mean, or a time in milliseconds since 1970."""
@@ -39,10 +41,9 @@ class AsOf(NamedTuple):
             InputError: it is none of these.
         """
         plain = text.strip().lower()
-        if plain.isascii() and plain.isdigit() and int(plain) <= _LAST_MS:
-            return cls(text, time=int(plain), option=option)
-        readings = [plain] if plain.isdigit() else []
-        ids = [int(decimal) for decimal in readings if decimal.isascii()]
+        ids = [int(plain)] if re.fullmatch(_DECIMAL, plain) else []
+        if ids and ids[0] <= _LAST_MS:
+            return cls(text, time=ids[0], option=option)
         if re.fullmatch(r"(0x)?[0-9a-f]{1,16}", plain):
             ids.append(int(plain.removeprefix("0x"), 16))
         ids = [id for id in ids if 0 < id <= MAX_ID]
@@ -120,6 +121,6 @@ def _milliseconds(text: str, option: str) -> int:
         return iso_time_ms(text)
     except ValueError:
         raise InputError(
-            f"{option} is {text!r}; it is a commit id (decimal or hexadecimal), a time in ISO 8601 such as "
+            f"{option} is {text[:80]!r}; it is a commit id (decimal or hexadecimal), a time in ISO 8601 such as "
             "2026-01-31T12:00:00Z, or milliseconds since 1970"
         ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -158,6 +159,7 @@ class ViewOptions:
         )
 
 
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _PROPERTIES = ("store", "realm", "catalog", "branch")
 _FILES = "files."
 _OF_ONE_VIEW = {"content": "objects", "snapshots": "files"}
@@ -219,6 +221,8 @@ def _choice(name: str, text: str, choices: tuple[str, ...]) -> str:
 
 
 def _count(name: str, text: str) -> int:
-    if not text.strip().isascii() or not text.strip().isdigit() or int(text) < 1:
-        raise InputError(f"the option {name!r} is {text!r}; it is a number from 1 on")
+    if not _NUMBER.fullmatch(text.strip()) or int(text) < 1:
+        raise InputError(
+            f"the option {name!r} is {text[:40]!r}; it is a number from 1 on, of at most 18 digits"
+        )
     return int(text)
