@@ -96,6 +96,16 @@ def open_backend(uri: StoreURI | str, options: Options | None = None) -> Backend
         raise _missing(uri.scheme, error) from error
 
 
+def require_backend(scheme: str) -> None:
+    """Refuse, without opening anything, a scheme that cannot be opened here.
+
+    Raises:
+        StoreURIError: it is unknown.
+        MissingLibraryError: the driver library is not installed; the message names the extra.
+    """
+    _opener(scheme)
+
+
 def known_schemes() -> list[str]:
     """Schemes that can be opened here, sorted."""
     return sorted({**BUILT_IN, **_installed()})

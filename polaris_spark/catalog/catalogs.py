@@ -24,7 +24,12 @@ MAIN = "main"
 
 def head_name(catalog: CatalogRow, branch: str = MAIN) -> str:
     """Name of the reference of a catalog's branch."""
-    return f"cat/{catalog.entity_id:x}/heads/{branch}"
+    return heads_prefix(catalog) + branch
+
+
+def heads_prefix(catalog: CatalogRow) -> str:
+    """What the names of the references of a catalog's branches begin with; the rest is the branch."""
+    return f"cat/{catalog.entity_id:x}/heads/"
 
 
 def initialize(references: References, operation: Operation) -> None:

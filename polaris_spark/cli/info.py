@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from polaris_spark.catalog.catalogs import CATALOGS
+from polaris_spark.catalog.catalogs import CATALOGS, MAIN, heads_prefix
 from polaris_spark.catalog.rows import NAMES
 from polaris_spark.cli.opening import OpenRealm, OpenStore, open_store
 from polaris_spark.cli.options import AsJSON, Password, Store
@@ -96,17 +96,18 @@ def _head(name: str, state: str, snapshot: Snapshot) -> Json:
 
 def _catalog(realm: OpenRealm, name: str) -> Json:
     row = realm.catalog(name)
-    branches = [r.name for r in realm.references() if r.name.startswith(f"cat/{row.entity_id:x}/heads/")]
+    prefix = heads_prefix(row)
+    branches = [r.name.removeprefix(prefix) for r in realm.references() if r.name.startswith(prefix)]
     counts = dict.fromkeys(("namespace", "table", "view"), 0)
-    if f"cat/{row.entity_id:x}/heads/main" in branches:
-        for key, _ in realm.catalog_head(row, "main").index(NAMES).range():
+    if MAIN in branches:
+        for key, _ in realm.catalog_head(row, MAIN).index(NAMES).range():
             counts[KINDS.get(decode_key(key).kind, "other")] += 1
     return {
         "name": row.name,
         "id": hexadecimal(row.entity_id),
         "owner": row.owner,
         "created": iso(row.created),
-        "branches": [branch.rpartition("/")[2] for branch in branches],
+        "branches": branches,
         "namespaces": counts["namespace"],
         "tables": counts["table"],
         "views": counts["view"],

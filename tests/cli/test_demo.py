@@ -132,3 +132,10 @@ def test_a_password_in_the_uri_is_refused_before_anything_is_shown_or_made(tmp_p
     assert "--password env:NAME" in done.err
     assert "open-sesame" not in done.out + done.err
     assert not (tmp_path / "new").exists()
+
+
+def test_a_store_of_an_unknown_scheme_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    answer = run("demo", "--store", "postgresq://h/db", "--directory", str(tmp_path / "new"))
+    assert answer.code == 2
+    assert "did you mean 'postgresql'" in answer.err
+    assert not (tmp_path / "new").exists()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 
+from polaris_spark.commits.change import Operation
 from tests.cli.catalogs import COMMITS, run
+from tests.views.catalogs import Catalog
 
 
 def test_it_says_what_the_store_holds(store: str) -> None:
@@ -51,3 +54,14 @@ def test_people_get_tables(store: str) -> None:
     out = run("info", store).out
     assert "realm default: ACTIVE" in out
     assert "given back" in out
+
+
+def test_a_branch_has_its_whole_name_slashes_and_all(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "c.db")
+    references = catalog.session.catalog.references
+    main = catalog.session.catalog.reference
+    name = main.removesuffix("main") + "feature/x"
+    references.create(name, Operation(b"", "ann"), source=references.read(main))
+    catalog.session.close()
+    (realm,) = run("info", catalog.store.partition("?")[0], "--json").json["realms"]
+    assert sorted(realm["catalogs"][0]["branches"]) == ["feature/x", "main"]

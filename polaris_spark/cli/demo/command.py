@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from polaris_spark.backends import require_backend
 from polaris_spark.cli.demo import afterwards, data, model, picture, session
 from polaris_spark.cli.demo.changing import change
 from polaris_spark.cli.demo.dropping import drop
@@ -133,6 +134,8 @@ def _require(store: str | None) -> None:
     picture.require_matplotlib()
     session.require_java()
     parsed = None if store is None else StoreURI.parse(store)
+    if parsed is not None:
+        require_backend(parsed.scheme)
     if parsed is not None and parsed.scheme == "memory":
         raise InputError("a memory: store cannot be read by Spark's workers; give the demo another, or none")
     if parsed is not None and parsed.password is not None:
