@@ -87,6 +87,24 @@ def test_what_is_no_store_is_told(root: Path, tmp_path: Path) -> None:
     assert [each.name for each in root.iterdir()] == ["notes.txt"]
 
 
+def test_a_store_that_another_process_sets_up_meanwhile_is_no_other_program_s(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = os.listdir
+
+    def late(path: Path) -> list[str]:
+        monkeypatch.setattr(os, "listdir", listed)
+        other.setup()
+        other.write_objects("realm", [ObjectRow(1, 0, b"x")])
+        return listed(path)
+
+    with closing(open_backend(f"file://{root}")) as backend, closing(open_backend(f"file://{root}")) as other:
+        monkeypatch.setattr(os, "listdir", late)
+        backend.setup()
+        assert os.listdir is listed
+        assert backend.read_objects("realm", [ObjectKey(1)]) == {ObjectKey(1): b"x"}
+
+
 def test_a_store_of_a_newer_format_is_refused(backend: Backend, root: Path) -> None:
     (root / "format").write_text("polaris_spark store, format 2\n")
     with (

@@ -81,7 +81,8 @@ class DirectoryRequests(Requests):
             with contextlib.suppress(FileExistsError):
                 self._root.mkdir(0o700)
             if not marker.exists():
-                if set(os.listdir(self._root)) - {"locks", "new", "format"}:
+                others = set(os.listdir(self._root)) - {"locks", "new", "format"}
+                if others and not marker.exists():  # which another process may have written since
                     raise StoreURIError(
                         f"{self.where} holds other files; a store takes a directory of its own"
                     )
