@@ -18,6 +18,7 @@ from polaris_spark.backends.postgresql.failures import UNUSABLE_AFTER
 from polaris_spark.backends.sessions import LostError, RefusedError
 
 _GRACE_S = 5.0  # beyond statement_timeout, which the server enforces itself
+_COMPLETION_UNKNOWN = b"40003"
 _GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
@@ -136,6 +137,6 @@ def _failure(result: PGresult) -> RefusedError | LostError:
     code = result.error_field(pq.DiagnosticField.SQLSTATE)
     message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
     text = " ".join(message.decode("utf-8", "replace").split())
-    if code is None or severity != b"ERROR":
+    if code is None or severity != b"ERROR" or code.startswith(b"08") or code == _COMPLETION_UNKNOWN:
         return LostError(text)
     return RefusedError(code.decode("ascii", "replace"), text)

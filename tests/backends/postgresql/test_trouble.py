@@ -20,7 +20,7 @@ from polaris_spark.testing.processes import exit_status, in_threads, rows
 from polaris_spark.testing.servers.postgresql import PostgreSQL
 from polaris_spark.testing.stores import row
 from polaris_spark.testing.waiting import until_it_works, wait_until
-from tests.backends.postgresql.support import blocked, held, sessions
+from tests.backends.postgresql.support import blocked, held, schema_of, sessions
 from tests.backends.waiting import started
 
 # Connections
@@ -106,6 +106,31 @@ def test_a_silent_server_is_given_up_and_the_outcome_in_doubt(
     finally:
         os.kill(server, signal.SIGCONT)
         hasty.close()
+
+
+@pytest.mark.parametrize("code", ["08006", "40003"])
+def test_errors_that_leave_it_open_what_was_done_leave_a_change_in_doubt(
+    uri: str, backend: Backend, admin: psycopg.Connection[Any], code: str
+) -> None:
+    """As a pooler sends them whose own connection ended, or a server of several machines."""
+    schema = schema_of(uri)
+    backend.insert_reference("realm", "name", current := row())
+    admin.execute(
+        f"CREATE FUNCTION {schema}.lose() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '{code}'; END $$"
+    )
+    for table in ("references", "objects"):
+        admin.execute(
+            f'CREATE TRIGGER lose BEFORE INSERT OR UPDATE ON {schema}."{table}" EXECUTE FUNCTION {schema}.lose()'
+        )
+    for change in (
+        lambda: backend.swap_reference("realm", "name", current.version, row()),
+        lambda: backend.insert_reference("realm", "other", row()),
+        lambda: backend.write_objects("realm", [ObjectRow(1, 0, b"x")]),
+    ):
+        with pytest.raises(OutcomeUnknownError, match="lost"):
+            change()
+    assert backend.read_reference("realm", "name") == current
 
 
 def test_a_child_leaves_its_parents_sessions_alone(uri: str, admin: psycopg.Connection[Any]) -> None:
