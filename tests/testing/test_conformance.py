@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
 from polaris_spark.backends import open_backend
-from polaris_spark.backends.base import Backend
+from polaris_spark.backends.base import Backend, Split
 from polaris_spark.errors import TryAgainError
 from polaris_spark.testing.conformance import ServerConformance
+from polaris_spark.testing.proxy import FaultyProxy
 
 
 @pytest.fixture
@@ -35,3 +37,25 @@ def test_a_writer_that_fails_ends_its_reader(
         ServerConformance().test_a_reader_never_sees_a_swap_without_its_rows(
             f"memory:{request.node.name}", backend
         )
+
+
+def test_a_scan_that_ends_silently_where_it_was_cut_is_found_out(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = FaultyProxy("127.0.0.1", 1)
+    scan, cuts = backend.scan, list[None]()
+
+    def ending(split: Split) -> Iterator[pa.RecordBatch]:
+        for batch in scan(split):
+            if len(cuts) == 1:
+                cuts.append(None)
+                return
+            yield batch
+
+    with proxy:
+        monkeypatch.setattr(proxy, "cut_all", lambda: cuts.append(None))
+        monkeypatch.setattr(backend, "scan", ending)
+        case = ServerConformance().test_a_scan_whose_connections_are_cut_goes_on_or_is_to_be_tried_again
+        with pytest.raises(AssertionError):
+            case(proxy, backend, backend)
+    assert len(cuts) == 2
