@@ -1,4 +1,4 @@
-"""Deleting files, some at a time, wherever the work is spread to."""
+"""Deleting files, and looking for them, some at a time, wherever the work is spread to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.folders import CHANGED, Folders
+from polaris_spark.errors import PolarisError
 from polaris_spark.maintenance.spreading import Reach, Spread, Work
 
 FILES_OF_AN_ITEM = 50
@@ -61,3 +63,48 @@ def delete_files(
         for start in range(0, len(locations), FILES_OF_AN_ITEM)
     ]
     return spread(DeleteFiles(), parts)
+
+
+class ToLookFor(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Some files that may be there."""
+
+    locations: tuple[str, ...]
+
+
+class Absent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Those of some files that are not there."""
+
+    locations: tuple[str, ...]
+
+
+class FindAbsent(Work[ToLookFor, Absent]):
+    """Looks for files; one of which nobody can say whether it is there counts as there."""
+
+    item = ToLookFor
+    result = Absent
+
+    def __call__(self, reach: Reach, item: ToLookFor) -> Absent:
+        folders = Folders(reach.files)
+        return Absent(tuple(location for location in item.locations if not _is_there(folders, location)))
+
+
+def _is_there(folders: Folders, location: str) -> bool:
+    path = local_path(location)
+    try:
+        if path is None:
+            return folders.file(location) is not None
+        path.lstat()  # a link is deleted as well
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError, PolarisError):  # whoever deletes it will be told
+        return True
+    return True
+
+
+def absent_files(spread: Spread, locations: Sequence[str]) -> Iterator[Absent]:
+    """Look for files, and say of each part of them what is not there."""
+    parts = [
+        ToLookFor(tuple(locations[start : start + FILES_OF_AN_ITEM]))
+        for start in range(0, len(locations), FILES_OF_AN_ITEM)
+    ]
+    return spread(FindAbsent(), parts)

@@ -49,17 +49,21 @@ class Leftover:
         records: list[int],
         deletable: Deletable,
         needed: list[Content],
+        *,
+        begun: bool,
     ) -> None:
         """
         Args:
             records: ids of its `ExpiredSnapshots`.
             needed: versions of tables whose files stay.
+            begun: whether an earlier run may have deleted some of its files.
         """
         self.entity_id = entity_id
         self.outcome = outcome
         self.records = records
         self.deletable = deletable
         self.needed = needed
+        self.begun = begun
         self.files: dict[str, File] = {}
         """By location: those that nothing needs."""
         self.problem = ""

@@ -54,6 +54,7 @@ from polaris_spark.maintenance.expiry.files import (
 from polaris_spark.maintenance.expiry.leftovers import Leftover, Outcome
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, ReadManifests, manifests_of
 from polaris_spark.maintenance.expiry.names import file_key
+from polaris_spark.maintenance.expiry.taking import take
 from polaris_spark.maintenance.orphans.needed_files import Drop, drops_of
 from polaris_spark.maintenance.spreading import Spread
 from polaris_spark.maintenance.store_needs import Question, Watching
@@ -107,6 +108,8 @@ class ExpiryRun:
         self._check_files = check_files
         self._realm = catalog.references.store.realm
         self._outcomes: dict[int, Outcome] = {}
+        self._earlier: set[int] = set()
+        """Records that earlier runs may have deleted files of."""
 
     def run(self, tables: Sequence[Wanted], *, everything: bool, dry_run: bool) -> list[Outcome]:
         """Expire snapshots.
@@ -119,6 +122,7 @@ class ExpiryRun:
         Returns:
             the tables of which something expired or was deleted, or which were left alone for a reason.
         """
+        self._earlier = {entry.pointer for _, entry in self._catalog.view().base.index(EXPIRED).range()}
         decided = self._decide(tables)
         if not dry_run:
             self._remove(decided)
@@ -131,7 +135,7 @@ class ExpiryRun:
         leftovers = self._leftovers(view, wanted, planned, heads)
         self._find(leftovers)
         watching = self._watched(leftovers, planned, heads)
-        self._take(leftovers)
+        take(leftovers, self._spread, self._progress, most=self._limits.max_files)
         if dry_run:
             self._count(leftovers)
         else:
@@ -277,7 +281,9 @@ class ExpiryRun:
             return None
         without = planned.decision.snapshots if planned else ()
         own = Content(self._realm, content, without, dropped=name is None)
-        return Leftover(entity_id, outcome, records, Deletable(self._catalog, table, neighbours), [own])
+        deletable = Deletable(self._catalog, table, neighbours)
+        begun = not self._earlier.isdisjoint(records)
+        return Leftover(entity_id, outcome, records, deletable, [own], begun=begun)
 
     def _find(self, leftovers: Sequence[Leftover]) -> None:
         items = [
@@ -362,20 +368,6 @@ class ExpiryRun:
 
     def _heads(self) -> list[StoreHead]:
         return heads_around(self._catalog, grace_ms=self._grace_ms)
-
-    def _take(self, leftovers: Sequence[Leftover]) -> None:
-        """Leave out what may not be deleted, or not by this run any more."""
-        most, taken = self._limits.max_files, 0
-        for leftover in leftovers:
-            files = list(leftover.going())
-            leftover.files = {file.location: file for file in files if leftover.deletable(file.location)}
-            if len(leftover.files) < len(files):
-                outside = len(files) - len(leftover.files)
-                leftover.outcome.notes.append(f"{outside} files are left: they lie in no place of the table")
-            if most is not None and taken >= most and leftover.files:
-                leftover.outcome.notes.append("files are left to the next run: max_files is reached")
-                leftover.files, leftover.complete = {}, False
-            taken += len(leftover.files)
 
     def _count(self, leftovers: Sequence[Leftover]) -> None:
         for leftover in leftovers:

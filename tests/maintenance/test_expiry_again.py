@@ -1,0 +1,98 @@
+"""`expire` run after run, where something stays: what is gone is neither counted again nor stands in others' way."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polaris_spark.catalog.files import Files
+from polaris_spark.maintenance.deleting import FindAbsent, ToLookFor
+from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
+from polaris_spark.maintenance.spreading import Reach
+from polaris_spark.pyiceberg import PolarisCatalog
+from tests.maintenance.histories import SCHEMA, expire, make, needed, path, there
+from tests.maintenance.test_expiry_sharing import forget, shared_file
+
+
+def test_files_that_others_share_do_not_use_up_the_limit_of_files(lake: PolarisCatalog) -> None:
+    table, other = make(lake, "db.a"), lake.create_table("db.b", SCHEMA)
+    third = make(lake, "db.z")
+    file = shared_file(table, [table, other])
+    forget(table)
+    everything = there(table, other, third)
+    for _ in range(3):
+        before = there(table, other, third)
+        assert counted(expire(lake, older_than="0 s", max_files=2)) == len(
+            before - there(table, other, third)
+        )
+    assert there(third) == needed(third.refresh())
+    assert {one for one in there(table) if one.endswith(".parquet")} - needed(table.refresh()) == {file}
+    assert set(recorded(lake).values()) == {1}
+    assert set(recorded(lake)) == {(one, "deleted") for one in everything - there(table, other, third)}
+    [row] = expire(lake, older_than="0 s", dry_run=True)
+    assert counted([row]) == row["bytes"] == 0
+    assert row["note"] == "files are left that another table, branch or catalog needs"
+
+
+def test_what_went_before_a_file_that_cannot_be_deleted_is_counted_once(
+    lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make(lake, "db.t")
+    before = there(table)
+    current = {path(task.file.file_path) for task in table.scan().plan_files()}
+    stuck = min(one for one in before if one.endswith(".parquet") and one not in current)
+    unlink = Path.unlink
+
+    def refusing(file: Path, *, missing_ok: bool = False) -> None:
+        if str(file) == stuck:
+            raise PermissionError(errno.EACCES, "Permission denied", stuck)
+        unlink(file, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refusing)
+    for _ in range(2):
+        was = there(table)
+        [row] = expire(lake, older_than="0 s")
+        assert counted([row]) == len(was - there(table))
+        assert row["failed"] == 1
+    monkeypatch.undo()
+    was = there(table)
+    [said] = expire(lake, older_than="0 s", dry_run=True)
+    assert [said] == expire(lake, older_than="0 s")
+    assert counted([said]) == len(was - there(table))
+    assert there(table) == needed(table.refresh())
+
+
+def test_only_what_is_certainly_not_there_counts_as_gone(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    names = ["file", "link", "none", "folder/none", "file/none", "x" * 300]
+    found = FindAbsent()(
+        Reach(nothing, Files({})), ToLookFor(tuple(f"file://{tmp_path}/{one}" for one in names))
+    )
+    assert [location.removeprefix(f"file://{tmp_path}/") for location in found.locations] == [
+        "none",
+        "folder/none",
+        "file/none",
+    ]
+
+
+def nothing(realm: str) -> Any:
+    raise AssertionError("no rows are to be read")
+
+
+def counted(rows: list[dict[str, Any]]) -> int:
+    """How many files were deleted, or would be."""
+    kinds = ("data_files", "position_delete_files", "manifests", "manifest_lists", "statistics_files")
+    return sum(row[kind] for row in rows for kind in kinds)
+
+
+def recorded(lake: PolarisCatalog) -> Counter[tuple[str, str]]:
+    """How often each file was recorded, with what came of it."""
+    catalog = lake._opened.catalog
+    head = catalog.references.read(deletions_reference(catalog.row))
+    batches = [head.store.get(entry.pointer, DeletedFiles) for _, entry in head.index(DELETIONS).range()]
+    return Counter((path(file.location), batch.outcome) for batch in batches for file in batch.files)
