@@ -13,9 +13,11 @@ in every datacenter, or `dc1:3,dc2:3`. `?datacenter=` says whose nodes are asked
 - **Deletion** writes tombstones. Rows carry the time of the client that wrote or deleted them, strictly ascending in
   one process: a row that is written again right after its deletion is there. Between processes whose clocks differ it
   might stay deleted; ids are never used twice, and nobody writes a deleted row again.
-- **Scans** read token ranges side by side. A realm's rows lie all over the ring, so a scan of one realm has the
-  nodes read everything and send what is asked for. `drop_realm` is not offered: rows are deleted by scan, references by
-  LWT.
+- **Scans** read token ranges side by side, and narrower ones where a node reads too much for one request (`scans`). A
+  realm's rows lie all over the ring, so a scan of one realm has the nodes pass the head of every partition, and read
+  and send the rows of those that are asked for.
+- **`drop_realm`** deletes partitions, each by one tombstone that hides its rows, and references by LWT: thousands of
+  rows that are deleted one by one have to be read past until they are compacted away.
 
 Durability is the cluster's `commitlog_sync`. `periodic`, Cassandra's default, acknowledges before the log is on disk:
 a write survives as long as one of the replicas that acknowledged it keeps its power. `group` and `batch` flush first.
@@ -47,6 +49,7 @@ from polaris_spark.backends.base import (
     Table,
 )
 from polaris_spark.backends.cassandra.requests import Answer, Request, Requests, Row
+from polaris_spark.backends.cassandra.scans import TOKENS, pages
 from polaris_spark.backends.cassandra.settings import Settings
 from polaris_spark.backends.chunks import sized, value_bytes
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
@@ -62,8 +65,8 @@ _BYTES: Final = (
     512 * 1024
 )  # of one mutation; Cassandra refuses them over half a segment of the commit log, 16 MiB
 _PAGE_ROWS: Final = 100
+_PAGE_PARTITIONS: Final = 1_000  # of which only keys are asked for
 _SPLITS: Final = 65_536
-_TOKENS: Final = (-(2**63), 2**63 - 1)  # of Murmur3Partitioner, the first of which no key has
 
 T = TypeVar("T", ObjectKey, ObjectRow)
 
@@ -137,7 +140,7 @@ class CassandraBackend(Backend):
         names = None if realms is None else distinct(realms)
         if names == []:
             return []
-        first, last = _TOKENS
+        first, last = TOKENS
         n = max(1, min(n, _SPLITS))
         bounds = [first + (last - first) * i // n for i in range(n + 1)]
         return [Split(table, (*bounds[i : i + 2], names)) for i in range(n)]
@@ -145,17 +148,21 @@ class CassandraBackend(Backend):
     def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
         low, high, realms = split.detail
         batch = object_batch if split.table == "objects" else reference_batch
-        values = (low, high) if realms is None else (low, high, realms)
-        title = split.table if realms is None else f"{split.table}/realms"
-        page: bytes | None = None
-        while True:
-            request = Request(title, values, page=page, page_rows=_PAGE_ROWS)
-            (answer,) = self._requests.read([request])
-            for rows in _batches(answer.rows):
+        found = pages(self._requests, split.table, low, high, realms, _PAGE_ROWS)  # type: ignore[arg-type]  # as `splits` made them
+        for page in found:
+            for rows in _batches(page):
                 yield batch(rows)
-            page = answer.page
-            if page is None:
-                return
+
+    def drop_realm(self, realm: str) -> bool:
+        """Delete partitions of objects that a scan of their keys finds, and references by LWT."""
+        check_realm(realm)
+        for page in pages(self._requests, "references", *TOKENS, [realm], _PAGE_ROWS):
+            for _, name, *_ in page:
+                while (row := self.read_reference(realm, name)) is not None:
+                    self.delete_reference(realm, name, row.version)
+        for page in pages(self._requests, "partitions", *TOKENS, [realm], _PAGE_PARTITIONS):
+            self._requests.write([Request("drop", key) for key in page])
+        return True
 
     def _changed(self, title: str, *values: object) -> Swapped | Conflict:
         answer = self._requests.change(Request(title, values))

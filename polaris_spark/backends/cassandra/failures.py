@@ -24,7 +24,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from cassandra import AuthenticationFailed, ConsistencyLevel, InvalidRequest, Unauthorized, Unavailable
+from cassandra import (
+    AuthenticationFailed,
+    ConsistencyLevel,
+    InvalidRequest,
+    OperationTimedOut,
+    ReadFailure,
+    ReadTimeout,
+    Unauthorized,
+    Unavailable,
+)
 
 from polaris_spark.backends.cassandra.driver import NoHostAvailable
 from polaris_spark.errors import (
@@ -47,6 +56,11 @@ class NoStoreError(StoreURIError):
 def transient(error: Exception) -> bool:
     """Whether the same request may succeed later."""
     return not isinstance(error, (Unauthorized, InvalidRequest, AuthenticationFailed))
+
+
+def too_much(error: BaseException | None) -> bool:
+    """Whether a read may have failed because of how much a node had to read for it."""
+    return isinstance(error, (ReadTimeout, ReadFailure, OperationTimedOut))
 
 
 def explained(

@@ -38,6 +38,8 @@ class Request(NamedTuple):
     page: bytes | None = None
     """Where to go on, as an answer said."""
     page_rows: int | None = None
+    narrower: bool = False
+    """Whether less can be asked for where it is too much: then it is not repeated, and may take half of the time."""
 
 
 class Answer(NamedTuple):
@@ -77,7 +79,8 @@ class Requests:
         """What each of some requests that change nothing answers; side by side, repeated where they fail.
 
         Raises:
-            TryAgainError: some failed until the time was over.
+            TryAgainError: some failed until the time was over, or at once where narrower ones may not; its cause is
+                the driver's error.
             StoreURIError, StateError: as `failures` says.
         """
         return self._repeated(requests, writes=False)
@@ -134,7 +137,8 @@ class Requests:
                         worst = error
             if worst is None:
                 return answers  # type: ignore[return-value]  # each has its answer
-            if not failures.transient(worst) or deadline.impatient:
+            narrower = failures.too_much(worst) and any(requests[number].narrower for number in failed)
+            if narrower or not failures.transient(worst) or deadline.impatient:
                 raise self._explained(worst, writes=writes, sent=sent) from worst
             left = failed
             time.sleep(_PAUSE_S)
@@ -149,7 +153,8 @@ class Requests:
                 f"{self.settings.timeout} ms (option 'concurrency')"
             )
         try:
-            future = session.send(statement, max(0.001, deadline.left), request.page)
+            patience = deadline.left / (2 if request.narrower else 1)
+            future = session.send(statement, max(0.001, patience), request.page)
         except BaseException:
             self._free.release()
             raise

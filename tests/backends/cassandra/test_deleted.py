@@ -1,0 +1,104 @@
+"""Scans past deleted rows, and realms that are dropped, on a server that reads past few of them in one request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
+from polaris_spark.clock import EPOCH_MS, SystemClock
+from polaris_spark.errors import TryAgainError
+from polaris_spark.ids import IdParts, pack
+from polaris_spark.maintenance.purging import Purge
+from polaris_spark.testing.servers.cassandra import Cassandra
+from polaris_spark.testing.stores import row
+from tests.servers import start
+
+MOST = 1_000
+"""Deleted rows that one request reads past; 100,000 by default."""
+
+_numbers = count(1)
+
+
+class Strict(Cassandra):
+    """A node that gives up early."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            {"tombstone_warn_threshold": str(MOST // 2), "tombstone_failure_threshold": str(MOST)}
+        )
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[Strict]:
+    with start(Strict) as server:
+        yield server
+
+
+@pytest.fixture
+def uri(strict: Strict) -> str:
+    return strict.uri(f"test_{next(_numbers)}")
+
+
+def partition(number: int, rows: int) -> list[ObjectRow]:
+    """Rows that one process made within the same four seconds."""
+    ms = EPOCH_MS + 4_096 * (number + 1)
+    return [ObjectRow(pack(IdParts(ms, 77, i)), 0, b"x") for i in range(rows)]
+
+
+def delete(backend: Backend, realm: str, rows: list[ObjectRow]) -> None:
+    backend.delete_objects(realm, [ObjectKey(each.id, each.part) for each in rows])
+
+
+def scanned(backend: Backend, realms: list[str] | None) -> list[tuple[str, int]]:
+    batches = [batch for split in backend.splits("objects", realms, 1) for batch in backend.scan(split)]
+    return sorted(
+        pair
+        for batch in batches
+        for pair in zip(batch.column("realm").to_pylist(), batch.column("id").to_pylist(), strict=True)
+    )
+
+
+def test_a_realm_of_many_rows_is_purged(backend: Backend) -> None:
+    for number in range(20):
+        backend.write_objects("realm", partition(number, MOST // 5))
+    backend.write_objects("other", kept := partition(0, 300))
+    backend.insert_reference("realm", "name", row())
+    purged = Purge(backend, SystemClock()).instance("realm")
+    assert (purged.references, purged.objects) == (1, -1)
+    assert scanned(backend, None) == [("other", each.id) for each in kept]
+
+
+def test_a_realm_is_dropped_whose_rows_a_sweep_deleted(backend: Backend) -> None:
+    for number in range(20):
+        backend.write_objects("realm", rows := partition(number, MOST // 5))
+        delete(backend, "realm", rows[1:])
+    assert len(scanned(backend, ["realm"])) == 20
+    assert backend.drop_realm("realm")
+    assert scanned(backend, None) == []
+
+
+def test_a_scan_finds_what_sweeps_left_once(backend: Backend) -> None:
+    """Rows that are left fill several pages, so that pages that fail begin among them."""
+    left = []
+    for number in range(60):
+        backend.write_objects("realm", rows := partition(number, MOST // 4))
+        if number % 4:
+            delete(backend, "realm", rows)
+        else:
+            left += [("realm", each.id) for each in rows]
+    backend.write_objects("other", partition(0, 1))
+    assert scanned(backend, ["realm"]) == sorted(left)
+    assert scanned(backend, None) == sorted([*left, ("other", partition(0, 1)[0].id)])
+
+
+def test_a_partition_of_too_many_deleted_rows_is_told(uri: str, backend: Backend) -> None:
+    backend.write_objects("realm", rows := partition(0, MOST + 1))
+    delete(backend, "realm", rows)
+    hasty = open_backend(f"{uri}&timeout=2s")
+    with pytest.raises(TryAgainError, match="TOO_MANY_TOMBSTONES"):
+        scanned(hasty, ["realm"])
+    hasty.close()
