@@ -186,6 +186,18 @@ def test_a_table_whose_storage_refuses_files_fails_alone(
         assert there(table) == needed(table)
 
 
+def test_a_table_that_cannot_be_changed_does_not_use_up_the_limit_of_tables(
+    lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [make(lake, f"db.t{n}") for n in range(4)]
+    refusing(monkeypatch, tables[0])
+    for names in (["db.t1", "db.t2"], ["db.t3"], []):
+        found = expire(lake, older_than="0 s", max_tables=2)
+        assert [row["table"] for row in found if row["snapshots"]] == names
+        assert [row["table"] for row in found if row["note"]] == ["db.t0"]
+    assert [len(table.refresh().metadata.snapshots) for table in tables] == [9, 1, 1, 1]
+
+
 def refusing(monkeypatch: pytest.MonkeyPatch, table: IcebergTable) -> None:
     """Let nothing be written in a table's location any more; told as pyarrow tells it, by no number of an error."""
     place = path(table.location())

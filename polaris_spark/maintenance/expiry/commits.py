@@ -114,16 +114,24 @@ def remove_expired(
     tables: Sequence[ToExpire],
     asked: Asked,
     progress: Callable[[int, int], None],
+    *,
+    most: int | None = None,
 ) -> list[Removed]:
     """Remove from tables what expires, in few commits; a table that cannot be changed fails alone.
 
+    Args:
+        most: tables that something is removed from; one that fails leaves its turn to the next.
     Raises:
         OutcomeUnknownError, TryAgainError: the database cannot be reached, say; run it again.
     """
     done: list[Removed] = []
-    for start in range(0, len(tables), TABLES_OF_A_COMMIT):
-        progress(start, len(tables))
-        done += _remove(catalog, operation, tables[start : start + TABLES_OF_A_COMMIT], asked)
+    left = len(tables) if most is None else most
+    while left and len(done) < len(tables):
+        progress(len(done), len(tables))
+        some = tables[len(done) : len(done) + min(left, TABLES_OF_A_COMMIT)]
+        removed = _remove(catalog, operation, some, asked)
+        left -= sum(bool(one.decision.updates()) for one in removed)
+        done += removed
     return done
 
 

@@ -129,7 +129,8 @@ class ExpiryRun:
         heads = self._heads()
         view = self._own(heads)
         wanted = None if everything else {self._entity(view, table) for table in tables}
-        planned = {table.entity_id: table for table in decided} if dry_run else {}
+        most = self._limits.max_tables
+        planned = {table.entity_id: table for table in decided[:most]} if dry_run else {}
         for table in planned.values():
             self._outcome(table.entity_id, table.name).removed = table.decision
         leftovers = self._leftovers(view, wanted, planned, heads)
@@ -178,7 +179,7 @@ class ExpiryRun:
                 place = levels[numbers[table.name.namespace]]
                 found.append(ToExpire(table.name, entity, table.content, place, decision))
         found.sort(key=lambda table: table.name)
-        return found[: self._limits.max_tables]
+        return found
 
     def _entity(self, view: State, table: Wanted) -> int:
         """The stable id of a table; 0 if it was dropped meanwhile."""
@@ -189,7 +190,8 @@ class ExpiryRun:
         def told(done: int, of: int) -> None:
             self._progress("removing snapshots", done, of)
 
-        for one in remove_expired(self._catalog, self._operation, tables, self._asked, told):
+        most = self._limits.max_tables
+        for one in remove_expired(self._catalog, self._operation, tables, self._asked, told, most=most):
             if one.error or one.decision.updates():
                 outcome = self._outcome(one.table.entity_id, one.table.name)
                 outcome.removed = one.decision
