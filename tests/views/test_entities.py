@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from polaris_spark.catalog.importing.importer import ImportOptions
+from polaris_spark.catalog.importing.jobs import import_source
+from polaris_spark.catalog.importing.sources import Listed
+from polaris_spark.catalog.rows import TABLE
 from tests.cli.catalogs import run
+from tests.importing.support import Entries
 from tests.views.catalogs import Catalog, Row
 
 
@@ -172,6 +177,38 @@ def test_numbers_and_times_that_no_column_holds_are_null_and_hide_no_other_row(b
         "registered",
     }
     assert {row["name"] for row in beyond.read("files", unreadable="report")} == {"t", "u"}
+
+
+@pytest.mark.parametrize("snapshots", ["current", "refs", "all"])
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"refs": null, "snapshots": null, "current-snapshot-id": null}', None),
+        (
+            '{"current-snapshot-id": 1, "refs": null, "snapshots": [{"snapshot-id": 1, "manifests": []}]}',
+            None,
+        ),
+        ("[]", "Expected `object`"),
+        ('{"snapshots": [5]}', "Expected `object`"),
+        ('{"snapshots": [{"snapshot-id": 1, "manifest-list": 5}]}', "Expected `str"),
+        ("{", "truncated"),
+    ],
+)
+def test_files_of_a_table_imported_unread_whose_metadata_is_odd_hide_no_others(
+    tmp_path: Path, snapshots: str, text: str, error: str | None
+) -> None:
+    file = tmp_path / "00001-x.metadata.json"
+    file.write_text(text)
+    catalog = Catalog(tmp_path / "c.db")
+    source = Entries(Listed(("db",), "t", TABLE, file.as_uri()))
+    [imported] = import_source(
+        catalog.session.catalog, source, principal="ann", options=ImportOptions(lazy=True)
+    )
+    assert imported.status == "registered"
+    found = catalog.read("files", unreadable="report", snapshots=snapshots)
+    assert [row["name"] for row in found] == ([] if error is None else ["t"])
+    assert all(str(error) in row["error"] for row in found)
+    catalog.session.close()
 
 
 def test_commands_show_what_no_column_holds(beyond: Catalog, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
+import msgspec
+
 from polaris_spark.catalog import manifest_entries as m
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.manifest_entries import ListedManifest, ManifestEntry
@@ -60,6 +62,26 @@ class _Chosen(NamedTuple):
     json: Mapping[str, Any]
     id: int | None
     refs: list[str] | None
+
+
+class _Ref(msgspec.Struct, rename="kebab"):
+    snapshot_id: int
+
+
+class _Snapshot(_Ref, rename="kebab"):
+    manifest_list: str | None = None
+    manifests: list[str] | None = None
+
+
+class _Metadata(msgspec.Struct, rename="kebab"):
+    """What a table's metadata file says of its snapshots; nobody has checked it."""
+
+    current_snapshot_id: int | None = None
+    refs: dict[str, _Ref] | None = None
+    snapshots: list[_Snapshot] | None = None
+
+
+_metadata = msgspec.json.Decoder(_Metadata).decode
 
 
 class FilesView(View[FilesTask, FileRow]):
@@ -147,7 +169,7 @@ class _Reading:
     def unread(self, unloaded: Unloaded) -> Iterator[FileRow]:
         """The files of a table that was imported unread: its metadata file says which snapshots there are."""
         try:
-            metadata = json.loads(read_text(self._files, unloaded.metadata_location))
+            metadata = _metadata(read_text(self._files, unloaded.metadata_location))
         except (PolarisError, ValueError) as error:
             location = unloaded.metadata_location
             reported = self._reported(UnreadableFileError(str(error), location=location))
@@ -223,16 +245,16 @@ def _chosen(
             yield _Chosen(json.loads(read[piece].text), id, sorted(refs[id]))
 
 
-def _chosen_of_metadata(metadata: Mapping[str, Any], which: str) -> Iterator[_Chosen]:
-    current = metadata.get("current-snapshot-id")
+def _chosen_of_metadata(metadata: _Metadata, which: str) -> Iterator[_Chosen]:
+    current = metadata.current_snapshot_id
     refs: dict[int, list[str]] = {}
-    for name, ref in metadata.get("refs", {}).items():
-        refs.setdefault(ref["snapshot-id"], []).append(name)
-    if current is not None and not metadata.get("refs"):  # metadata of version 1 may name none
+    for name, ref in (metadata.refs or {}).items():
+        refs.setdefault(ref.snapshot_id, []).append(name)
+    if current is not None and not metadata.refs:  # metadata of version 1 may name none
         refs[current] = ["main"]
-    for snapshot in metadata.get("snapshots", ()):
-        id = snapshot["snapshot-id"]
+    for snapshot in metadata.snapshots or ():
+        id, found = snapshot.snapshot_id, msgspec.to_builtins(snapshot)
         if which == "all":
-            yield _Chosen(snapshot, None, None)
+            yield _Chosen(found, None, None)
         elif id == current or (which == "refs" and id in refs):
-            yield _Chosen(snapshot, id, sorted(refs.get(id, ())))
+            yield _Chosen(found, id, sorted(refs.get(id, ())))
