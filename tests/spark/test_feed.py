@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from tests.views.catalogs import Catalog
@@ -139,6 +139,20 @@ def test_an_audit_table_of_the_same_catalog_gets_its_own_commits_too_and_the_que
     assert sorted((row.number, row.position) for row in audit) == sorted(tuple(row) for row in log)
     # The first two runs each added a snapshot, which the next one read.
     assert [row.action for row in audit if row.name == "audit"].count("update-table") >= 2
+
+
+def test_another_reference_is_followed_instead_of_the_sessions_branch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = spark.readStream.option("reference", "root").table("polaris.system.changes")
+    sink = (
+        frame.select("action", "reference")
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "sink"))
+    )
+    available(sink.option("checkpointLocation", str(tmp_path / "checkpoint")))
+    found = spark.read.parquet(str(tmp_path / "sink")).distinct().collect()
+    assert found == [Row(action="create-reference", reference="root")]
 
 
 def test_history_that_was_trimmed_ends_the_query_with_an_error_that_says_so(

@@ -142,6 +142,24 @@ def test_a_query_gives_options_of_its_own(spark: SparkSession, namespace: str, t
     assert [row.name for row in by_reader.filter(f"namespace = '{wanted}'").collect()] == ["late"]
 
 
+def test_a_reader_travels_in_time_by_sparks_own_options(
+    spark: SparkSession, namespace: str, two_commits: Row
+) -> None:
+    wanted = f"namespace = '{namespace.removeprefix('polaris.')}'"
+
+    def names(option: str, value: object) -> list[str]:
+        found = spark.read.option(option, str(value)).table("polaris.system.tables").filter(wanted).collect()
+        return [row.name for row in found]
+
+    assert names("versionAsOf", two_commits.commit_id) == ["early"]
+    assert names("timestampAsOf", two_commits.committed_at) == ["early"]
+    spark.conf.set("spark.sql.timeTravelVersionKey", "asItWas")
+    try:
+        assert names("asItWas", two_commits.commit_id) == ["early"]
+    finally:
+        spark.conf.unset("spark.sql.timeTravelVersionKey")
+
+
 def test_the_content_of_objects_is_had_in_sql(spark: SparkSession, two_commits: Row) -> None:
     number = "SELECT get_json_object(content, '$.number') AS n FROM polaris.system.objects"
     query = f"{number} {{}} WHERE id = {two_commits.commit_id}"

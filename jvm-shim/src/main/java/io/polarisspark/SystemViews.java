@@ -220,8 +220,16 @@ final class SystemViews {
     /** The options of a query besides those of the catalog, whose store it cannot change. */
     private Map<String, String> with(CaseInsensitiveStringMap readOptions) {
       Map<String, String> all = new HashMap<>(options);
+      if (readOptions.containsKey("reference")) {
+        // A stream follows a reference or a branch of a catalog; that of the session was not asked for.
+        all.keySet().removeAll(Set.of("catalog", "branch"));
+      }
       readOptions.forEach(
           (key, value) -> {
+            if (isTimeTravel(key)) {
+              // Spark has loaded this view as of that already, and leaves the option where it was.
+              return;
+            }
             if (key.equals("store") || key.startsWith("store.") || OWN.contains(key)) {
               throw new IllegalArgumentException(
                   "The option '" + key + "' of " + name + " is fixed and cannot be given to a query");
@@ -229,6 +237,12 @@ final class SystemViews {
             all.put(key, value);
           });
       return all;
+    }
+
+    private static boolean isTimeTravel(String option) {
+      SQLConf session = SQLConf.get();
+      return option.equalsIgnoreCase(session.getConf(SQLConf.TIME_TRAVEL_VERSION_KEY()))
+          || option.equalsIgnoreCase(session.getConf(SQLConf.TIME_TRAVEL_TIMESTAMP_KEY()));
     }
   }
 
