@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.clock import SystemClock
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit, Entries, Head
 from polaris_spark.errors import (
@@ -121,6 +122,11 @@ def starting(store: ObjectStore, head: Head, start: str | AsOf) -> Position:
     """
     earliest = Position(ancestor(store, head, head.floor_number), head.floor_number, 0)
     if isinstance(start, AsOf):
+        if start.time is not None and start.time > max(head.time, SystemClock().now_ms()):
+            raise InputError(
+                f"start is {start.text!r}, which this machine's clock has not reached: a stream cannot know which "
+                "commits will come before; begin with start=latest when it is time, or now and filter committed_at"
+            )
         try:
             point = pinned(store, head, start)
         except HistoryTrimmedError:

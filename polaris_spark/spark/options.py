@@ -30,7 +30,7 @@ DESCRIPTIONS = {
     "splits": "about how many partitions a large view is read in (default: twice the driver's processors)",
     "prune": "true to let pushed filters leave partitions out; for a table that is read by one scan only",
     "reference": "of a stream: a reference of the realm (root, catalogs, ...), instead of a catalog's branch",
-    "start": "of a stream: earliest (the default), latest, or a commit id or time, after which it begins",
+    "start": "of a stream: earliest (the default), latest, or a commit id or past time, after which it begins",
     "max-changes-per-batch": "of a stream: at most so many changes in a batch (default: all that there are)",
 }
 """Every option, with what it says."""
