@@ -79,6 +79,16 @@ def folder(table: Table) -> Path:
     return path
 
 
+def table_elsewhere(lake: Lake) -> Path:
+    """Let the catalog have a table in a bucket; the directory that has the same path on this machine.
+
+    Nothing is written: a catalog without metadata files has it in its store only.
+    """
+    path = lake.warehouse / "elsewhere"
+    lake.catalog.create_table("db.elsewhere", ROWS.schema, location=f"s3://bucket{path}")
+    return path
+
+
 def name_statistics(table: Table, location: str) -> None:
     """Let a table name a file, as one of statistics."""
     snapshot = table.current_snapshot()

@@ -22,7 +22,7 @@ from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletio
 from polaris_spark.maintenance.orphans import search as orphan_search
 from polaris_spark.spark.procedures.registry import call
 from polaris_spark.system.realms import RealmState
-from tests.maintenance.lakes import ROWS, Lake, age, folder, name_statistics, paths
+from tests.maintenance.lakes import ROWS, Lake, age, folder, name_statistics, paths, table_elsewhere
 from tests.pyiceberg_adapter.content import view_version
 
 
@@ -194,6 +194,29 @@ def test_a_table_whose_metadata_cannot_be_read_keeps_what_it_may_need(lake: Lake
     assert kept[3] == "default.lake.db.broken"
     assert "damaged" in kept[5]
     assert snapshot.manifest_list in kept[5]
+
+
+def test_what_cannot_be_read_may_need_files_at_the_path_of_a_table_in_other_storage(tmp_path: Path) -> None:
+    lake = Lake(f"memory:{uuid.uuid4()}", tmp_path / "warehouse", metadata_files="never")
+    there = table_elsewhere(lake)
+    stray = lake.stray(there / "stray")
+    here, same = {"location": str(lake.warehouse)}, {"equal_schemes": {"s3": "file"}}
+    assert [row[3] for row in lake.remove(**here)] == [None]
+    assert [row[3] for row in lake.remove(**here, **same)] == ["default.lake.db.elsewhere"]
+    snapshot = lake.table("broken").current_snapshot()
+    assert snapshot is not None
+    local(snapshot.manifest_list).unlink()
+    assert paths(lake.remove(**here), "would delete") == set()
+    assert paths(lake.remove(**here, **same), "would delete") == {stray}
+    lake.close()
+
+
+def test_a_table_whose_location_names_no_scheme_lies_on_this_machine(tmp_path: Path) -> None:
+    lake = Lake(f"memory:{uuid.uuid4()}", tmp_path / "warehouse")
+    lake.catalog.create_table("db.bare", ROWS.schema, location=f"{lake.warehouse}/bare")
+    lake.stray("bare/data/stray")
+    assert [row[3] for row in lake.remove()] == ["default.lake.db.bare"]
+    lake.close()
 
 
 def test_a_manifest_that_is_missing_keeps_what_its_table_may_need(lake: Lake) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from polaris_spark.config import StoreURI
@@ -75,6 +77,13 @@ def test_users_say_which_schemes_and_authorities_are_the_same() -> None:
     assert names.of("hdfs://NN1:8020/a") == names.of("hdfs://nn2:8020/a") == names.of("hdfs://cluster/a")
 
 
+@pytest.mark.parametrize("option", ["equal_schemes", "equal_authorities"])
+def test_what_is_the_same_as_null_is_refused(option: str) -> None:
+    given: Any = {"a, b": None}
+    with pytest.raises(InputError, match=f"{option} says of 'a, b' that it is null"):
+        comparison(*((given, None) if option == "equal_schemes" else (None, given)))
+
+
 def test_modes_are_named_in_any_case() -> None:
     assert Mismatch.parse(" Delete ") is Mismatch.DELETE
     with pytest.raises(InputError, match="error, ignore, delete"):
@@ -104,30 +113,48 @@ def test_folders_of_a_path_begin_with_the_nearest() -> None:
 
 
 def test_hidden_counts_from_the_innermost_location() -> None:
-    table = Place("/w/_ns/t", "c.t")
-    assert judge("/w/_ns/t/data/f", "/w", [table]).is_orphan
-    assert not judge("/w/_ns/t/_data/f", "/w", [table]).is_orphan
-    assert not judge("/w/_ns/x/data/f", "/w", []).is_orphan
-    assert judge("/w/_ns/t/_p=1/f", "/w", [table._replace(partitions=("_p=",))]).is_orphan
+    table = Place(NAMES.of("/w/_ns/t"), "c.t")
+    assert judge(NAMES.of("/w/_ns/t/data/f"), "/w", [table]).is_orphan
+    assert not judge(NAMES.of("/w/_ns/t/_data/f"), "/w", [table]).is_orphan
+    assert not judge(NAMES.of("/w/_ns/x/data/f"), "/w", []).is_orphan
+    assert judge(NAMES.of("/w/_ns/t/_p=1/f"), "/w", [table._replace(partitions=("_p=",))]).is_orphan
 
 
 def test_the_innermost_location_names_the_owner() -> None:
-    places = [Place("/w", "c.outer"), Place("/w/t", "c.t")]
-    assert judge("/w/t/f", "/w", places).owner == "c.t"
-    assert judge("/w/t/f", "/w", []).owner is None
+    places = [Place(NAMES.of("/w"), "c.outer"), Place(NAMES.of("/w/t"), "c.t")]
+    assert judge(NAMES.of("/w/t/f"), "/w", places).owner == "c.t"
+    assert judge(NAMES.of("/w/t/f"), "/w", []).owner is None
 
 
 def test_nothing_goes_where_files_are_not_collected() -> None:
-    kept = Place("/w/t", "c.t", kept=True)
-    assert not judge("/w/t/f", "/w", [kept]).is_orphan
-    assert not judge("/w/t/inner/f", "/w", [kept, Place("/w/t/inner", "c.inner")]).is_orphan
+    kept = Place(NAMES.of("/w/t"), "c.t", kept=True)
+    assert not judge(NAMES.of("/w/t/f"), "/w", [kept]).is_orphan
+    assert not judge(
+        NAMES.of("/w/t/inner/f"), "/w", [kept, Place(NAMES.of("/w/t/inner"), "c.inner")]
+    ).is_orphan
 
 
 def test_what_cannot_be_read_keeps_its_location_and_what_has_no_owner() -> None:
-    broken, sound = Place("/w/b", "c.b"), Place("/w/t", "c.t")
-    assert not judge("/w/b/f", "/w", [broken], {"c.b"}).is_orphan
-    assert not judge("/w/stray/f", "/w", [], {"c.b"}).is_orphan
-    assert judge("/w/t/f", "/w", [sound], {"c.b"}).is_orphan
+    broken, sound = Place(NAMES.of("/w/b"), "c.b"), Place(NAMES.of("/w/t"), "c.t")
+    assert not judge(NAMES.of("/w/b/f"), "/w", [broken], {"c.b"}).is_orphan
+    assert not judge(NAMES.of("/w/stray/f"), "/w", [], {"c.b"}).is_orphan
+    assert judge(NAMES.of("/w/t/f"), "/w", [sound], {"c.b"}).is_orphan
+
+
+def test_only_a_place_in_the_same_storage_lets_a_file_go() -> None:
+    file, root = NAMES.of("s3://prod/db/t/_p=1/old"), "/db"
+    same = Place(NAMES.of("s3a://PROD/db/t"), "c.t", partitions=("_p=",))
+    others = [same._replace(name=NAMES.of(f"{prefix}/db/t")) for prefix in ("s3://dev", "gs://prod")]
+    assert judge(file, root, [*others, same], {"c.u"}) == (True, "c.t")
+    assert judge(file, root, [same], keeps_strays=True).is_orphan
+    stray = NAMES.of("s3://prod/db/t/old")
+    for other in others:
+        assert judge(stray, root, [other]) == (True, None)
+        assert not judge(file, root, [other]).is_orphan, "it is hidden"
+        assert not judge(stray, root, [other], {"c.u"}).is_orphan
+        assert not judge(stray, root, [other], keeps_strays=True).is_orphan
+        assert not judge(stray, root, [other._replace(kept=True), same]).is_orphan
+        assert not judge(stray, root, [other, same._replace(owner="c.same")], {"c.t"}).is_orphan
 
 
 def test_folders_inside_others_are_listed_once() -> None:

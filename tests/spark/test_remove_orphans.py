@@ -17,7 +17,7 @@ from polaris_spark.errors import InputError
 from polaris_spark.rest.session import Session, connect
 from polaris_spark.spark.procedures.registry import call
 from polaris_spark.testing.servers.versitygw import VersityGateway
-from tests.maintenance.lakes import DAY, ROWS, Lake, age, folder, name_statistics, paths
+from tests.maintenance.lakes import DAY, ROWS, Lake, age, folder, name_statistics, paths, table_elsewhere
 from tests.maintenance.test_orphans_in_buckets import HOSTILE, Bucket
 
 
@@ -163,7 +163,7 @@ def test_late_purges_are_carried_out_by_executors(spark: SparkSession, lake: Lak
     files = lake.files() - sound
     for name in ("t", "u"):
         lake.catalog.purge_table(f"db.{name}")
-    rows = call(lake.session, "purge_dropped", spark=spark)
+    rows = call(lake.session, "purge_dropped", spark=spark, max_files=2**62)
     assert paths(rows, "deleted") == files
     kinds = [Path(row[0]).suffix for row in rows]
     assert kinds.index(".parquet") < kinds.index(".avro") < kinds.index(".json")
@@ -187,11 +187,16 @@ def test_executors_find_what_one_process_finds(spark: SparkSession, lake: Lake) 
     for table in (broken, sound, kept, again):
         for name in ("stray", "a b", "a%20b", "a#b", "ünï", "_hidden/f"):
             lake.stray(folder(table) / "data" / name)
-    lake.stray("elsewhere")
+    lake.stray("nowhere")
+    unwritten = Lake(str(lake.session.properties.store), lake.warehouse, metadata_files="never")
+    elsewhere = lake.stray(table_elsewhere(unwritten) / "stray")
+    unwritten.close()
     lake.old()
-    here = sorted(lake.remove(), key=repr)
+    asked = {"location": str(lake.warehouse), "max_files": 2**62}
+    here = sorted(lake.remove(**asked), key=repr)
     assert len({row[4] for row in here}) == 2
-    assert sorted(lake.remove(spark=spark), key=repr) == here
+    assert elsewhere not in paths(here)
+    assert sorted(lake.remove(spark=spark, **asked), key=repr) == here
 
 
 def test_executors_do_with_other_schemes_what_the_mode_says(spark: SparkSession, lake: Lake) -> None:

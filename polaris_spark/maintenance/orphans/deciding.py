@@ -103,14 +103,21 @@ def _mapped(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
 
 
 def comparison(schemes: Mapping[str, str] | None, authorities: Mapping[str, str] | None) -> Comparison:
-    """A comparison by what is the same: keys are names separated by commas, values the names that they stand for."""
+    """A comparison by what is the same: keys are names separated by commas, values the names that they stand for.
+
+    Raises:
+        InputError: a name stands for none.
+    """
     return Comparison(
-        tuple(sorted((dict(_SAME) | _flat(schemes or {})).items())),
-        tuple(sorted(_flat(authorities or {}).items())),
+        tuple(sorted((dict(_SAME) | _flat("equal_schemes", schemes or {})).items())),
+        tuple(sorted(_flat("equal_authorities", authorities or {}).items())),
     )
 
 
-def _flat(given: Mapping[str, str]) -> dict[str, str]:
+def _flat(what: str, given: Mapping[str, str]) -> dict[str, str]:
+    for names, of in given.items():
+        if of is None:  # as SQL allows
+            raise InputError(f"{what} says of {names!r} that it is null; it has to name what that is")
     return {
         name.strip().lower(): of.strip().lower() for names, of in given.items() for name in names.split(",")
     }
@@ -174,8 +181,7 @@ def require_old(now_ms: int, before_ms: int, *, force: bool) -> None:
 class Place(NamedTuple):
     """A location that a table or view owns."""
 
-    path: str
-    """In normal form."""
+    name: FileName
     owner: str
     """Whose, for messages: catalog and name."""
     kept: bool = False
@@ -194,7 +200,7 @@ class Judged(NamedTuple):
 
 
 def judge(
-    path: str,
+    file: FileName,
     root: str,
     around: Iterable[Place],
     broken: Collection[str] = (),
@@ -203,20 +209,22 @@ def judge(
 ) -> Judged:
     """What places say of a file that nothing names.
 
+    A place keeps what has its path, in whatever storage; only to one of its own storage does a file belong.
+
     Args:
-        path: of the file, in normal form.
         root: the folder that was listed, in normal form.
-        around: the places that the file lies in, in any order.
+        around: the places whose paths the file's lies below, in any order.
         broken: owners that could not be read, here or elsewhere.
         keeps_strays: whether what lies in no place stays.
     """
-    places = sorted(around, key=lambda place: len(place.path))
+    around = sorted(around, key=lambda place: len(place.name.path))
+    places = [place for place in around if is_below(file, place.name)]
     innermost = places[-1] if places else None
-    base = innermost.path if innermost is not None and len(innermost.path) > len(root) else root
-    partitions = {name for place in places if place.path == base for name in place.partitions}
-    below = path[len(base) :].strip("/").split("/")
+    base = innermost.name.path if innermost is not None and len(innermost.name.path) > len(root) else root
+    partitions = {name for place in places if place.name.path == base for name in place.partitions}
+    below = file.path[len(base) :].strip("/").split("/")
     # What cannot be read might name any file that lies in no table's location.
-    kept = any(place.kept or place.owner in broken for place in places) or (
+    kept = any(place.kept or place.owner in broken for place in around) or (
         innermost is None and (keeps_strays or bool(broken))
     )
     return Judged(not kept and not is_hidden(below, partitions), innermost.owner if innermost else None)

@@ -71,12 +71,12 @@ class LocalEngine:
     def _judged(self, search: Search, unknown: list[tuple[FileName, str, Listed]], known: Known) -> Found:
         places: dict[str, list[Place]] = {}
         for place in known.places:
-            places.setdefault(place.path, []).append(place)
+            places.setdefault(place.name.path, []).append(place)
         found: list[Orphan] = []
         for name, root, listed in unknown:
             around = [place for folder in folders_of(name.path) for place in places.get(folder, ())]
             judged = judge(
-                name.path,
+                name,
                 search.names.of(root).path,
                 around,
                 known.broken,
@@ -94,7 +94,7 @@ class LocalEngine:
         gathering.add(contents_of_drops(doomed.head, store, doomed.drops), store)
         gathering.finish()
         needed = {name.path for name in known.files}
-        owned = {place.path for place in known.places}
+        owned = {place.name.path for place in known.places}
         doomed_judge = DoomedJudge(doomed, search.names)
         found: list[tuple[int, Orphan]] = []
         for location, rank in sorted(gathering.ranks.items(), key=lambda item: item[1]):
@@ -109,7 +109,7 @@ class LocalEngine:
 
 def _broken(known: Known) -> list[Broken]:
     return [
-        Broken(owner, tuple(sorted({p.path for p in known.places if p.owner == owner})), problem)
+        Broken(owner, tuple(sorted({p.name.path for p in known.places if p.owner == owner})), problem)
         for owner, problem in known.broken.items()
     ]
 

@@ -108,7 +108,9 @@ class Gathering:
 def places_of(owner: str, needs: Needs, names: Names) -> Iterator[Place]:
     """The locations that a table or view owns."""
     for location in needs.places:
-        yield Place(names.of(location).path, owner, not needs.collected, needs.partitions)
+        # A path alone is one of this machine's: it is listed as such.
+        name = names.of(f"file://{location}" if location.startswith("/") else location)
+        yield Place(name, owner, not needs.collected, needs.partitions)
 
 
 def needed_by(head: StoreHead, store: ObjectStore, oldest_purge_ms: int) -> Iterator[Content]:

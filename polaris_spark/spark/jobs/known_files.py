@@ -159,9 +159,11 @@ class KnownFiles:
         return first.groupBy("location", "path").agg({"rank": "max"}).withColumnRenamed("max(rank)", "rank")
 
     def places(self) -> DataFrame:
-        """The locations that tables and views own: `folder` in normal form, `owner`, `kept` and `partitions`."""
+        """The locations that tables and views own: `storage`, a scheme and an authority, `folder`, a path in normal
+        form, `owner`, `kept` and `partitions`."""
         places = self._first.where(f"kind = '{PLACE}'")
-        return places.selectExpr("path AS folder", "owner", "kept", "partitions").distinct()
+        storage = "struct(scheme, authority) AS storage"
+        return places.selectExpr(storage, "path AS folder", "owner", "kept", "partitions").distinct()
 
     def broken(self) -> dict[str, str]:
         """What could not be read wholly: owners, and why."""
@@ -217,7 +219,8 @@ def _rows(contents: Iterable[Content], store: ObjectStore, files: Files, names: 
                 yield {"kind": kind, "location": location, **names.of(location)._asdict(), **own}
         for place in places_of(content.owner, needs, names):
             partitions = list(place.partitions)
-            yield {"kind": PLACE, "path": place.path, "kept": place.kept, "partitions": partitions, **own}
+            name = place.name._asdict()
+            yield {"kind": PLACE, "kept": place.kept, "partitions": partitions, **name, **own}
         if needs.problem and (content.strict or not needs.missing):
             yield {"kind": BROKEN, "problem": needs.problem, "missing": needs.missing, **own}
 

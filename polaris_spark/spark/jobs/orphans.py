@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, Listed
 from polaris_spark.catalog.store_heads import StoreHead
-from polaris_spark.maintenance.orphans.deciding import Mismatch, Place, judge
+from polaris_spark.maintenance.orphans.deciding import FileName, Mismatch, Place, judge
 from polaris_spark.maintenance.orphans.search import (
     Broken,
     Doomed,
@@ -92,7 +92,7 @@ class SparkEngine:
                 return FoundDoomed([], told)
             unneeded = _outside_places(_unneeded(named.located(), known.names()), known.places())
             found = unneeded.mapInArrow(_Look(self._reading, doomed), _DOOMED).orderBy("rank")
-            rows = found.limit(search.max_files).collect()
+            rows = found.limit(_most(search)).collect()
             ranked = [(row.rank, Orphan(row.location, row.size, row.modified, row.owner)) for row in rows]
             return FoundDoomed(phases(ranked), told)
         finally:
@@ -117,7 +117,7 @@ class SparkEngine:
         unknown = self._unknown(names, search.mismatch).persist()
         broken = known.broken()
         judged = _with_places(unknown, known.places()).mapInArrow(_Judge(search, set(broken)), _ORPHANS)
-        rows = judged.limit(search.max_files).collect()
+        rows = judged.limit(_most(search)).collect()
         orphans = sorted(Orphan(row.location, row.size, row.modified, row.owner) for row in rows)
         unknown.unpersist()
         return Found(orphans, self._told(broken, known.places()))
@@ -150,10 +150,15 @@ class SparkEngine:
             return []
         from pyspark.sql.functions import col
 
-        owned: dict[str, list[str]] = {}
+        owned: dict[str, set[str]] = {}
         for row in places.where(col("owner").isin(list(broken))).collect():
-            owned.setdefault(row.owner, []).append(row.folder)
+            owned.setdefault(row.owner, set()).add(row.folder)
         return [Broken(owner, tuple(sorted(owned.get(owner, ()))), why) for owner, why in broken.items()]
+
+
+def _most(search: Search) -> int:
+    """How many rows are wanted, as far as `DataFrame.limit` counts."""
+    return min(search.max_files, 2**31 - 1)
 
 
 def _spread(folders: Folders, root: str, cores: int) -> Iterator[tuple[str, str, bool]]:
@@ -188,15 +193,14 @@ def _column(name: str) -> Column:
 
 
 def _with_places(unknown: DataFrame, places: DataFrame) -> DataFrame:
-    """Files with the places that they lie in, as arrays of `folder`, `owner`, `kept` and `partitions`."""
+    """Files with the places whose paths theirs lie below, as arrays of the columns of `KnownFiles.places`."""
     from pyspark.sql.functions import collect_list, expr
 
     around = unknown.select("*", expr(f"explode({_ANCESTORS}) AS ancestor"))
     joined = around.join(places, around.ancestor == places.folder, "left")
-    place = expr("CASE WHEN folder IS NOT NULL THEN struct(folder, owner, kept, partitions) END")
-    return joined.groupBy("location", "size", "modified", "root", "path").agg(
-        collect_list(place).alias("places")
-    )
+    place = expr("CASE WHEN folder IS NOT NULL THEN struct(storage, folder, owner, kept, partitions) END")
+    file = ("location", "size", "modified", "root", "scheme", "authority", "path")
+    return joined.groupBy(*file).agg(collect_list(place).alias("places"))
 
 
 class _List:
@@ -270,15 +274,18 @@ class _Judge:
 
     def _rows(self, batch: pa.RecordBatch) -> Iterator[dict[str, object]]:
         for row in batch.to_pylist():
-            around = [
-                Place(p["folder"], p["owner"], p["kept"], tuple(p["partitions"] or ())) for p in row["places"]
-            ]
             judged = judge(
-                row["path"],
+                FileName(row["scheme"], row["authority"], row["path"]),
                 self._roots[row["root"]],
-                around,
+                [_place(place) for place in row["places"]],
                 self._broken,
                 keeps_strays=self._keeps_strays,
             )
             if judged.is_orphan:
                 yield {name: row[name] for name in ("location", "size", "modified")} | {"owner": judged.owner}
+
+
+def _place(of: dict[str, Any]) -> Place:
+    """A row of `KnownFiles.places`."""
+    name = FileName(of["storage"]["scheme"], of["storage"]["authority"], of["folder"])
+    return Place(name, of["owner"], of["kept"], tuple(of["partitions"] or ()))
