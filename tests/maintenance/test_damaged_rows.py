@@ -21,6 +21,7 @@ from polaris_spark.spark.procedures.registry import call
 from polaris_spark.store.cache import process_cache
 from tests.cli.catalogs import run
 from tests.maintenance.lakes import Lake, folder, paths
+from tests.test_objects import raw_row
 
 Damage = Callable[[Path, int], None]
 
@@ -200,6 +201,28 @@ def test_other_late_purges_go_on_where_one_dropped_table_is_damaged(
     assert row_key(lake, id) in kept[5]
     assert paths(rows, "deleted") == goes
     assert lake.files() == left
+
+
+def test_a_dropped_table_of_a_kind_that_is_not_installed_waits_for_those_who_know_it(
+    lake: Lake, tmp_path: Path
+) -> None:
+    lake.table("t")
+    id = content(lake, "t")
+    lake.catalog.purge_table("db.t")
+    before = lake.files()
+    strange = raw_row("plugin-thing", 1, [], [], {})
+    with sqlite3.connect(tmp_path / "c.db") as database:
+        [[row]] = database.execute("SELECT value FROM objects WHERE id = ?", (id,))
+        database.execute("UPDATE objects SET value = ? WHERE id = ?", (strange, id))
+    process_cache().clear()
+    [kept] = purge(lake)
+    assert kept[3:5] == ("default.lake.db.t", "kept")
+    assert "not installed" in kept[5]
+    assert lake.files() == before
+    with sqlite3.connect(tmp_path / "c.db") as database:
+        database.execute("UPDATE objects SET value = ? WHERE id = ?", (row, id))
+    process_cache().clear()
+    assert paths(purge(lake), "deleted") == before
 
 
 @pytest.mark.parametrize("damage", [lose, garble])

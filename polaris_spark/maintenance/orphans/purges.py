@@ -97,7 +97,7 @@ def pending(heads: Iterable[StoreHead], store: ObjectStore, files: Files, *, old
         for head, drop in waiting:
             [content] = contents_of_drops(head, store, [drop])
             needs = needs_of(content, StoredObjects(store), files)
-            if not needs.collected:
+            if content.value is None or not needs.collected:
                 places = tuple(place for place in needs.places if place != EVERYWHERE)
                 purges.kept.append(Kept(drop.owner, places, needs.problem or "gc.enabled is false"))
                 continue
