@@ -93,6 +93,8 @@ def listed_manifests(files: Files, location: str) -> Iterator[ListedManifest]:
     with open_avro(files, location) as avro:
         _require(avro, manifest_lists.PATH, location, "manifest list")
         for record in avro.records(dict.fromkeys(_LIST_FIELDS)):
+            if not isinstance(record[manifest_lists.PATH], str):
+                raise UnreadableFileError(f"{location!r} names no manifest", location=location)
             yield ListedManifest(
                 record[manifest_lists.PATH],
                 record.get(_LENGTH) or 0,
@@ -150,13 +152,17 @@ class OpenManifest:
             fields: ids of the fields of files that are wanted, such as `FILE_PATH`; others are not decoded.
             deleted: whether entries of files that the snapshot removed are wanted, too.
         Raises:
-            UnreadableFileError: the file is damaged.
+            UnreadableFileError: the file is damaged, or an entry names no file.
         """
         inherited, row_ids = self._manifest, _RowIds(self._manifest.first_row_id)
-        numbers_rows = FIRST_ROW_ID in fields
+        numbers_rows, has_path = FIRST_ROW_ID in fields, FILE_PATH in fields
         inner = {*fields, RECORD_COUNT} if numbers_rows else fields
         for record in self._avro.records({**_ENTRY_FIELDS, _DATA_FILE: inner}):
             status, file = record[_STATUS], record[_DATA_FILE]
+            if not isinstance(file, dict) or (has_path and not isinstance(file.get(FILE_PATH), str)):
+                raise UnreadableFileError(
+                    f"{inherited.path!r} has an entry that names no file", location=inherited.path
+                )
             if status == DELETED and not deleted:
                 continue
             if numbers_rows:
@@ -184,7 +190,8 @@ def open_manifest(files: Files, manifest: ListedManifest) -> Iterator[OpenManife
         UnreadableFileError: it cannot be read, or is no manifest.
     """
     with open_avro(files, manifest.path) as avro:
-        _require(avro, _DATA_FILE, manifest.path, "manifest")
+        for field in (_STATUS, _DATA_FILE):
+            _require(avro, field, manifest.path, "manifest")
         yield OpenManifest(manifest, avro)
 
 

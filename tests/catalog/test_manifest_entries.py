@@ -196,6 +196,48 @@ def other_records(path: Path) -> None:
         fastavro.writer(file, schema, [{"x": 1}])
 
 
+def avro_field(id: int, name: str, type: Any) -> dict[str, Any]:
+    return {"name": name, "type": type, "field-id": id}
+
+
+def avro_record(name: str, *fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields)}
+
+
+PATH = avro_field(m.FILE_PATH, "file_path", ["null", "string"])
+SIZE = avro_field(m.FILE_SIZE, "size", "long")
+STATUS = avro_field(0, "status", "int")
+
+
+@pytest.mark.parametrize(
+    ("fields", "entry"),
+    [
+        ((STATUS, avro_field(2, "data_file", avro_record("f", SIZE))), {"data_file": {"size": 1}}),
+        ((STATUS, avro_field(2, "data_file", avro_record("f", PATH))), {"data_file": {"file_path": None}}),
+        ((STATUS, avro_field(2, "data_file", ["null", avro_record("f", PATH)])), {"data_file": None}),
+        ((STATUS, avro_field(2, "data_file", "string")), {"data_file": "s3://lake/f"}),
+        ((avro_field(2, "data_file", avro_record("f", PATH)),), {"data_file": {"file_path": "s3://lake/f"}}),
+    ],
+)
+def test_a_manifest_whose_entries_name_no_files_is_named(
+    tmp_path: Path, fields: tuple[dict[str, Any], ...], entry: dict[str, Any]
+) -> None:
+    manifest = tmp_path / "m.avro"
+    with manifest.open("wb") as file:
+        fastavro.writer(file, avro_record("entry", *fields), [{"status": 1, **entry}])
+    with pytest.raises(UnreadableFileError, match=str(manifest)):
+        list(m.manifest_entries(FILES, m.ListedManifest(str(manifest))))
+
+
+def test_a_manifest_list_that_names_null_is_named(tmp_path: Path) -> None:
+    listing = tmp_path / "list.avro"
+    path = avro_field(500, "manifest_path", ["null", "string"])
+    with listing.open("wb") as file:
+        fastavro.writer(file, avro_record("manifest_file", path), [{"manifest_path": None}])
+    with pytest.raises(UnreadableFileError, match=str(listing)):
+        list(m.listed_manifests(FILES, str(listing)))
+
+
 @pytest.mark.parametrize("damage", [cut, scramble, empty, compress, other_records])
 def test_a_damaged_file_is_named(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     location, theirs = write(tmp_path, 2)

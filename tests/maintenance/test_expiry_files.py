@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
+import fastavro
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
@@ -15,6 +17,8 @@ from polaris_spark.catalog.catalogs import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
+from polaris_spark.maintenance.expiry.manifests import Manifests, ReadManifests
+from polaris_spark.maintenance.spreading import Reach
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import expire, ids, make, needed, path, rows, there
@@ -33,6 +37,34 @@ def test_what_is_left_is_what_the_remaining_snapshots_name(lake: PolarisCatalog)
     assert all(counted)
     assert row["bytes"] > 0
     assert expire(lake, older_than="0 s") == []
+
+
+@pytest.mark.parametrize("entry", [{"content": 7, "size": 1}, {"content": 0, "size": "much"}])
+def test_a_manifest_with_files_of_unknown_kind_or_size_is_told(
+    lake: PolarisCatalog, tmp_path: Path, entry: dict[str, Any]
+) -> None:
+    fields = [
+        {"name": "file_path", "type": "string", "field-id": 100},
+        {"name": "size", "type": ["long", "string"], "field-id": 104},
+        {"name": "content", "type": "int", "field-id": 134},
+    ]
+    data_file = {"type": "record", "name": "data_file", "fields": fields}
+    schema = {
+        "type": "record",
+        "name": "entry",
+        "fields": [
+            {"name": "status", "type": "int", "field-id": 0},
+            {"name": "data_file", "type": data_file, "field-id": 2},
+        ],
+    }
+    manifest = tmp_path / "m.avro"
+    with manifest.open("wb") as file:
+        fastavro.writer(file, schema, [{"status": 1, "data_file": {"file_path": "/f", **entry}}])
+    catalog = lake._opened.catalog
+    work, item = ReadManifests(), Manifests(1, (str(manifest),))
+    found = work(Reach(lambda _: catalog.reader, catalog.files), item)
+    assert (found.number, found.files) == (1, ())
+    assert str(manifest) in found.problem
 
 
 def test_branches_and_tags_keep_their_files(lake: PolarisCatalog) -> None:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow.parquet as pq
 import pytest
 
@@ -229,6 +230,28 @@ def test_a_manifest_that_is_missing_keeps_what_its_table_may_need(lake: Lake) ->
     rows = lake.remove()
     assert paths(rows, "would delete") == set()
     assert [row[4] for row in rows] == ["kept"]
+
+
+def test_a_manifest_that_names_no_file_keeps_what_its_table_may_need(lake: Lake) -> None:
+    snapshot = lake.table().current_snapshot()
+    assert snapshot is not None
+    manifest = local(snapshot.manifests(lake.catalog.load_table("db.t").io)[0].manifest_path)
+    data_file = {"type": "record", "name": "data_file", "fields": [{"name": "file_path", "type": "string"}]}
+    schema = {
+        "type": "record",
+        "name": "entry",
+        "fields": [
+            {"name": "status", "type": "int", "field-id": 0},
+            {"name": "data_file", "type": data_file, "field-id": 2},
+        ],
+    }
+    with manifest.open("wb") as file:
+        fastavro.writer(file, schema, [{"status": 1, "data_file": {"file_path": "/f"}}])
+    lake.stray("stray")
+    lake.old()
+    [kept] = lake.remove(dry_run=False)
+    assert kept[3:5] == ("default.lake.db.t", "kept")
+    assert str(manifest) in kept[5]
 
 
 def test_gc_enabled_false_keeps_everything_below_a_table(lake: Lake) -> None:

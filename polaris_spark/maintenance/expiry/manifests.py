@@ -121,4 +121,10 @@ def _live_files(files: Files, location: str) -> Iterator[File]:
     fields = (FILE_PATH, CONTENT, FILE_SIZE)
     for entry in manifest_entries(files, ListedManifest(location), fields):
         file = entry.file
-        yield File(file[FILE_PATH], _CONTENT[file.get(CONTENT) or DATA], file.get(FILE_SIZE) or 0)
+        content, size = file.get(CONTENT) or DATA, file.get(FILE_SIZE) or 0
+        if content not in (DATA, POSITION_DELETES, EQUALITY_DELETES) or not isinstance(size, int):
+            raise UnreadableFileError(
+                f"{location!r} has an entry of unknown content {content!r}, or size {size!r}",
+                location=location,
+            )
+        yield File(file[FILE_PATH], _CONTENT[content], size)
