@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import threading
 from typing import Any
 
 from pyspark.sql import SparkSession
+
+from polaris_spark.testing.waiting import PATIENCE_S
 
 
 def jvm_process(spark: SparkSession) -> int:
@@ -34,6 +38,17 @@ def is_running(process: int) -> bool:
         return False
     with open(f"/proc/{process}/stat", encoding="utf-8") as stat:
         return stat.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def next_line(process: subprocess.Popen[str]) -> str:
+    """Return the next line that a program prints; one that prints none in `PATIENCE_S` is ended, and "" returned."""
+    assert process.stdout is not None
+    patience = threading.Timer(PATIENCE_S, process.kill)
+    patience.start()
+    try:
+        return process.stdout.readline()
+    finally:
+        patience.cancel()
 
 
 def sockets(process: int) -> int:

@@ -17,6 +17,7 @@ import pytest
 
 from polaris_spark.spark.bridge import PROTOCOL, Bridge
 from polaris_spark.spark.frames import BUFFER_BYTES, framed, receive
+from tests.spark.processes import next_line
 
 FAKE = """
 import polaris_spark
@@ -75,9 +76,8 @@ class Child:
 
     def tell(self, **message: Any) -> dict[str, str]:
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         print(json.dumps(message), file=self.process.stdin, flush=True)
-        answer: dict[str, str] = json.loads(self.process.stdout.readline())
+        answer: dict[str, str] = json.loads(next_line(self.process))
         return answer
 
     def greet(self) -> dict[str, str]:

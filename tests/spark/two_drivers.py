@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.spark.processes import next_line
+
 
 class Driver:
     """A driver program in processes of its own, `driver.py`, that answers SQL."""
@@ -43,8 +45,7 @@ class Driver:
             self.process.kill()
 
     def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        line = next_line(self.process)
         if not line:
             raise RuntimeError("the second driver ended")
         answer: dict[str, Any] = json.loads(line)
