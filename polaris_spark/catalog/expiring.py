@@ -48,7 +48,7 @@ _DEFAULTS = {
 """Iceberg's (`TableProperties`)."""
 
 RECORD_PIECES = 10_000
-"""A record names at most so many snapshots."""
+"""A record names at most so many snapshots, and so many files of statistics of each kind."""
 
 DROPPED_BY_A_COMMIT = 100
 """A commit drops at most so many snapshots on the fly; the next one goes on."""
@@ -170,7 +170,8 @@ def record_expired(state: State, before: Table, removed: Collection[int], after:
         list(_pieces(root, removed, state))
         for root in (before.snapshots, before.statistics, before.partition_statistics)
     )
-    for start in range(0, len(snapshots), RECORD_PIECES):
+    most = max(map(len, (snapshots, statistics, partition_statistics)))
+    for start in range(0, most, RECORD_PIECES):
         record = ExpiredSnapshots(
             before.entity_id,
             now_ms,

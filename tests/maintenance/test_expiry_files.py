@@ -13,6 +13,7 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
+from polaris_spark.catalog import expiring
 from polaris_spark.catalog.catalogs import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
@@ -21,7 +22,7 @@ from polaris_spark.maintenance.expiry.manifests import Manifests, ReadManifests
 from polaris_spark.maintenance.spreading import Reach
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
-from tests.maintenance.histories import expire, ids, make, needed, path, rows, there
+from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, rows, there
 
 
 def test_what_is_left_is_what_the_remaining_snapshots_name(lake: PolarisCatalog) -> None:
@@ -278,6 +279,34 @@ def test_statistics_files_go_with_their_snapshots(lake: PolarisCatalog) -> None:
             )
     [row] = expire(lake, older_than="0 s")
     assert row["statistics_files"] == 1
+    assert there(table) == needed(table.refresh())
+
+
+def test_a_snapshot_may_have_more_statistics_files_than_a_record_names(
+    lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiring, "RECORD_PIECES", 1)
+    table = lake.create_table("db.t", SCHEMA)
+    table.append(rows(1))
+    table.append(rows(2))
+    metadata = Path(path(table.metadata_location))
+    text = json.loads(metadata.read_text())
+    files = [metadata.with_name(f"{n}.stats") for n in range(3)]
+    for file in files:
+        file.write_bytes(b"statistics")
+    of_first = {"snapshot-id": text["snapshots"][0]["snapshot-id"], "file-size-in-bytes": 10}
+    text["statistics"] = [
+        {**of_first, "statistics-path": str(file), "file-footer-size-in-bytes": 1, "blob-metadata": []}
+        for file in files[:2]
+    ]
+    text["partition-statistics"] = [{**of_first, "statistics-path": str(files[2])}]
+    named = metadata.with_name("named.metadata.json")
+    named.write_text(json.dumps(text))
+    lake.drop_table("db.t")
+    table = lake.register_table("db.t", str(named))
+    [row] = expire(lake, older_than="0 s")
+    assert row["snapshots"] == 1
+    assert row["statistics_files"] == 3
     assert there(table) == needed(table.refresh())
 
 
