@@ -37,7 +37,7 @@ class Operation(NamedTuple):
     new: bytes | None = None
     """The version that an insert or swap puts."""
     found: bytes | None = None
-    """The version that a read found; None: no row."""
+    """The version that a read found, None: no row; or that was there when nothing took place, None: not told."""
     took_place: bool | None = None
     """Whether a conditional operation was said to have taken place; None: unknown."""
 
@@ -120,6 +120,8 @@ def _apply(operation: Operation, state: bytes | None) -> tuple[bool, bytes | Non
         return operation.found == state, state
     wanted = None if operation.kind == "insert" else operation.expected
     takes_place = state == wanted
+    if operation.took_place is False and operation.found not in (None, state):
+        return False, state
     if operation.took_place is not None and operation.took_place != takes_place:
         return False, state
     return True, operation.new if takes_place else state
@@ -158,4 +160,4 @@ def _ask(backend: Backend, realm: str, name: str, asked: Operation) -> tuple[byt
     if isinstance(outcome, Swapped):
         return asked.new, asked._replace(took_place=True)
     current = None if outcome.current is None else outcome.current.version
-    return current, asked._replace(took_place=False)
+    return current, asked._replace(took_place=False, found=current)

@@ -127,20 +127,29 @@ class ScanCases(StoreCases):
         assert len(seen) == len(set(seen))
 
     def test_references_that_are_swapped_during_a_scan_are_found_once(self, backend: Backend) -> None:
-        current = {f"name {i:03}": row(b"0") for i in range(120)}
+        large = bytes(MAX_ROW_BYTES)  # of which a batch holds no more than 47
+        current = {f"name {i:03}": row(large) for i in range(60)}
         versions = {name: {new.version} for name, new in current.items()}
-        for name, new in current.items():
-            backend.insert_reference("realm", name, new)
-        seen: list[tuple[object, ...]] = []
-        for number, split in enumerate(backend.splits("references", ["realm"], 3)):
-            for name in list(current)[number::5]:
-                new = row(b"%d" % number)
-                versions[name].add(new.version)
-                assert backend.swap_reference("realm", name, current[name].version, new) == Swapped()
-                current[name] = new
-            seen += rows(backend, [split])
-        assert sorted(str(name) for _, name, _, _ in seen) == sorted(current)
-        assert all(version in versions[str(name)] for _, name, version, _ in seen)
+
+        def insert(worker: int) -> None:
+            for name in list(current)[worker::4]:
+                assert backend.insert_reference("realm", name, current[name]) == Swapped()
+
+        in_threads(4, insert)
+        seen: list[tuple[str, bytes]] = []
+        number = 0
+        for split in backend.splits("references", ["realm"], 1):
+            for batch in backend.scan(split):
+                seen += zip(batch["name"].to_pylist(), batch["version"].to_pylist(), strict=True)
+                for name in list(current)[number % 5 :: 5]:  # before and behind where the scan is
+                    new = row(b"%d" % number)
+                    versions[name].add(new.version)
+                    assert backend.swap_reference("realm", name, current[name].version, new) == Swapped()
+                    current[name] = new
+                number += 1
+        assert number > 1
+        assert sorted(name for name, _ in seen) == sorted(current)
+        assert all(version in versions[name] for name, version in seen)
 
     def test_many_realms_are_scanned_together_and_apart(self, backend: Backend) -> None:
         realms = [f"realm {i}" for i in range(60)]

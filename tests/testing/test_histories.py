@@ -71,6 +71,13 @@ def test_what_happened_one_after_the_other_is_accepted() -> None:
         pytest.param([told("insert", 0, 1, new=b"a", took_place=True)], id="an insert over a row"),
         pytest.param(
             [
+                told("swap", 0, 1, expected=b"0", new=b"a", took_place=True),
+                told("swap", 2, 3, expected=b"x", new=b"b", took_place=False, found=b"0"),
+            ],
+            id="a conflict with a row that was gone",
+        ),
+        pytest.param(
+            [
                 told("swap", 0, None, expected=b"0", new=b"a"),
                 told("read", 1, 2, found=b"a"),
                 told("read", 3, 4, found=b"0"),
@@ -106,6 +113,12 @@ def test_a_recorded_history_is_accepted_until_one_answer_of_it_is_changed() -> N
     history = [operation for part in parts for operation in part]
     assert {operation.kind for operation in history} == {"read", "insert", "swap", "delete"}
     assert linearizable(history)
+    conflicts = [i for i, each in enumerate(history) if each.took_place is False and each.found]
+    assert conflicts
+    for i in conflicts[::40]:
+        assert not linearizable(
+            [*history[:i], history[i]._replace(found=b"none of these"), *history[i + 1 :]]
+        )
     swaps = [i for i, each in enumerate(history) if each.kind == "swap" and each.took_place]
     for i in swaps[::40]:
         changed = [*history[:i], history[i]._replace(took_place=False), *history[i + 1 :]]
