@@ -70,6 +70,8 @@ class DynamoDBLocal(ProcessServer):
     name = "DynamoDB Local"
     durability = "an SQLite file in /dev/shm, if there is one, flushed at each write"
 
+    _data = ""
+
     def prepare(self) -> None:
         self._installed = maven_jars(f"dynamodb-local-{VERSION}", _POM, {"Loopback.java": _MAIN})
         self._secret = secrets.token_hex(16)
@@ -99,7 +101,8 @@ class DynamoDBLocal(ProcessServer):
 
     def close(self) -> None:
         super().close()
-        shutil.rmtree(self._data, ignore_errors=True)
+        if self._data:  # `prepare` may have failed before it
+            shutil.rmtree(self._data, ignore_errors=True)
 
     def uri(self, store: str, *, port: int | None = None) -> str:
         """Store URI of tables with a prefix of their own."""

@@ -1,0 +1,23 @@
+"""Servers of tests that cannot be had say why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from polaris_spark.errors import StateError
+from polaris_spark.testing.servers.base import ProcessServer
+from polaris_spark.testing.servers.cassandra import Cassandra
+from polaris_spark.testing.servers.dynamodb import DynamoDBLocal
+from polaris_spark.testing.servers.mongodb import MongoJavaServer
+
+
+@pytest.mark.parametrize("kind", [Cassandra, DynamoDBLocal, MongoJavaServer])
+def test_a_missing_build_tool_is_named(
+    kind: type[ProcessServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StateError, match="no Maven|needs Java"):
+        kind()
