@@ -19,5 +19,5 @@ def test_a_missing_build_tool_is_named(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(StateError, match="no Maven|needs Java"):
+    with pytest.raises(StateError, match=r"no Maven|needs Java"):
         kind()
