@@ -3,42 +3,52 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+A = TypeVar("A")
+T = TypeVar("T")
 
 
 class Turnstile:
-    """Counts operations in progress, each of which is a `with` block, and holds new ones back on demand."""
+    """Runs operations, of which none begins while `changing` is locked.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._condition = threading.Condition(self._lock)
-        self._active = 0
-        self._held = False
+    A Ctrl-C may come between any two calls. So there is no count of operations, which it would put wrong for good:
+    each thread has a lock that it holds while it is in one, and only C takes and releases locks.
+    """
 
-    def __enter__(self) -> None:
-        with self._lock:
-            while self._held:
-                self._condition.wait()
-            self._active += 1
+    def __init__(self, changing: threading.Lock) -> None:
+        self.changing = changing
+        self._turns: dict[
+            int, threading.RLock
+        ] = {}  # by thread; the numbers of those that ended are used again
 
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._active -= 1
-            if self._held:
-                self._condition.notify_all()
+    def run(self, operation: Callable[[A], T], argument: A) -> T:
+        """What an operation gives; it begins when `changing` is free."""
+        thread = threading.get_ident()
+        turn = self._turns.get(thread) or self._turns.setdefault(thread, threading.RLock())
+        while True:
+            with turn:
+                if not self.changing.locked():
+                    return operation(argument)
+            with self.changing:  # which waits
+                pass
 
-    @property
-    def active(self) -> int:
-        """Operations in progress."""
-        return self._active
+    def ended(self, timeout: float) -> bool:
+        """Whether every operation has ended within `timeout` seconds; for whoever has locked `changing`. One of the
+        same thread cannot."""
+        deadline = time.monotonic() + timeout
+        return all(_free(turn, deadline) for turn in list(self._turns.values()))
 
-    def hold(self, timeout: float) -> bool:
-        """Let nothing new begin; whether everything begun has ended within `timeout` seconds."""
-        with self._condition:
-            self._held = True
-            return self._condition.wait_for(lambda: not self._active, timeout)
 
-    def let_go(self) -> None:
-        """Let operations begin again."""
-        with self._condition:
-            self._held = False
-            self._condition.notify_all()
+def _free(turn: threading.RLock, deadline: float) -> bool:
+    if turn._is_owned():  # type: ignore[attr-defined]  # as `threading.Condition` asks; nothing public tells
+        return False
+    try:
+        return turn.acquire(timeout=max(0.0, deadline - time.monotonic()))
+    finally:
+        try:  # noqa: SIM105  # entering `suppress` could be interrupted too
+            turn.release()
+        except RuntimeError:  # it was not free
+            pass

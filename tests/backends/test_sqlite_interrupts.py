@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
-from polaris_spark.backends.sqlite import SQLiteBackend
+from polaris_spark.backends.sqlite import SQLiteBackend, connections
 from polaris_spark.backends.sqlite.connections import Settings
 from polaris_spark.testing.processes import in_threads
 from polaris_spark.testing.stores import row
@@ -77,3 +78,32 @@ def test_a_scan_that_is_interrupted_anywhere_leaves_no_connection_that_reads_the
         assert backend.read_reference("realm", "name") == new
         current = new
     assert len(kept) > 10
+
+
+def test_an_operation_that_is_interrupted_anywhere_has_ended_for_a_fork(
+    backend: SQLiteBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "PATIENCE_S", 1.0)
+    kept = list(interruptions(lambda: backend.read_reference("realm", "name")))
+    assert len(kept) > 5
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert backend.read_objects("realm", [ObjectKey(1)]) == {ObjectKey(1): b"x"}
+
+
+def test_threads_that_fork_at_the_same_time_leave_the_store_open(backend: SQLiteBackend) -> None:
+    def fork(_: int) -> int:
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert in_threads(4, lambda number: [fork(number) for _ in range(5)]) == [[0] * 5] * 4
+    backend.write_objects("realm", [ObjectRow(1, 0, b"x")])

@@ -74,9 +74,9 @@ class RocksDBBackend(Backend):
         if self._process != os.getpid():
             return
         with self._opening:
-            handle, self._handle = self._handle, None
-        if handle is not None:
-            sharing.leave(handle)
+            if self._handle is not None:
+                sharing.leave(self._handle, self)
+            self._handle = None
 
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
         check_realm(realm)
@@ -182,7 +182,7 @@ class RocksDBBackend(Backend):
             self._refuse_if_unusable()
             with self._opening:
                 self._refuse_if_unusable()
-                handle = self._handle = self._handle or sharing.share(self._path)
+                handle = self._handle = self._handle or sharing.share(self._path, self)
         return handle
 
     def _refuse_if_unusable(self) -> None:

@@ -41,15 +41,14 @@ class Handle:
     """The database of one directory in this process. Thread-safe."""
 
     def __init__(self, path: str) -> None:
-        self.users = 0
+        self.users: set[object] = set()
+        self.ended = False
         self._path, self._where = path, f"rocksdb://{path}"
-        self._turnstile = Turnstile()
-        self._changing = threading.Lock()
+        self._turnstile = Turnstile(threading.Lock())
         self._writing = threading.Lock()
         self._primary: Rdict | None = None
         self._secondary: Rdict | None = None
         self._looks = 0
-        self._ended = False
         self._lock: _File | None = None
         self._failed = False
         self._unsynced: dict[bytes, int] = {}
@@ -76,9 +75,12 @@ class Handle:
                 time.sleep(0.02)
 
     def close(self) -> None:
-        """Close what is open, when operations in progress have ended, for good."""
-        self._ended = True
-        self._change(self._close_all)
+        """Close what is open, when operations in progress have ended, for good.
+
+        Raises:
+            TryAgainError: they do not end; nothing was closed.
+        """
+        self._change(self._end)
 
     def read(self, function: Callable[[Rdict], T]) -> T:
         """What `function` reads; it sees every write that was acknowledged before.
@@ -216,32 +218,33 @@ class Handle:
     def _read(self, function: Callable[[Rdict], T]) -> T:
         if self._failed or self._looks >= _LOOKS or not (self._primary or self._secondary):
             self._change(self._open_secondary)
-        with self._turnstile:
-            if self._primary is not None:
-                return function(self._primary)
-            if self._secondary is None:
-                raise TryAgainError(f"{self._where} is being closed")
-            self._looks += 1
-            self._secondary.try_catch_up_with_primary()
-            return function(self._secondary)
+        return self._turnstile.run(self._read_open, function)
+
+    def _read_open(self, function: Callable[[Rdict], T]) -> T:
+        if self._primary is not None:
+            return function(self._primary)
+        if self._secondary is None:
+            raise TryAgainError(f"{self._where} is being closed")
+        self._looks += 1
+        self._secondary.try_catch_up_with_primary()
+        return function(self._secondary)
 
     def _write(self, function: Callable[[Rdict], T]) -> T:
         if self._failed or self._primary is None:
             self._change(self._open_primary)
-        with self._turnstile:
-            if self._primary is None:
-                raise TryAgainError(f"{self._where} is being closed; nothing was changed")
-            return function(self._primary)
+        return self._turnstile.run(self._write_open, function)
+
+    def _write_open(self, function: Callable[[Rdict], T]) -> T:
+        if self._primary is None:
+            raise TryAgainError(f"{self._where} is being closed; nothing was changed")
+        return function(self._primary)
 
     def _change(self, function: Callable[[], None]) -> None:
         """Run what opens or closes, while no operation is in progress."""
-        with self._changing:
-            try:
-                if not self._turnstile.hold(_PATIENCE_S):
-                    raise TryAgainError(f"operations on {self._where} do not end; nothing was changed")
-                function()
-            finally:
-                self._turnstile.let_go()
+        with self._turnstile.changing:
+            if not self._turnstile.ended(_PATIENCE_S):
+                raise TryAgainError(f"operations on {self._where} do not end; nothing was changed")
+            function()
 
     def _open_primary(self) -> None:
         self._prepare()
@@ -264,7 +267,7 @@ class Handle:
         self._close_secondary()
 
     def _prepare(self) -> None:
-        if self._ended:
+        if self.ended:
             raise StateError(f"the store {self._where} is closed")
         if self._failed:
             self._close_all()
@@ -310,6 +313,10 @@ class Handle:
             raise failures.written_elsewhere(self._where) from None
         except OSError as error:
             raise failures.explained(self._where, error) from error
+
+    def _end(self) -> None:
+        self.ended = True
+        self._close_all()
 
     def _close_all(self) -> None:
         primary, self._primary, self._failed = self._primary, None, False

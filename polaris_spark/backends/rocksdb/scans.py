@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from rocksdict import Rdict, ReadOptions
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _Page = list[tuple[bytes, bytes]]
+_ATTEMPTS: Final = 3
+"""How often a range is read that seems empty and is not: the driver's iterator hides an error that has passed, or a row
+was written meanwhile."""
 
 
 def splits(handle: Handle, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
@@ -53,6 +56,14 @@ def scan(handle: Callable[[], Handle], split: Split) -> Iterator[pa.RecordBatch]
 
 
 def _page(low: bytes, end: bytes, database: Rdict) -> _Page:
+    for _ in range(_ATTEMPTS):
+        rows = _rows(low, end, database)
+        if rows or _first(low, end, database) is None:
+            return rows
+    raise RuntimeError(f"no row could be read of a range that holds some, {_ATTEMPTS} times")
+
+
+def _rows(low: bytes, end: bytes, database: Rdict) -> _Page:
     options = ReadOptions()
     options.set_iterate_upper_bound(end)
     rows: _Page = []
@@ -62,9 +73,8 @@ def _page(low: bytes, end: bytes, database: Rdict) -> _Page:
         size += len(rows[-1][1])
         if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
             return rows
-    _first(
-        rows[-1][0] + b"\x00" if rows else low, end, database
-    )  # raises if it was damage that ended the page
+    if rows:
+        _first(rows[-1][0] + b"\x00", end, database)  # raises if it was damage that ended the page
     return rows
 
 

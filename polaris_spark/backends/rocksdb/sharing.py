@@ -19,7 +19,7 @@ _guard = threading.Lock()
 _inherited = False
 
 
-def share(path: str) -> Handle:
+def share(path: str, user: object) -> Handle:
     """The database of a directory, for one more user.
 
     Raises:
@@ -34,20 +34,24 @@ def share(path: str) -> Handle:
     with _guard:
         identity = directories.identity(path)
         handle = _handles.get(identity)
-        if handle is None:
+        if handle is None or handle.ended:
             handle = _handles[identity] = Handle(path)
-        handle.users += 1
+        handle.users.add(user)
         return handle
 
 
-def leave(handle: Handle) -> None:
-    """Close the database if that was its last user."""
+def leave(handle: Handle, user: object) -> None:
+    """Close the database if that was its last user; again, if it was interrupted.
+
+    Raises:
+        TryAgainError: there are operations that do not end; the user has not left.
+    """
     with _guard:
-        handle.users -= 1
-        if not handle.users:
+        if handle.users <= {user}:
+            handle.close()
             for identity in [identity for identity, other in _handles.items() if other is handle]:
                 del _handles[identity]
-            handle.close()
+        handle.users.discard(user)
 
 
 def _after_fork_in_child() -> None:

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Final
+
+_LOOK_AGAIN_S: Final = 1.0
+"""Whoever should have told others that a sync has ended was perhaps interrupted, seconds."""
 
 
 class Syncs:
@@ -16,7 +20,10 @@ class Syncs:
 
     def __init__(self, sync: Callable[[], None]) -> None:
         self._sync = sync
-        self._condition = threading.Condition(threading.Lock())
+        self._lock = (
+            threading.RLock()
+        )  # entered by itself: entering a condition is Python, where Ctrl-C may come
+        self._condition = threading.Condition(self._lock)
         self._written = 0
         self._synced = 0
         self._running = False
@@ -39,24 +46,29 @@ class Syncs:
         """Return when the log is on the disk up to a write. Raises what the sync raised, then and ever after: a disk
         that failed once may call lost what it later says is there."""
         while self._synced < number:
-            with self._condition:
-                if self._running:
-                    self._condition.wait()
-                    continue
-                if self._failure is not None:
-                    raise self._failure
-                if self._synced >= number:
-                    return
-                self._running = True
-                written, synced = self._written, self._synced
+            mine = False
             try:
-                self._sync()
-                synced = written
-            except Exception as error:
-                self._failure = error
-                raise
+                with self._lock:
+                    if self._running:
+                        self._condition.wait(_LOOK_AGAIN_S)
+                        continue
+                    if self._failure is not None:
+                        raise self._failure
+                    if self._synced >= number:
+                        return
+                    self._running = mine = True
+                self._run()
             finally:
-                with self._condition:
-                    self._running = False
-                    self._synced = synced
-                    self._condition.notify_all()
+                if mine:
+                    with self._lock:
+                        self._running = False
+                        self._condition.notify_all()
+
+    def _run(self) -> None:
+        written = self._written
+        try:
+            self._sync()
+        except Exception as error:
+            self._failure = error
+            raise
+        self._synced = written

@@ -15,7 +15,7 @@ from polaris_spark.backends import Options
 from polaris_spark.backends.base import Conflict, Swapped
 from polaris_spark.backends.given import Given
 from polaris_spark.backends.sqlite import files
-from polaris_spark.backends.sqlite.forks import PATIENCE_S, Forkable
+from polaris_spark.backends.sqlite.forks import PATIENCE_S, Forkable, forking
 from polaris_spark.backends.turnstile import Turnstile
 from polaris_spark.clock import Clock
 from polaris_spark.errors import OutcomeUnknownError, StateError, TryAgainError
@@ -59,26 +59,15 @@ class Connections(Forkable):
 
     def _begin(self) -> None:
         self._process = os.getpid()
-        self._turnstile = Turnstile()
+        self._turnstile = Turnstile(forking)
+        self._quiet = False
         self._writing = threading.RLock()  # which knows its owner: only who has the turn gives it back
         self._writer: sqlite3.Connection | None = None
         self._readers: deque[sqlite3.Connection] = deque()
 
     def read(self, function: Callable[[sqlite3.Connection], T]) -> T:
         """What `function` reads on a connection outside any transaction: each statement sees the newest state."""
-        with self._turnstile:
-            self._refuse_if_unusable()
-            connection = self._reader() or self._opened()
-            try:
-                found = self._read(connection, function)
-            except BaseException:  # what failed or was interrupted may go on seeing the past
-                connection.close()
-                raise
-            if len(self._readers) < _POOL and not self._refusal:
-                self._readers.append(connection)
-            else:
-                connection.close()
-            return found
+        return self._turnstile.run(self._lend_reader, function)
 
     def write(self, function: Callable[[sqlite3.Connection], Swapped | Conflict]) -> Swapped | Conflict:
         """What `function` answers, in a write transaction that is committed if it answers `Swapped`, else undone.
@@ -87,24 +76,7 @@ class Connections(Forkable):
             TryAgainError: there was no turn before the timeout, or the disk is full; nothing was written.
             OutcomeUnknownError: the commit itself failed.
         """
-        with self._turnstile:
-            self._refuse_if_unusable()
-            try:
-                if not self._writing.acquire(timeout=self._settings.timeout / 1_000):
-                    raise self._no_turn()
-                try:
-                    self._refuse_if_unusable()
-                    if self._writer is None:
-                        self._writer = self._opened()
-                    return self._transaction(self._writer, function)
-                finally:
-                    if self._writer is not None and self._writer.in_transaction:  # it was interrupted
-                        files.undo(self._writer)
-            finally:
-                try:  # noqa: SIM105  # entering `suppress` could be interrupted too
-                    self._writing.release()
-                except RuntimeError:  # it had no turn, or was interrupted before it had
-                    pass
+        return self._turnstile.run(self._lend_writer, function)
 
     def create(self) -> None:
         """Create the file (mode 0600) and the tables in it, where they are missing.
@@ -113,14 +85,7 @@ class Connections(Forkable):
             StoreURIError: the file cannot be created, is not a database, or is one of another program.
             NewerFormatError: a newer release made it.
         """
-        with self._turnstile:
-            self._refuse_if_unusable()
-            files.create_file(self._path)
-            connection = files.connect(self._path)
-            try:
-                self._patiently(lambda: files.create_tables(connection, self._path))
-            finally:
-                connection.close()
+        self._turnstile.run(self._create, self._path)
 
     def close(self) -> None:
         """Close all connections; those in use when their operation ends."""
@@ -130,14 +95,13 @@ class Connections(Forkable):
                 self._close_all()
 
     def before_fork(self) -> None:
-        if self._turnstile.hold(PATIENCE_S):
+        self._quiet = False
+        if self._turnstile.ended(PATIENCE_S):
             self._close_all()
-
-    def after_fork_in_parent(self) -> None:
-        self._turnstile.let_go()
+            self._quiet = True
 
     def after_fork_in_child(self) -> None:
-        if self._writer is not None or self._readers or self._turnstile.active:
+        if not self._quiet:
             self._inherited = (self._writer, self._readers)  # kept, so that they are not closed here
             self._refusal = "was in use when this process was forked from its parent; use a new process"
         self._begin()
@@ -154,6 +118,50 @@ class Connections(Forkable):
             self._refusal = "was open when this process was forked behind Python's back; use a new process"
         if self._refusal:
             raise StateError(f"the store sqlite://{self._path} {self._refusal}")
+
+    def _lend_reader(self, function: Callable[[sqlite3.Connection], T]) -> T:
+        self._refuse_if_unusable()
+        connection = self._reader() or self._opened()
+        try:
+            found = self._read(connection, function)
+        except BaseException:  # what failed or was interrupted may go on seeing the past
+            connection.close()
+            raise
+        if len(self._readers) < _POOL and not self._refusal:
+            self._readers.append(connection)
+        else:
+            connection.close()
+        return found
+
+    def _lend_writer(
+        self, function: Callable[[sqlite3.Connection], Swapped | Conflict]
+    ) -> Swapped | Conflict:
+        self._refuse_if_unusable()
+        try:
+            if not self._writing.acquire(timeout=self._settings.timeout / 1_000):
+                raise self._no_turn()
+            try:
+                self._refuse_if_unusable()
+                if self._writer is None:
+                    self._writer = self._opened()
+                return self._transaction(self._writer, function)
+            finally:
+                if self._writer is not None and self._writer.in_transaction:  # it was interrupted
+                    files.undo(self._writer)
+        finally:
+            try:  # noqa: SIM105  # entering `suppress` could be interrupted too
+                self._writing.release()
+            except RuntimeError:  # it had no turn, or was interrupted before it had
+                pass
+
+    def _create(self, path: str) -> None:
+        self._refuse_if_unusable()
+        files.create_file(path)
+        connection = files.connect(path)
+        try:
+            self._patiently(lambda: files.create_tables(connection, path))
+        finally:
+            connection.close()
 
     def _reader(self) -> sqlite3.Connection | None:
         try:

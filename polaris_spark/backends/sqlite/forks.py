@@ -9,12 +9,16 @@ no operation is in progress, and both sides open new ones.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from typing import Final
 
 PATIENCE_S: Final = 10.0
 """How long a fork waits for operations in progress, seconds; after that its child may not use the file."""
+
+forking: Final = threading.Lock()
+"""Locked while this process forks."""
 
 
 class Forkable(ABC):
@@ -25,11 +29,7 @@ class Forkable(ABC):
 
     @abstractmethod
     def before_fork(self) -> None:
-        """Close everything; called in the thread that forks."""
-
-    @abstractmethod
-    def after_fork_in_parent(self) -> None:
-        """Go on."""
+        """Close everything; called in the thread that forks, which has locked `forking`."""
 
     @abstractmethod
     def after_fork_in_child(self) -> None:
@@ -46,18 +46,12 @@ def _before_fork() -> None:
         each.before_fork()
 
 
-def _after_fork_in_parent() -> None:
-    for each in _forking:
-        each.after_fork_in_parent()
-    _forking.clear()
-
-
 def _after_fork_in_child() -> None:
     for each in _forking:
         each.after_fork_in_child()
     _forking.clear()
 
 
-os.register_at_fork(
-    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-)
+os.register_at_fork(before=_before_fork, after_in_parent=_forking.clear, after_in_child=_after_fork_in_child)
+# Before all that (what was registered last comes first) and after it, without a moment at which Ctrl-C could come:
+os.register_at_fork(before=forking.acquire, after_in_parent=forking.release, after_in_child=forking.release)

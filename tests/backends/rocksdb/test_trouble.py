@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 import subprocess
@@ -15,9 +16,15 @@ from rocksdict import Options, Rdict
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, Split
-from polaris_spark.backends.rocksdb import directories
+from polaris_spark.backends.rocksdb import directories, scans
 from polaris_spark.backends.rocksdb.handles import Handle
-from polaris_spark.errors import CorruptionError, NewerFormatError, OutcomeUnknownError, StoreURIError
+from polaris_spark.errors import (
+    CorruptionError,
+    NewerFormatError,
+    OutcomeUnknownError,
+    StoreURIError,
+    TryAgainError,
+)
 from polaris_spark.testing.stores import row
 
 _FULL = """
@@ -197,3 +204,21 @@ def test_a_store_of_a_newer_release_is_refused(uri: str, tmp_path: Path) -> None
 def test_options_that_mean_nothing_are_refused(uri: str, options: str, problem: str) -> None:
     with pytest.raises(StoreURIError, match=problem):
         open_backend(f"{uri}?{options}")
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_a_range_whose_first_row_was_not_read_for_once_is_not_taken_for_empty(
+    uri: str, failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(open_backend(uri)) as backend:
+        backend.setup()
+        backend.write_objects("realm", [ObjectRow(1, 0, b"value")])
+        [split] = backend.splits("objects", ["realm"], 1)
+        rows = scans._rows
+        attempts = itertools.count()
+        monkeypatch.setattr(scans, "_rows", lambda *place: rows(*place) if next(attempts) >= failures else [])
+        if failures < scans._ATTEMPTS:
+            assert sum(batch.num_rows for batch in backend.scan(split)) == 1
+        else:
+            with pytest.raises(TryAgainError, match="no row could be read of a range that holds some"):
+                list(backend.scan(split))

@@ -22,7 +22,7 @@ class BareRocksDB:
     """The database that the process has open, because RocksDB opens one only once; a swap is the driver's alone."""
 
     def __init__(self, path: str) -> None:
-        self._handle = sharing.share(path)
+        self._handle = sharing.share(path, self)
         self._handle.change(b"", lambda _: None, synced=False)  # makes this process the writer
         self._lock = threading.Lock()
 
@@ -32,7 +32,7 @@ class BareRocksDB:
 
     def close(self) -> None:
         """Close the database, unless others in the process use it."""
-        sharing.leave(self._handle)
+        sharing.leave(self._handle, self)
 
 
 class _Client:
