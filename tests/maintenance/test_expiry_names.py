@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
 
+from polaris_spark.maintenance.expiry.files import Examine
+from polaris_spark.maintenance.expiry.manifests import FindNeeded
 from polaris_spark.maintenance.expiry.names import file_key
+from polaris_spark.pyiceberg import PolarisCatalog
+from tests.maintenance.histories import expire, make, path, rows
+from tests.maintenance.lakes import name_statistics
 
 
 @pytest.mark.parametrize(
@@ -38,3 +44,30 @@ def test_a_file_behind_a_link_to_its_folder_is_the_same(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder")
     assert file_key(f"file://{tmp_path}/link/x") == file_key(str(tmp_path / "folder" / "x"))
+
+
+@pytest.mark.parametrize("work", [FindNeeded({1: ["/x"]}), Examine()])
+def test_work_that_comes_to_an_executor_finds_links_as_they_are(work: object, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    (tmp_path / "folder").mkdir()
+    link.symlink_to(tmp_path)
+    assert file_key(f"{link}/x") == f"{tmp_path}/x"
+    link.unlink()
+    link.symlink_to(tmp_path / "folder")
+    assert vars(pickle.loads(pickle.dumps(work))) == vars(work)
+    assert file_key(f"{link}/x") == f"{tmp_path}/folder/x"
+
+
+def test_a_run_finds_links_as_they_are(lake: PolarisCatalog, tmp_path: Path) -> None:
+    table = make(lake, "db.t")
+    file, link = Path(path(table.location())) / "metadata" / "some.stats", tmp_path / "link"
+    file.write_bytes(b"12345")
+    link.symlink_to(tmp_path)
+    name_statistics(table, str(file))
+    table.append(rows(300))
+    name_statistics(table, str(link / file.name))
+    assert file_key(str(link / file.name)) != file_key(str(file))
+    link.unlink()
+    link.symlink_to(file.parent)
+    expire(lake, older_than="0 s", check_files="locations")
+    assert file.exists()

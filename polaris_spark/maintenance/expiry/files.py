@@ -24,7 +24,7 @@ from polaris_spark.catalog.rows import Unloaded
 from polaris_spark.errors import MissingFileError, PolarisError
 from polaris_spark.index import Index
 from polaris_spark.maintenance.expiry.deciding import Asked, decide_table
-from polaris_spark.maintenance.expiry.names import file_key
+from polaris_spark.maintenance.expiry.names import NamingWork, file_key
 from polaris_spark.maintenance.spreading import Reach, Work
 
 Kind = Literal["data", "position-deletes", "equality-deletes", "manifest", "manifest-list", "statistics"]
@@ -140,7 +140,7 @@ class Examined(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Why it is not known: then everything stays."""
 
 
-class Examine(Work[ToExamine, Examined]):
+class Examine(NamingWork[ToExamine, Examined]):
     """Finds what differs between the expired snapshots of a table and those that stay."""
 
     few = 64

@@ -20,7 +20,7 @@ from polaris_spark.catalog.manifest_entries import (
 )
 from polaris_spark.errors import MissingFileError, UnreadableFileError
 from polaris_spark.maintenance.expiry.files import File, Kind
-from polaris_spark.maintenance.expiry.names import file_key
+from polaris_spark.maintenance.expiry.names import NamingWork, file_key
 from polaris_spark.maintenance.spreading import Reach, Work
 
 MANIFESTS_OF_AN_ITEM = 20
@@ -84,7 +84,7 @@ class ReadManifests(Work[Manifests, Named]):
         return Named(item.number, tuple(found.values()))
 
 
-class FindNeeded(Work[Manifests, Named]):
+class FindNeeded(NamingWork[Manifests, Named]):
     """Finds those of the given content files that other manifests of the table still name."""
 
     few = 64

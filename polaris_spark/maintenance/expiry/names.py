@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from polaris_spark.maintenance.orphans.deciding import Comparison
 from polaris_spark.maintenance.orphans.known_files import Names
-
-_NAMES = Names(Comparison())
+from polaris_spark.maintenance.spreading import I, R, Work
 
 _WITHOUT_AUTHORITY = ("", "file", "hdfs", "viewfs")
 """Schemes whose locations may leave out host or scheme: there the path alone is the name."""
@@ -30,5 +30,23 @@ def _folder(folder: str) -> str:
 
 
 def _key(location: str) -> str:
-    name = _NAMES.of(location)
+    name = Names(Comparison()).of(location)
     return name.path if name.scheme in _WITHOUT_AUTHORITY else f"{name.scheme}://{name.authority}{name.path}"
+
+
+forget_folders = _folder.cache_clear
+"""To be called when a run begins: symbolic links may have been set anew since the run before."""
+
+
+class NamingWork(Work[I, R]):
+    """Work that asks for keys of files: where it is unpickled, a run begins."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (type(self), self.__dict__)
+
+
+def _unpickled(work: type[NamingWork[Any, Any]], state: dict[str, Any]) -> NamingWork[Any, Any]:
+    forget_folders()
+    made = work.__new__(work)
+    made.__dict__.update(state)
+    return made

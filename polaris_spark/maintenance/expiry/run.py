@@ -53,7 +53,7 @@ from polaris_spark.maintenance.expiry.files import (
 )
 from polaris_spark.maintenance.expiry.leftovers import Leftover, Outcome
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, ReadManifests, manifests_of
-from polaris_spark.maintenance.expiry.names import file_key
+from polaris_spark.maintenance.expiry.names import file_key, forget_folders
 from polaris_spark.maintenance.expiry.taking import take
 from polaris_spark.maintenance.orphans.needed_files import Drop, drops_of
 from polaris_spark.maintenance.spreading import Spread
@@ -122,6 +122,7 @@ class ExpiryRun:
         Returns:
             the tables of which something expired or was deleted, or which were left alone for a reason.
         """
+        forget_folders()
         self._earlier = {entry.pointer for _, entry in self._catalog.view().base.index(EXPIRED).range()}
         decided = self._decide(tables)
         if not dry_run:
