@@ -48,6 +48,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
+from polaris_spark.backends.cassandra.partitions import bucket
 from polaris_spark.backends.cassandra.requests import Answer, Request, Requests, Row
 from polaris_spark.backends.cassandra.scans import TOKENS, pages
 from polaris_spark.backends.cassandra.settings import Settings
@@ -102,9 +103,9 @@ class CassandraBackend(Backend):
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
         check_rows(realm, rows)
         requests = []
-        for bucket, found in _buckets(rows):
+        for place, found in _buckets(rows):
             for chunk in sized(found, value_bytes, most_bytes=_BYTES, most=_ROWS):
-                values = [(realm, bucket, row.id, row.part, row.value) for row in chunk]
+                values = [(realm, place, row.id, row.part, row.value) for row in chunk]
                 requests.append(
                     Request("put", values[0]) if len(values) == 1 else Request("put", several=tuple(values))
                 )
@@ -177,22 +178,17 @@ def _outcome(answer: Answer) -> Swapped | Conflict:
     return Conflict(ReferenceRow(found["version"], found["value"]) if found.get("version") else None)
 
 
-def _bucket(id: int) -> int:
-    """What ids of one node, made within the same 4,096 milliseconds, have in common (`polaris_spark.ids`)."""
-    return id >> 34 << 10 | id >> 12 & 1_023
-
-
 def _buckets(found: Iterable[T]) -> Iterator[tuple[int, list[T]]]:
     buckets: dict[int, list[T]] = defaultdict(list)
     for each in sorted(found):
-        buckets[_bucket(each.id)].append(each)
+        buckets[bucket(each.id)].append(each)
     yield from buckets.items()
 
 
 def _by_keys(title: str, realm: str, keys: Collection[ObjectKey]) -> list[Request]:
     return [
-        Request(title, (realm, bucket, [tuple(key) for key in found[i : i + _KEYS]]))
-        for bucket, found in _buckets(set(keys))
+        Request(title, (realm, place, [tuple(key) for key in found[i : i + _KEYS]]))
+        for place, found in _buckets(set(keys))
         for i in range(0, len(found), _KEYS)
     ]
 

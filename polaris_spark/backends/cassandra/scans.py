@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from polaris_spark.backends.cassandra.failures import too_much
+from polaris_spark.backends.cassandra.partitions import Partition, partition, token
 from polaris_spark.backends.cassandra.requests import Request, Requests, Row
 from polaris_spark.errors import TryAgainError
 
@@ -21,13 +22,13 @@ TOKENS: Final = (-(2**63), 2**63 - 1)
 
 _NARROWER: Final = 16
 _QUICK_S: Final = 1.0
-_KEY: Final = {"objects": 4, "references": 3, "partitions": 3}  # columns that identify a row, its token first
+_KEY: Final = {"objects": 3, "references": 2, "partitions": 2}  # columns that identify a row
 
 
 def pages(
     requests: Requests, title: str, low: int, high: int, realms: list[str] | None, page_rows: int
 ) -> Iterator[list[Row]]:
-    """Rows of the tokens above `low` and up to `high`, each once, without their tokens.
+    """Rows of the tokens above `low` and up to `high`, each once.
 
     Args:
         title: of a statement that scans.
@@ -35,7 +36,7 @@ def pages(
     Raises:
         TryAgainError: it fails, or a single partition is too much for a request.
     """
-    given = _Given(_KEY[title])
+    given = _Given(title)
     width = high - low
     patience = requests.settings.timeout / 1_000
     since = time.monotonic()
@@ -59,25 +60,30 @@ def pages(
 
 
 class _Given:
-    """What a scan has given of the last token that it came to: it goes on there when a page fails."""
+    """What a scan has given of the last partition that it came to: where a page failed, it goes on there."""
 
-    def __init__(self, key: int) -> None:
-        self._key = key
-        self._token: int | None = None
-        self._keys: set[Row] = set()
+    def __init__(self, title: str) -> None:
+        self._title, self._key = title, _KEY[title]
+        self._last: Partition | None = None
+        self._keys: list[Row] = []
+        self._again: set[Row] = set()
 
     def added(self, rows: list[Row]) -> list[Row]:
-        """The rows of a page that were not given yet, without tokens; they are given from now on."""
+        """The rows of a page that were not given yet; they are given from now on."""
         key = self._key
-        new = [row[1:] for row in rows if row[0] != self._token or row[:key] not in self._keys]
-        if rows and rows[-1][0] != self._token:
-            self._token, self._keys = rows[-1][0], set()
-        self._keys.update(row[:key] for row in rows if row[0] == self._token)
-        return new
+        if self._again:
+            rows = [row for row in rows if row[:key] not in self._again]
+        if rows:
+            first, last = partition(self._title, rows[0]), partition(self._title, rows[-1])
+            if not first == last == self._last:
+                self._keys, self._last = [], last
+            self._keys += [row[:key] for row in rows]
+        return rows
 
     def until(self, low: int) -> int:
-        """Up to which token everything was given, which is `low` at least."""
-        return low if self._token is None else max(low, self._token - 1)
+        """From which token on to read again, which is `low` at least."""
+        self._again = set(self._keys)
+        return low if self._last is None else max(low, token(self._last) - 1)
 
 
 def _read(

@@ -21,14 +21,14 @@ TEXTS: Final = {
     "put": "INSERT INTO {keyspace}.objects (realm, bucket, id, part, value) VALUES (?, ?, ?, ?, ?)",
     "remove": "DELETE FROM {keyspace}.objects WHERE realm = ? AND bucket = ? AND (id, part) IN ?",
     "drop": "DELETE FROM {keyspace}.objects WHERE realm = ? AND bucket = ?",
-    "objects": "SELECT token(realm, bucket), realm, id, part, value FROM {keyspace}.objects"
+    "objects": "SELECT realm, id, part, value FROM {keyspace}.objects"
     " WHERE token(realm, bucket) > ? AND token(realm, bucket) <= ?",
-    "partitions": "SELECT DISTINCT token(realm, bucket), realm, bucket FROM {keyspace}.objects"
+    "partitions": "SELECT DISTINCT realm, bucket FROM {keyspace}.objects"
     " WHERE token(realm, bucket) > ? AND token(realm, bucket) <= ?",
-    "references": "SELECT token(realm, name), realm, name, version, value FROM {keyspace}.references"
+    "references": "SELECT realm, name, version, value FROM {keyspace}.references"
     " WHERE token(realm, name) > ? AND token(realm, name) <= ?",
 }
-"""Title to text. A statement that scans gives tokens first, and may be followed by `OF_REALMS`."""
+"""Title to text. A statement that scans may be followed by `OF_REALMS`."""
 
 OF_REALMS: Final = " AND realm IN ? ALLOW FILTERING"
 

@@ -12,6 +12,7 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow
 from polaris_spark.backends.cassandra.clusters import Session
+from polaris_spark.backends.cassandra.partitions import token
 from polaris_spark.backends.cassandra.statements import TEXTS
 from polaris_spark.clock import EPOCH_MS
 from polaris_spark.errors import InputError, StateError, TryAgainError
@@ -89,6 +90,19 @@ def test_a_row_that_is_written_right_after_its_deletion_is_there(backend: Backen
         backend.delete_objects("realm", [ObjectKey(1)])
         backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
         assert backend.read_objects("realm", [ObjectKey(1)]) == {ObjectKey(1): b"x"}
+
+
+def test_a_scan_that_goes_on_knows_where_partitions_lie(
+    cassandra: Cassandra, uri: str, backend: Backend
+) -> None:
+    """A token that were too high would leave rows out."""
+    for realm in ("realm", "r\u00e9alm \u65e5\u672c", "r" * 300):
+        backend.insert_reference(realm, f"{realm}/name", row())
+        backend.write_objects(realm, [ObjectRow(id, 0, b"x") for id in (1, 5 << 40, 2**63 - 1)])
+    for table, key in (("references", "name"), ("objects", "bucket")):
+        found = cassandra.run(f"SELECT realm, {key}, token(realm, {key}) FROM {keyspace_of(uri)}.{table}")
+        assert len(found) >= 3
+        assert [token((realm, part)) for realm, part, _ in found] == [place for *_, place in found]  # type: ignore[arg-type]  # as the table has them
 
 
 def test_requests_under_way_are_bounded_and_nobody_waits_for_ever(uri: str, backend: Backend) -> None:
