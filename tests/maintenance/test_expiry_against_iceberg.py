@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from conftest import CatalogPlace
-from polaris_spark.maintenance.deleting import DeleteFiles
+from polaris_spark.maintenance.deleting import DeleteFiles, FindAbsent
 from polaris_spark.maintenance.expiry import deleting
 from polaris_spark.maintenance.expiry.files import DecideTables, Examine
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, ReadManifests
@@ -214,7 +214,17 @@ def test_deletions_are_a_view(
 def test_a_spark_job_has_the_same_result(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for work in (DecideTables, Examine, ReadManifests, FindNeeded, ListManifests, FindNamed, DeleteFiles):
+    everywhere = (
+        DecideTables,
+        Examine,
+        ReadManifests,
+        FindNeeded,
+        ListManifests,
+        FindNamed,
+        FindAbsent,
+        DeleteFiles,
+    )
+    for work in everywhere:
         monkeypatch.setattr(work, "few", 0)
     store, warehouse = f"sqlite://{tmp_path / 'catalog.db'}", str(tmp_path / "warehouse")
     with PolarisCatalog("lake", store=store, warehouse=warehouse) as catalog:
