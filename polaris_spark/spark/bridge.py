@@ -247,6 +247,15 @@ def _close_in_time(bridge: Bridge) -> None:
     closing.join(CLOSE_SECONDS)
 
 
+def _in_one_line(record: logging.LogRecord) -> bool:
+    """A filter that lets every record pass, with what an error says instead of its traceback."""
+    if record.exc_info:
+        message, error = record.getMessage(), record.exc_info[1]
+        record.msg, record.args = message if str(error) in message else f"{message}: {error!r}", ()
+        record.exc_info = record.exc_text = None
+    return True
+
+
 def main() -> None:
     """Run until the JVM is gone."""
     # Ctrl-C in a terminal goes to every process there: the driver decides what it means, and may need us.
@@ -257,6 +266,9 @@ def main() -> None:
     try:
         serve(channel, bridge)
     finally:
+        # What the JVM had asked for last, such as to keep a metrics report, may fail now, and nobody waits for it.
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(_in_one_line)
         _close_in_time(bridge)
         sys.stderr.flush()
         # Threads of libraries would wait for a JVM that no longer exists.

@@ -22,15 +22,19 @@ from tests.spark.processes import next_line
 FAKE = """
 import polaris_spark
 class Catalog:
+    def __init__(self, warehouse):
+        self.warehouse = warehouse
     def request(self, method, path, query=None, body=None, headers=None):
         return 200, {"Asked": f"{method} {path} {query} {headers}"}, body or ""
     def close(self):
         import sys; print("closed", file=sys.stderr)
+        if self.warehouse == "never closes":
+            raise OSError("disk full")
 def connect(**properties):
     print("a library prints")
     if properties["warehouse"] == "broken":
         raise RuntimeError("no such warehouse")
-    return Catalog()
+    return Catalog(properties["warehouse"])
 polaris_spark.connect = connect
 from polaris_spark.spark.bridge import main
 main()
@@ -175,6 +179,14 @@ def test_catalogs_are_closed_when_the_jvm_is_gone(child: Child) -> None:
     child.greet()
     child.tell(connect={"store": "memory:", "warehouse": "/w"})
     assert "closed" in child.hang_up()
+
+
+def test_what_fails_when_the_jvm_is_gone_is_told_in_one_line(child: Child) -> None:
+    child.greet()
+    child.tell(connect={"store": "memory:", "warehouse": "never closes"})
+    logged = child.hang_up()
+    assert "closing a catalog failed: OSError('disk full')\n" in logged
+    assert "Traceback" not in logged
 
 
 def test_the_interrupt_of_a_terminal_does_not_end_the_child(child: Child) -> None:
