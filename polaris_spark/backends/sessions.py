@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, TryAgainError
+
+_LOOK_AGAIN_S: Final = 0.05
+"""Whoever should have told those who wait of a free place was perhaps interrupted, seconds."""
 
 
 class RefusedError(Exception):
@@ -104,7 +109,12 @@ class Sessions(ABC, Generic[S]):
             raise
 
     def _begin(self) -> None:
-        self._free = threading.Semaphore(self._pool)
+        # A place is taken by whoever owns its lock. Only C takes and releases those, so that no Ctrl-C, which may come
+        # between any two calls, leaves one taken; a count of free places would be wrong for good.
+        self._places = [threading.RLock() for _ in range(self._pool)]
+        self._freed: queue.SimpleQueue[None] = (
+            queue.SimpleQueue()
+        )  # hints for those who wait, not more than places
         self._idle: deque[S] = deque()
 
     def begin_in_child(self) -> None:
@@ -139,11 +149,10 @@ class Sessions(ABC, Generic[S]):
             TryAgainError: it was not done: the server refused, or there is no connection.
             PolarisError: as `refused` says.
         """
-        with self._lent() as session:
-            try:
-                return work(session)
-            except LostError as error:
-                raise self._lost(error, OutcomeUnknownError) from error
+        try:
+            return self._lend(work)
+        except LostError as error:
+            raise self._lost(error, OutcomeUnknownError) from error
 
     def close(self) -> None:
         """Close all sessions; those in use when their operation ends. Later calls raise `StateError`."""
@@ -158,30 +167,49 @@ class Sessions(ABC, Generic[S]):
 
     def _repeatable(self, work: Callable[[S], T], doubt: type[PolarisError]) -> T:
         try:
-            with self._lent() as session:
-                return work(session)
+            return self._lend(work)
         except LostError as error:
             first = error
         try:
-            with self._lent() as session:
-                return work(session)
+            return self._lend(work)
         except (LostError, TryAgainError) as error:
             raise self._lost(first, doubt) from error
 
-    @contextlib.contextmanager
-    def _lent(self) -> Iterator[S]:
+    def _lend(self, work: Callable[[S], T]) -> T:
+        """What `work` gives, once there is a place for it."""
         if self._closed:
             raise StateError(f"the store {self._where} is closed")
-        free, idle = self._free, self._idle
-        if not free.acquire(timeout=self._timeout / 1_000):
-            raise TryAgainError(
-                f"{self._where}: all {self._pool} connections were in use for "
-                f"{self._timeout} ms; nothing was changed (option 'pool')"
-            )
+        places, freed, idle = self._places, self._freed, self._idle
+        deadline = time.monotonic() + self._timeout / 1_000
+        while True:
+            for place in places:
+                if place._is_owned():  # type: ignore[attr-defined]  # by a caller of ours; nothing public tells
+                    continue
+                try:
+                    if place.acquire(blocking=False):
+                        return self._work(work, idle)
+                finally:
+                    try:
+                        place.release()
+                    except RuntimeError:  # it was not free
+                        pass
+                    else:
+                        if freed.qsize() < len(places):
+                            freed.put(None)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TryAgainError(
+                    f"{self._where}: all {self._pool} connections were in use for "
+                    f"{self._timeout} ms; nothing was changed (option 'pool')"
+                )
+            with contextlib.suppress(queue.Empty):
+                freed.get(timeout=min(left, _LOOK_AGAIN_S))
+
+    def _work(self, work: Callable[[S], T], idle: deque[S]) -> T:
         session = None
         try:
             session = self._usable_idle() or self.opened()
-            yield session
+            return work(session)
         except RefusedError as error:
             raise self.refused(error) from error
         except Exception:
@@ -196,7 +224,6 @@ class Sessions(ABC, Generic[S]):
                     idle.append(session)
                 else:
                     session.close()
-            free.release()
             if self._closed:
                 self.close()
 

@@ -334,8 +334,8 @@ def encrypted(certificate: Path) -> Iterator[MariaDB]:
 def _cipher(uri: str) -> str:
     backend = open_backend(uri)
     backend.setup()
-    with backend._connections._lent() as session:  # type: ignore[attr-defined]
-        found: str = session.run("SHOW STATUS LIKE 'Ssl_cipher'")[0].rows[0][1]
+    read = backend._connections.read  # type: ignore[attr-defined]
+    found: str = read(lambda session: session.run("SHOW STATUS LIKE 'Ssl_cipher'")[0].rows[0][1])
     backend.insert_reference("realm", "name", row())
     backend.close()
     return found

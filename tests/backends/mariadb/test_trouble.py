@@ -44,8 +44,12 @@ def test_many_threads_share_few_connections(uri: str, admin: Admin) -> None:
 
 def test_nobody_waits_for_ever_for_a_connection(uri: str, backend: Backend) -> None:
     narrow = open_backend(with_options(uri, "pool=1&timeout=200ms"))
-    with narrow._connections._lent(), pytest.raises(TryAgainError, match="all 1 connections"):  # type: ignore[attr-defined]
-        narrow.read_reference("realm", "name")
+
+    def one_more(_: object) -> None:
+        with pytest.raises(TryAgainError, match="all 1 connections"):
+            narrow.read_reference("realm", "name")
+
+    narrow._connections.read(one_more)  # type: ignore[attr-defined]
     assert until_it_works(lambda: narrow.read_reference("realm", "name")) is None
     narrow.close()
 

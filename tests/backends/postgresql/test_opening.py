@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from operator import methodcaller
 from typing import Any
 
 import psycopg
@@ -232,9 +233,9 @@ def test_sessions_have_the_settings_that_the_uri_asks_for(uri: str, admin: psyco
     backend = open_backend(f"{uri}&synchronous_commit=remote_apply&timeout=7s&application_name=mine&pool=3")
     backend.setup()
     query = "SELECT current_setting(%s)"
-    with backend._connections._lent() as session:  # type: ignore[attr-defined]
-        for name, value in (("synchronous_commit", b"remote_apply"), ("statement_timeout", b"7s")):
-            assert session.script(f"SHOW {name}").get_value(0, 0) == value
+    read = backend._connections.read  # type: ignore[attr-defined]
+    for statement, value in (("SHOW synchronous_commit", b"remote_apply"), ("SHOW statement_timeout", b"7s")):
+        assert read(methodcaller("script", statement)).get_value(0, 0) == value
     assert admin.execute(query, ("synchronous_commit",)).fetchone() == ("on",)
     assert admin.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = 'mine'").fetchone()
     backend.close()

@@ -1,0 +1,66 @@
+"""The pool of sessions, wherever Ctrl-C comes: it loses no place."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from polaris_spark.backends.sessions import RefusedError, Sessions
+from polaris_spark.errors import PolarisError, StateError, TryAgainError
+from polaris_spark.testing.processes import in_threads
+from polaris_spark.testing.waiting import PATIENCE_S
+from tests.backends.interrupts import interruptions
+
+_POOL = 2
+
+
+class _Session:
+    alive = True
+
+    def __init__(self) -> None:
+        self.usable = True
+
+    def close(self) -> None:
+        self.usable = False
+
+
+class _Sessions(Sessions[_Session]):
+    """With a server that is always there."""
+
+    def opened(self) -> _Session:
+        return _Session()
+
+    def make(self) -> None:
+        """There is nothing to make."""
+
+    def refused(self, error: RefusedError) -> PolarisError:
+        return StateError(str(error))
+
+
+def test_an_operation_that_is_interrupted_anywhere_gives_its_place_back() -> None:
+    sessions = _Sessions("server", 1_000 * PATIENCE_S, _POOL)
+    hasty = threading.Barrier(_POOL, timeout=10)
+    kept = []
+    for interrupt in interruptions(lambda: sessions.read(lambda session: len(str(session)))):
+        kept.append(interrupt)
+        in_threads(_POOL, lambda _: sessions.read(lambda _: hasty.wait()))
+    assert len(kept) > 10
+
+
+def test_a_place_that_was_waited_for_is_got_and_one_more_is_refused() -> None:
+    sessions = _Sessions("server", 200, 1)
+
+    def one_more(_: _Session) -> None:
+        with pytest.raises(TryAgainError, match="all 1 connections were in use for 200 ms"):
+            sessions.read(str)
+
+    sessions.read(one_more)
+    patient = _Sessions("server", 1_000 * PATIENCE_S, _POOL)
+    used: list[int] = []
+
+    def use(session: _Session) -> None:
+        used.append(id(session))
+
+    in_threads(16, lambda _: [patient.write(use) for _ in range(50)])
+    assert len(used) == 800
