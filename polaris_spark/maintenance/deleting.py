@@ -89,8 +89,8 @@ class FindAbsent(Work[ToLookFor, Absent]):
 
 
 def _is_there(folders: Folders, location: str) -> bool:
-    path = local_path(location)
     try:
+        path = local_path(location)
         if path is None:
             return folders.file(location) is not None
         path.lstat()  # a link is deleted as well

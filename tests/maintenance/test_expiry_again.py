@@ -70,9 +70,8 @@ def test_only_what_is_certainly_not_there_counts_as_gone(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     names = ["file", "link", "none", "folder/none", "file/none", "x" * 300]
-    found = FindAbsent()(
-        Reach(nothing, Files({})), ToLookFor(tuple(f"file://{tmp_path}/{one}" for one in names))
-    )
+    locations = (*(f"file://{tmp_path}/{one}" for one in names), "file://[no/uri")
+    found = FindAbsent()(Reach(nothing, Files({})), ToLookFor(locations))
     assert [location.removeprefix(f"file://{tmp_path}/") for location in found.locations] == [
         "none",
         "folder/none",
