@@ -13,6 +13,7 @@ from polaris_spark.catalog.exporting import wanted
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.commits.change import Operation
+from polaris_spark.maintenance.expiry import commits
 from polaris_spark.maintenance.expiry.commits import ToExpire, remove_expired
 from polaris_spark.maintenance.expiry.deciding import Asked, Decision
 from polaris_spark.maintenance.expiry.leftovers import Outcome
@@ -20,7 +21,7 @@ from polaris_spark.maintenance.expiry.run import ExpiryRun, Limits
 from polaris_spark.maintenance.spreading import Here, Reach
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
-from tests.maintenance.histories import expire, ids, make, needed, path, rows, there
+from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, rows, there
 
 
 class Crash(Exception):  # noqa: N818  # it stands for the end of a process, no error
@@ -198,14 +199,74 @@ def test_a_table_that_cannot_be_changed_does_not_use_up_the_limit_of_tables(
     assert [len(table.refresh().metadata.snapshots) for table in tables] == [9, 1, 1, 1]
 
 
-def refusing(monkeypatch: pytest.MonkeyPatch, table: IcebergTable) -> None:
-    """Let nothing be written in a table's location any more; told as pyarrow tells it, by no number of an error."""
-    place = path(table.location())
+def test_where_no_file_can_be_written_few_tables_are_tried(
+    lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [small(lake, f"db.t{n:02}") for n in range(16)]
+    tried = refusing(monkeypatch, *tables)
+    for most in (None, 2):
+        tried.clear()
+        found = expire(lake, older_than="0 s", max_tables=most)
+        assert [row["table"] for row in found] == [f"db.t{n:02}" for n in range(16)]
+        assert all("AWS Error ACCESS_DENIED" in row["note"] for row in found)
+        assert sum("not tried" in row["note"] for row in found) == 13
+        assert len(tried) < 10
+    monkeypatch.undo()
+    assert len(expire(lake, older_than="0 s")) == 16
+
+
+def test_storage_that_refuses_one_commits_tables_does_not_keep_the_next_from_being_tried(
+    lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [small(lake, f"db.t{n}") for n in range(9)]
+    monkeypatch.setattr(commits, "TABLES_OF_A_COMMIT", 4)
+    tried = refusing(monkeypatch, *tables[4:8])
+    found = expire(lake, older_than="0 s")
+    assert [row["table"] for row in found if row["snapshots"]] == [f"db.t{n}" for n in (0, 1, 2, 3, 8)]
+    assert ["not tried" in row["note"] for row in found if row["note"]] == [False] * 3 + [True]
+    assert set(tried) == {path(table.location()) for table in tables[4:7]}
+
+
+def test_a_run_may_be_stopped_while_tables_are_tried_one_by_one(
+    lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [small(lake, f"db.t{n}") for n in range(4)]
+    tried = refusing(monkeypatch, *tables)
+
+    def stop() -> None:
+        if tried:
+            raise Crash
+
+    with pytest.raises(Crash):
+        run(lake, Life(-1), before_commits=stop)
+    assert len(tried) == 1
+
+
+def small(lake: PolarisCatalog, name: str) -> IcebergTable:
+    """A table of two snapshots."""
+    lake.create_namespace_if_not_exists("db")
+    table = lake.create_table(name, SCHEMA)
+    table.append(rows(1))
+    table.append(rows(2))
+    return table
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, *tables: IcebergTable) -> list[str]:
+    """Let nothing be written in tables' locations any more; told as pyarrow tells it, by no number of an error.
+
+    Returns:
+        the location of each table that was tried, once for each try.
+    """
+    places = [path(table.location()) for table in tables]
+    tried: list[str] = []
 
     def write(self: Files, location: str, content: bytes) -> None:
-        if path(location).startswith(place):
-            raise OSError("When completing CreateMultipartUpload operation: AWS Error ACCESS_DENIED")
+        for place in places:
+            if path(location).startswith(place):
+                tried.append(place)
+                raise OSError("When completing CreateMultipartUpload operation: AWS Error ACCESS_DENIED")
         write_file(self, location, content)
 
     write_file = Files._write
     monkeypatch.setattr(Files, "_write", write)
+    return tried

@@ -23,6 +23,10 @@ from polaris_spark.maintenance.expiry.deciding import NOTHING, Asked, Decision, 
 TABLES_OF_A_COMMIT = 100
 """So many tables' snapshots are removed in one commit: few enough that other writers hardly wait for it."""
 
+REFUSALS = 3
+"""After so many tables in a row whose files could not be written, storage is taken to be out of reach: the others of
+the commit are not tried, nor those of the run while nothing was written in it."""
+
 
 class ToExpire(NamedTuple):
     """A table of which something expires."""
@@ -120,38 +124,71 @@ def remove_expired(
     """Remove from tables what expires, in few commits; a table that cannot be changed fails alone.
 
     Args:
+        progress: is told how many tables are done, and of how many, before each commit; may raise to stop.
         most: tables that something is removed from; one that fails leaves its turn to the next.
     Raises:
         OutcomeUnknownError, TryAgainError: the database cannot be reached, say; run it again.
     """
-    done: list[Removed] = []
+    removing = _Removing(catalog, operation, asked, lambda done: progress(done, len(tables)))
+    done = removing.done
     left = len(tables) if most is None else most
     while left and len(done) < len(tables):
-        progress(len(done), len(tables))
-        some = tables[len(done) : len(done) + min(left, TABLES_OF_A_COMMIT)]
-        removed = _remove(catalog, operation, some, asked)
-        left -= sum(bool(one.decision.updates()) for one in removed)
-        done += removed
+        start = len(done)
+        removing.remove(tables[start : start + min(left, TABLES_OF_A_COMMIT)])
+        left -= sum(bool(one.decision.updates()) for one in done[start:])
     return done
 
 
-def _remove(
-    catalog: Catalog, operation: Operation, tables: Sequence[ToExpire], asked: Asked
-) -> list[Removed]:
-    try:
-        decisions = catalog.commit(ExpireTables(catalog.context, operation, tables, asked))
-    except PolarisError as error:
-        of_the_database = isinstance(error, (OutcomeUnknownError, TryAgainError))
-        if of_the_database and not isinstance(error, UnwritableFileError):
-            raise
-        if len(tables) == 1:
-            return [Removed(tables[0], NOTHING, str(error))]
-        half = len(tables) // 2
-        return [
-            *_remove(catalog, operation, tables[:half], asked),
-            *_remove(catalog, operation, tables[half:], asked),
-        ]
-    return [Removed(table, decision) for table, decision in zip(tables, decisions, strict=True)]
+class _Removing:
+    """Removes from tables what expires; gives up where no file can be written."""
+
+    def __init__(
+        self, catalog: Catalog, operation: Operation, asked: Asked, progress: Callable[[int], None]
+    ) -> None:
+        self._catalog = catalog
+        self._operation = operation
+        self._asked = asked
+        self._progress = progress
+        self.done: list[Removed] = []
+        self._written = False
+        self._refused = 0
+        """So many tables' files could not be written one after another."""
+        self._problem = ""
+        """With the last of them."""
+
+    def remove(self, tables: Sequence[ToExpire]) -> None:
+        """Remove from some tables, in one commit if that can be."""
+        if self._written:  # what could not be written before may have lain in another storage
+            self._refused = 0
+        self._try(tables)
+
+    def _try(self, tables: Sequence[ToExpire]) -> None:
+        if self._refused >= REFUSALS:
+            why = f"not tried, since {REFUSALS} tables before it failed: {self._problem}"
+            self.done += [Removed(table, NOTHING, why) for table in tables]
+            return
+        self._progress(len(self.done))
+        try:
+            decisions = self._catalog.commit(
+                ExpireTables(self._catalog.context, self._operation, tables, self._asked)
+            )
+        except PolarisError as error:
+            of_the_database = isinstance(error, (OutcomeUnknownError, TryAgainError))
+            if of_the_database and not isinstance(error, UnwritableFileError):
+                raise
+            if len(tables) == 1:
+                if isinstance(error, UnwritableFileError):
+                    self._refused += 1
+                    self._problem = str(error)
+                self.done.append(Removed(tables[0], NOTHING, str(error)))
+                return
+            half = len(tables) // 2
+            self._try(tables[:half])
+            self._try(tables[half:])
+            return
+        if any(decision.updates() for decision in decisions):
+            self._written, self._refused = True, 0
+        self.done += [Removed(table, decision) for table, decision in zip(tables, decisions, strict=True)]
 
 
 class Settled(NamedTuple):
