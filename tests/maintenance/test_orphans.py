@@ -157,6 +157,14 @@ def test_only_a_place_in_the_same_storage_lets_a_file_go() -> None:
         assert not judge(stray, root, [other, same._replace(owner="c.same")], {"c.t"}).is_orphan
 
 
+@pytest.mark.parametrize("location", ["hdfs:/w/t", "hdfs:///w/t", "/w/t", "hdfs://nn/w/t"])
+def test_a_place_without_an_authority_is_of_any_storage(location: str) -> None:
+    place = Place(NAMES.of(location), "c.t")
+    file = NAMES.of("hdfs://nn/w/t/data/f")
+    assert judge(file, "/w", [place], {"c.broken"}, keeps_strays=True) == (True, "c.t")
+    assert not judge(file, "/w", [place], {"c.t"}).is_orphan
+
+
 def test_folders_inside_others_are_listed_once() -> None:
     roots = ["s3://b/w", "s3a://b/w/", "s3://b/w/t", "s3://b/wide", "s3://other/w/t"]
     assert outermost(roots, NAMES) == ["s3://b/w", "s3://b/wide", "s3://other/w/t"]

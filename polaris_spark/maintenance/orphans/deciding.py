@@ -209,7 +209,8 @@ def judge(
 ) -> Judged:
     """What places say of a file that nothing names.
 
-    A place keeps what has its path, in whatever storage; only to one of its own storage does a file belong.
+    A place keeps what has its path, in whatever storage; only to one of its own storage does a file
+    belong, by `has_prefix_of`.
 
     Args:
         root: the folder that was listed, in normal form.
@@ -218,7 +219,7 @@ def judge(
         keeps_strays: whether what lies in no place stays.
     """
     around = sorted(around, key=lambda place: len(place.name.path))
-    places = [place for place in around if is_below(file, place.name)]
+    places = [place for place in around if file.has_prefix_of(place.name)]
     innermost = places[-1] if places else None
     base = innermost.name.path if innermost is not None and len(innermost.name.path) > len(root) else root
     partitions = {name for place in places if place.name.path == base for name in place.partitions}
