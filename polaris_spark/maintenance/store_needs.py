@@ -67,12 +67,12 @@ class ManifestFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Wanted:
     """The files asked for, by eight bytes each; more may pass for them, and whoever asks looks closer."""
 
-    def __init__(self, names: Iterable[FileName], naming: Names) -> None:
-        self._digests = frozenset(_digest(name.path) for name in names)
+    def __init__(self, locations: Iterable[str], naming: Names) -> None:
+        self._digests = frozenset(_digest(path) for location in locations for path in naming.paths(location))
         self._naming = naming
 
     def __contains__(self, location: str) -> bool:
-        return _digest(self._naming.of(location).path) in self._digests
+        return any(_digest(path) in self._digests for path in self._naming.paths(location))
 
     def among(self, locations: Iterable[str]) -> tuple[str, ...]:
         """Those of some locations that may be asked for."""
@@ -186,7 +186,7 @@ class Question:
         for location in locations:
             name = naming.of(location)
             self._asked.setdefault(name.path, []).append((name, location))
-        self._wanted = Wanted((name for same in self._asked.values() for name, _ in same), naming)
+        self._wanted = Wanted((location for same in self._asked.values() for _, location in same), naming)
         self._seen: set[int] = set()
         self.needed: set[str] = set()
         self.problem = ""

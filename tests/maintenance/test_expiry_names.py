@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from polaris_spark.maintenance.expiry.files import Examine
 from polaris_spark.maintenance.expiry.manifests import FindNeeded
-from polaris_spark.maintenance.expiry.names import file_key
+from polaris_spark.maintenance.expiry.names import file_key, forget_folders
+from polaris_spark.maintenance.spreading import Here
 from polaris_spark.pyiceberg import PolarisCatalog
-from tests.maintenance.histories import expire, make, path, rows
+from tests.maintenance.histories import SCHEMA, expire, make, path, rows
 from tests.maintenance.lakes import name_statistics
 
 
@@ -46,7 +50,7 @@ def test_a_file_behind_a_link_to_its_folder_is_the_same(tmp_path: Path) -> None:
     assert file_key(f"file://{tmp_path}/link/x") == file_key(str(tmp_path / "folder" / "x"))
 
 
-@pytest.mark.parametrize("work", [FindNeeded({1: ["/x"]}), Examine()])
+@pytest.mark.parametrize("work", [FindNeeded({1: [7]}), Examine()])
 def test_work_that_comes_to_an_executor_finds_links_as_they_are(work: object, tmp_path: Path) -> None:
     link = tmp_path / "link"
     (tmp_path / "folder").mkdir()
@@ -71,3 +75,41 @@ def test_a_run_finds_links_as_they_are(lake: PolarisCatalog, tmp_path: Path) -> 
     link.symlink_to(file.parent)
     expire(lake, older_than="0 s", check_files="locations")
     assert file.exists()
+
+
+@pytest.mark.parametrize(("who", "check_files"), [("it", "store"), ("it", "locations"), ("another", "store")])
+def test_executors_without_the_drivers_links_keep_what_is_needed(
+    lake: PolarisCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str, check_files: str
+) -> None:
+    """The driver sees a folder by a link to where executors, and tables, have the folder itself."""
+    linked, real = tmp_path / "lake", tmp_path / "mount"
+    real.mkdir()
+    linked.symlink_to(real)
+    table = lake.create_table("db.t", SCHEMA, location=f"file://{linked}/t")
+    files = [linked / "t" / "data" / f"{n}.parquet" for n in (1, 2)]
+    files[0].parent.mkdir(parents=True, exist_ok=True)
+    for n, file in enumerate(files, start=1):
+        pq.write_table(rows(n), file)
+    table.add_files([f"file://{file}" for file in files])
+    if who == "another":
+        other = lake.create_table("db.u", SCHEMA)
+        other.add_files([f"file://{files[0]}"])
+        table.delete("id = 1")
+    table.delete("id = 2")
+    here = Here.__call__
+
+    def elsewhere(self: Here, work: Any, items: Any) -> Iterator[Any]:
+        linked.unlink()
+        real.rename(linked)
+        try:
+            found = list(here(self, pickle.loads(pickle.dumps(work)), items))
+        finally:
+            linked.rename(real)
+            linked.symlink_to(real)
+            forget_folders()
+        return iter(found)
+
+    monkeypatch.setattr(Here, "__call__", elsewhere)
+    [row] = expire(lake, table="db.t", older_than="0 s", check_files=check_files)
+    assert row["data_files"] == 1
+    assert [file.exists() for file in files] == [True, False]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -20,7 +19,7 @@ from polaris_spark.catalog.manifest_entries import (
 )
 from polaris_spark.errors import MissingFileError, UnreadableFileError
 from polaris_spark.maintenance.expiry.files import File, Kind
-from polaris_spark.maintenance.expiry.names import NamingWork, file_key
+from polaris_spark.maintenance.expiry.names import NamingWork, digests
 from polaris_spark.maintenance.spreading import Reach, Work
 
 MANIFESTS_OF_AN_ITEM = 20
@@ -60,6 +59,15 @@ class Named(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     number: int
     files: tuple[File, ...] = ()
+    problem: str = ""
+
+
+class Needed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Which of the given content files manifests of a table name as live."""
+
+    number: int
+    files: tuple[int, ...] = ()
+    """One of the `digests` of each, or both; two files with the same one are only kept longer."""
     foreign: bool = False
     """Whether only others need them."""
     problem: str = ""
@@ -84,37 +92,32 @@ class ReadManifests(Work[Manifests, Named]):
         return Named(item.number, tuple(found.values()))
 
 
-class FindNeeded(NamingWork[Manifests, Named]):
+class FindNeeded(NamingWork[Manifests, Needed]):
     """Finds those of the given content files that other manifests of the table still name."""
 
     few = 64
     item = Manifests
-    result = Named
+    result = Needed
 
-    def __init__(self, candidates: Mapping[int, Iterable[str]]) -> None:
+    def __init__(self, candidates: Mapping[int, Iterable[int]]) -> None:
         """
         Args:
-            candidates: keys of files (`file_key`), by the table's number.
+            candidates: `digests` of files, by the table's number.
         """
-        self._digests = {number: {_digest(key) for key in files} for number, files in candidates.items()}
+        self._candidates = {number: frozenset(files) for number, files in candidates.items()}
 
-    def __call__(self, reach: Reach, item: Manifests) -> Named:
-        digests = self._digests[item.number]
-        found: dict[str, File] = {}
+    def __call__(self, reach: Reach, item: Manifests) -> Needed:
+        candidates = self._candidates[item.number]
+        found: set[int] = set()
         for location in item.locations:
             try:
-                live = _live_files(reach.files, location)
-                found |= {file.location: file for file in live if _digest(file_key(file.location)) in digests}
+                for file in _live_files(reach.files, location):
+                    found |= candidates.intersection(digests(file.location))
             except UnreadableFileError as error:
                 if item.purged and isinstance(error, MissingFileError):
                     continue
-                return Named(item.number, problem=str(error))
-        return Named(item.number, tuple(found.values()), item.foreign)
-
-
-def _digest(key: str) -> int:
-    """Eight bytes instead of a key; two with the same one would only have more to compare."""
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
+                return Needed(item.number, problem=str(error))
+        return Needed(item.number, tuple(found), item.foreign)
 
 
 def _live_files(files: Files, location: str) -> Iterator[File]:

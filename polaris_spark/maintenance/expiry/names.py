@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from typing import Any
 
@@ -32,6 +33,18 @@ def _folder(folder: str) -> str:
 def _key(location: str) -> str:
     name = Names(Comparison()).of(location)
     return name.path if name.scheme in _WITHOUT_AUTHORITY else f"{name.scheme}://{name.authority}{name.path}"
+
+
+def digests(location: str) -> tuple[int, ...]:
+    """Eight bytes each for the two names by which a file is known again: its key, and its location as it stands.
+
+    Machines may have other symbolic links, and so other keys, for one location.
+    """
+    return tuple(_digest(name) for name in {file_key(location), location})
+
+
+def _digest(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
 forget_folders = _folder.cache_clear

@@ -53,7 +53,7 @@ from polaris_spark.maintenance.expiry.files import (
 )
 from polaris_spark.maintenance.expiry.leftovers import Leftover, Outcome
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, ReadManifests, manifests_of
-from polaris_spark.maintenance.expiry.names import file_key, forget_folders
+from polaris_spark.maintenance.expiry.names import digests, file_key, forget_folders
 from polaris_spark.maintenance.expiry.taking import take
 from polaris_spark.maintenance.orphans.needed_files import Drop, drops_of
 from polaris_spark.maintenance.spreading import Spread
@@ -307,12 +307,16 @@ class ExpiryRun:
             purged = leftover.needed[0].dropped
             checks[number] = [*manifests_of(number, examined.own, purged=purged), *foreign]
         candidates: dict[int, dict[str, File]] = {}
+        known: dict[int, dict[int, str]] = {}
         for position, named in enumerate(self._spread(ReadManifests(), naming)):
             self._progress("reading manifests", position, len(naming))
             leftovers[named.number].stop(named.problem)
-            files = candidates.setdefault(named.number, {})
-            files.update((file_key(file.location), file) for file in named.files)
-        self._leave_needed(leftovers, candidates, checks)
+            files, keys = candidates.setdefault(named.number, {}), known.setdefault(named.number, {})
+            for file in named.files:
+                key = file_key(file.location)
+                files[key] = file
+                keys.update(dict.fromkeys(digests(file.location), key))
+        self._leave_needed(leftovers, candidates, known, checks)
         for number, files in candidates.items():
             leftovers[number].files.update((file.location, file) for file in files.values())
 
@@ -320,24 +324,27 @@ class ExpiryRun:
         self,
         leftovers: Sequence[Leftover],
         candidates: Mapping[int, dict[str, File]],
+        known: Mapping[int, Mapping[int, str]],
         checks: Mapping[int, Sequence[Manifests]],
     ) -> None:
         """Take from `candidates` the content files that manifests name which stay.
 
         Args:
             candidates: content files by `file_key`, by the table's number.
+            known: their keys by `digests`, by the table's number.
         """
-        doubtful = {number: files for number, files in candidates.items() if files}
+        doubtful = {number: keys for number, keys in known.items() if keys}
         items = [one for number in doubtful for one in checks[number]]
         foreign: list[tuple[int, str]] = []
-        for position, named in enumerate(self._spread(FindNeeded(doubtful), items)):
+        for position, needed in enumerate(self._spread(FindNeeded(doubtful), items)):
             self._progress("reading manifests that stay", position, len(items))
-            leftovers[named.number].stop(named.problem)
-            if named.foreign:
-                foreign += [(named.number, file_key(file.location)) for file in named.files]
-                continue
-            for file in named.files:
-                candidates[named.number].pop(file_key(file.location), None)
+            leftovers[needed.number].stop(needed.problem)
+            for digest in needed.files:
+                key = known[needed.number][digest]
+                if needed.foreign:
+                    foreign.append((needed.number, key))
+                else:
+                    candidates[needed.number].pop(key, None)
         for number, key in foreign:
             if candidates[number].pop(key, None) is not None:
                 leftovers[number].share()

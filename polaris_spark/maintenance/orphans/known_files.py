@@ -34,9 +34,17 @@ class Names:
     def of(self, location: str) -> FileName:
         """A location in the form in which files are compared."""
         name = self._comparison.of(location)
+        return name._replace(path=self._without_links(location, name))
+
+    def paths(self, location: str) -> tuple[str, ...]:
+        """The paths of a location in that form and with its links: machines may have other links."""
+        name = self._comparison.of(location)
+        return tuple({name.path, self._without_links(location, name)})
+
+    def _without_links(self, location: str, name: FileName) -> str:
         if name.scheme in ("", "file"):
-            return name._replace(path=self._comparison.of(self._links.resolved(location)).path)
-        return name
+            return self._comparison.of(self._links.resolved(location)).path
+        return name.path
 
 
 class Known(NamedTuple):
