@@ -101,7 +101,7 @@ class Tasks:
         if "/" in kind or not kind or not scope or duration_ms <= 0:
             raise InputError(f"no task can be of kind {kind!r} in {scope!r} for {duration_ms} ms")
         name = f"{_PREFIX}/{kind}/{scope}"
-        watched, since = b"", 0.0
+        watched, since, ahead = b"", 0.0, False
         while True:
             now = self._clock.now_ms()
             found = self._references.read(name, TaskRecord)
@@ -113,7 +113,7 @@ class Tasks:
                         raise _running(kind, scope, found.value)
                     watched, since = found.version, self._clock.monotonic_ms()
                 left = since + found.value.duration_ms - self._clock.monotonic_ms()
-                if left > 0:
+                if not ahead or left > 0:
                     if waiting is not None:
                         waiting()
                     self._clock.sleep_ms(left if waiting is None else _ASK_MS)

@@ -175,6 +175,14 @@ def test_whoever_waits_for_a_dead_holder_whose_clock_is_ahead_gets_it(
     assert TASK_MS < clock.now_ms() - before < 2 * TASK_MS
 
 
+def test_whoever_waits_takes_a_dead_holders_lease_over_by_the_wall_clock(
+    tasks: Tasks, clock: ManualClock
+) -> None:
+    first = take(tasks, "first")
+    tasks.acquire("import", "catalog", holder="second", renew=False, waiting=lambda: None)
+    assert clock.now_ms() > first.record.until_ms + BEHIND_MS
+
+
 def test_a_renewal_whose_outcome_was_never_told_is_no_loss(
     tasks: Tasks, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

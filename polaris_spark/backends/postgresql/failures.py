@@ -2,7 +2,7 @@
 
 | what came back | SQLSTATE | what it means | raised |
 | --- | --- | --- | --- |
-| `ERROR` | any but 08xxx, 40003 | the statement's transaction was undone: certainly **not** applied | by class, below |
+| `ERROR` | any but 40003, 08xxx (save 08P01) | undone: certainly **not** applied | by class, below |
 | ... lock, deadlock, serialization | 55P03, 40P01, 40001 | others were faster | `TryAgainError` |
 | ... cancelled, statement_timeout | 57014 | undone before its commit began | `TryAgainError` |
 | ... out of disk, memory, connections | 53xxx | resources | `TryAgainError` |
@@ -14,7 +14,7 @@
 | ... anything else of class 58, XX | | the server's own trouble | `TryAgainError` |
 | ... anything else | | tables that are not ours | `StateError` |
 | `FATAL`, `PANIC` | 57P01, 57P02, 57P05, ... | the session ended, perhaps after its commit | unknown |
-| `ERROR` of a pooler or another server, whose own connection ended | 08xxx, 40003 | | unknown |
+| `ERROR` of a pooler or another server, whose own connection ended | 08xxx (not 08P01), 40003 | | unknown |
 | the connection ended without a word | none | | unknown |
 | no answer until the deadline | none | it may still be under way | unknown |
 | refused to connect | 28xxx, 3D000, 42501 | wrong password, user, database | `StoreURIError` |

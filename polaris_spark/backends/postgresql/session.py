@@ -19,6 +19,9 @@ from polaris_spark.backends.sessions import LostError, RefusedError
 
 _GRACE_S = 5.0  # beyond statement_timeout, which the server enforces itself
 _COMPLETION_UNKNOWN = b"40003"
+_PROTOCOL_VIOLATION = (
+    b"08P01"  # of a message that was not taken; the other errors of its class are of connections
+)
 _GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
@@ -137,6 +140,9 @@ def _failure(result: PGresult) -> RefusedError | LostError:
     code = result.error_field(pq.DiagnosticField.SQLSTATE)
     message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
     text = " ".join(message.decode("utf-8", "replace").split())
-    if code is None or severity != b"ERROR" or code.startswith(b"08") or code == _COMPLETION_UNKNOWN:
+    lost = code == _COMPLETION_UNKNOWN or (
+        code is not None and code.startswith(b"08") and code != _PROTOCOL_VIOLATION
+    )
+    if code is None or severity != b"ERROR" or lost:
         return LostError(text)
     return RefusedError(code.decode("ascii", "replace"), text)

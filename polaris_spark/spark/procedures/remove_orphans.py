@@ -93,7 +93,9 @@ def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
         raise InputError("a table or a location can be cleaned, not both at once")
     if location is not None:
         if not _ABSOLUTE.match(location):
-            raise InputError(f"location {location!r} is neither an absolute path nor a URI with a scheme")
+            raise InputError(
+                f"location {location!r} is neither an absolute path nor a URI such as scheme://..."
+            )
         try:
             segments(absolute(location))
         except (BadRequestError, ValueError) as error:

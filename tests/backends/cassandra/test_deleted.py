@@ -15,6 +15,7 @@ from polaris_spark.ids import IdParts, pack
 from polaris_spark.maintenance.purging import Purge
 from polaris_spark.testing.servers.cassandra import Cassandra
 from polaris_spark.testing.stores import row
+from polaris_spark.testing.waiting import until_it_works
 from tests.servers import start
 
 MOST = 1_000
@@ -99,6 +100,7 @@ def test_a_partition_of_too_many_deleted_rows_is_told(uri: str, backend: Backend
     backend.write_objects("realm", rows := partition(0, MOST + 1))
     delete(backend, "realm", rows)
     hasty = open_backend(f"{uri}&timeout=2s")
+    until_it_works(lambda: hasty.read_reference("realm", "name"))
     with pytest.raises(TryAgainError, match="TOO_MANY_TOMBSTONES"):
         scanned(hasty, ["realm"])
     hasty.close()

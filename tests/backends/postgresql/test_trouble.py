@@ -14,6 +14,7 @@ from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Swapped
 from polaris_spark.backends.postgresql import session as session_module
 from polaris_spark.errors import (
     OutcomeUnknownError,
+    StateError,
     TryAgainError,
 )
 from polaris_spark.testing.processes import exit_status, in_threads, rows
@@ -112,11 +113,11 @@ def test_a_silent_server_is_given_up_and_the_outcome_in_doubt(
         hasty.close()
 
 
-@pytest.mark.parametrize("code", ["08006", "40003"])
+@pytest.mark.parametrize("code", ["08006", "40003", "08P01"])
 def test_errors_that_leave_it_open_what_was_done_leave_a_change_in_doubt(
     uri: str, backend: Backend, admin: psycopg.Connection[Any], code: str
 ) -> None:
-    """As a pooler sends them whose own connection ended, or a server of several machines."""
+    """As a pooler sends them whose own connection ended, or a server of several machines; 08P01 refuses a message."""
     schema = schema_of(uri)
     backend.insert_reference("realm", "name", current := row())
     admin.execute(
@@ -132,7 +133,7 @@ def test_errors_that_leave_it_open_what_was_done_leave_a_change_in_doubt(
         lambda: backend.insert_reference("realm", "other", row()),
         lambda: backend.write_objects("realm", [ObjectRow(1, 0, b"x")]),
     ):
-        with pytest.raises(OutcomeUnknownError, match="lost"):
+        with pytest.raises(StateError if code == "08P01" else OutcomeUnknownError, match="lost"):
             change()
     assert backend.read_reference("realm", "name") == current
 
