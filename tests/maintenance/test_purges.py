@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from polaris_spark.catalog.catalogs import head_name
@@ -169,16 +170,9 @@ def test_a_file_that_cannot_be_deleted_keeps_what_leads_to_it_and_no_other_table
     data = {file for file in files if file.suffix == ".parquet"}
     others = {file for file in lake.files() if folder(second) in file.parents}
     stuck = min(data)
-    unlink = Path.unlink
-
-    def refusing(file: Path, *, missing_ok: bool = False) -> None:
-        if file == stuck:
-            raise PermissionError(errno.EACCES, "Permission denied", str(file))
-        unlink(file, missing_ok=missing_ok)
-
     lake.catalog.purge_table("db.a")
     lake.catalog.purge_table("db.b")
-    monkeypatch.setattr(Path, "unlink", refusing)
+    refuse_to_delete(monkeypatch, stuck)
     outcomes = purge(lake)
     assert paths(outcomes, "failed") == {stuck}
     assert paths(outcomes, "deleted") == others | data - {stuck}
@@ -188,6 +182,39 @@ def test_a_file_that_cannot_be_deleted_keeps_what_leads_to_it_and_no_other_table
     purge(lake)
     assert lake.files() == set()
     assert recorded(lake) == 2
+
+
+def test_a_file_in_another_tables_place_that_cannot_be_deleted_keeps_what_leads_to_it(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = lake.table("a"), lake.table("b")
+    own = {file for file in lake.files() if folder(first) in file.parents}
+    adopted = folder(first) / "data" / "of-b.parquet"
+    pq.write_table(ROWS, adopted)
+    second.add_files([f"file://{adopted}"])
+    lake.catalog.purge_table("db.a")
+    lake.catalog.purge_table("db.b")
+    refuse_to_delete(monkeypatch, adopted)
+    outcomes = purge(lake)
+    assert paths(outcomes, "failed") == {adopted}
+    assert own <= paths(outcomes, "deleted")
+    assert recorded(lake) == 1
+    monkeypatch.undo()
+    purge(lake)
+    assert lake.files() == set()
+    assert recorded(lake) == 2
+
+
+def refuse_to_delete(monkeypatch: pytest.MonkeyPatch, stuck: Path) -> None:
+    """Let a file not be deleted."""
+    unlink = Path.unlink
+
+    def refusing(file: Path, *, missing_ok: bool = False) -> None:
+        if file == stuck:
+            raise PermissionError(errno.EACCES, "Permission denied", str(file))
+        unlink(file, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refusing)
 
 
 def test_while_a_table_cannot_be_read_nothing_is_purged(lake: Lake) -> None:

@@ -6,7 +6,9 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -14,7 +16,10 @@ from conftest import CatalogPlace
 from polaris_spark.catalog.catalogs import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
+from polaris_spark.maintenance.orphans.here import LocalEngine
+from polaris_spark.maintenance.orphans.search import FoundDoomed
 from polaris_spark.rest.session import Session, connect
+from polaris_spark.spark.jobs.orphans import SparkEngine
 from polaris_spark.spark.procedures.registry import call
 from polaris_spark.testing.servers.versitygw import VersityGateway
 from tests.maintenance.lakes import DAY, ROWS, Lake, age, folder, name_statistics, paths, table_elsewhere
@@ -155,14 +160,38 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
     lake.close()
 
 
-def test_late_purges_are_carried_out_by_executors(spark: SparkSession, lake: Lake) -> None:
+def doomed_by(
+    engine: type[LocalEngine | SparkEngine], lake: Lake, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+) -> FoundDoomed:
+    """What an engine finds of tables that were dropped with PURGE."""
+    seen: list[FoundDoomed] = []
+    find = engine.find_doomed
+
+    def watched(*arguments: Any) -> FoundDoomed:
+        seen.append(find(*arguments))
+        return seen[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "find_doomed", watched)
+        call(lake.session, "purge_dropped", spark=spark if engine is SparkEngine else None, dry_run=True)
+    [found] = seen
+    return found
+
+
+def test_late_purges_are_carried_out_by_executors(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = lake.table("kept")
     sound = lake.files()
-    lake.table("t")
-    lake.table("u")
+    adopted = folder(lake.table("t")) / "data" / "of-u.parquet"
+    pq.write_table(ROWS, adopted)
+    lake.table("u").add_files([f"file://{adopted}"])
     files = lake.files() - sound
     for name in ("t", "u"):
         lake.catalog.purge_table(f"db.{name}")
+    found = [doomed_by(engine, lake, monkeypatch, spark) for engine in (LocalEngine, SparkEngine)]
+    assert found[0] == found[1]
+    assert found[1].named_by[f"file://{adopted}"] == {"default.lake.db.u"}
     rows = call(lake.session, "purge_dropped", spark=spark, max_files=2**62)
     assert paths(rows, "deleted") == files
     kinds = [Path(row[0]).suffix for row in rows]

@@ -18,7 +18,7 @@ from polaris_spark.maintenance.orphans.search import (
     FoundDoomed,
     Orphan,
     Search,
-    phases,
+    in_phases,
     refuse_mismatches,
 )
 from polaris_spark.maintenance.store_tables import Objects
@@ -96,15 +96,15 @@ class LocalEngine:
         needed = {name.path for name in known.files}
         owned = {place.name.path for place in known.places}
         doomed_judge = DoomedJudge(doomed, search.names)
-        found: list[tuple[int, Orphan]] = []
+        found: list[tuple[int, Orphan, set[str]]] = []
         for location, rank in sorted(gathering.ranks.items(), key=lambda item: item[1]):
             path = search.names.of(location).path
             if known.broken or path in needed or not owned.isdisjoint(folders_of(path)):
                 continue
             orphan = doomed_judge.found(self._folders, location)
             if orphan is not None and len(found) < search.max_files:
-                found.append((rank, orphan))
-        return FoundDoomed(phases(found), _broken(known))
+                found.append((rank, orphan, gathering.owners[location]))
+        return in_phases(found, _broken(known))
 
 
 def _broken(known: Known) -> list[Broken]:

@@ -72,12 +72,14 @@ class Gathering:
         self.known = Known(set(), [], {})
         self.ranks: dict[str, int] = {}
         """Every location, as it stands there, with its rank."""
+        self.owners: dict[str, set[str]] = {}
+        """Every location with the owners that name it."""
 
     def add(self, contents: Iterable[Content], store: ObjectStore) -> None:
         """Add what the metadata of tables and views says."""
         for content in contents:
             needs = needs_of(content, StoredObjects(store), self._files)
-            self._name(needs.files, METADATA)
+            self._name(needs.files, METADATA, [content])
             self.known.places.extend(places_of(content.owner, needs, self._names))
             if needs.problem and (content.strict or not needs.missing):
                 self.known.broken[content.owner] = needs.problem
@@ -88,23 +90,25 @@ class Gathering:
 
     def finish(self) -> Known:
         """Read manifest lists and manifests, each once."""
-        self._name(self._lists, LIST)
         for location, owners in self._lists.items():
+            self._name([location], LIST, owners)
             named = self._manifests.of_list(location)
             self._broken(named.problem, owners, missing=named.missing)
             for manifest in named.locations:
                 self._manifest_owners.setdefault(manifest, []).extend(owners)
-        self._name(self._manifest_owners, MANIFEST)
         for location, owners in self._manifest_owners.items():
+            self._name([location], MANIFEST, owners)
             named = self._manifests.of_manifest(location)
             self._broken(named.problem, owners, missing=named.missing)
-            self._name(named.locations, CONTENT)
+            self._name(named.locations, CONTENT, owners)
         return self.known
 
-    def _name(self, locations: Iterable[str], rank: int) -> None:
+    def _name(self, locations: Iterable[str], rank: int, contents: Sequence[Content]) -> None:
+        owners = {content.owner for content in contents}
         for location in locations:
             self.known.files.add(self._names.of(location))
             self.ranks.setdefault(location, rank)
+            self.owners.setdefault(location, set()).update(owners)
 
     def _broken(self, problem: str, owners: Sequence[Content], *, missing: bool) -> None:
         if problem:

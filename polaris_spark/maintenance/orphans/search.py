@@ -95,6 +95,8 @@ class FoundDoomed(NamedTuple):
 
     phases: list[list[Orphan]]
     """Those of a phase go when all of the phases before are gone: they say where the others are."""
+    named_by: dict[str, set[str]]
+    """Which of the tables each file is named by, and may lead to others of."""
     broken: list[Broken]
 
 
@@ -231,12 +233,14 @@ def _outcome(orphan: Orphan, left: str | None) -> Outcome:
     return Outcome(*orphan, outcome=KEPT if left == CHANGED else FAILED, error=left)
 
 
-def phases(ranked: Iterable[tuple[int, Orphan]]) -> list[list[Orphan]]:
-    """Files in the order of their ranks, those of a rank together."""
-    found: dict[int, list[Orphan]] = {}
-    for rank, orphan in ranked:
-        found.setdefault(rank, []).append(orphan)
-    return [sorted(found[rank]) for rank in sorted(found)]
+def in_phases(ranked: Iterable[tuple[int, Orphan, Iterable[str]]], broken: list[Broken]) -> FoundDoomed:
+    """Files in the order of their ranks, those of a rank together; each comes with the tables that name it."""
+    phases: dict[int, list[Orphan]] = {}
+    named_by: dict[str, set[str]] = {}
+    for rank, orphan, owners in ranked:
+        phases.setdefault(rank, []).append(orphan)
+        named_by.setdefault(orphan.location, set()).update(owners)
+    return FoundDoomed([sorted(phases[rank]) for rank in sorted(phases)], named_by, broken)
 
 
 class DoomedJudge:

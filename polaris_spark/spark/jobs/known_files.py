@@ -145,18 +145,24 @@ class KnownFiles:
         return files
 
     def located(self) -> DataFrame:
-        """Every location as it stands there, once, with its path in normal form and its `rank`."""
-        first = self._first.where(f"kind IN ('{FILE}', '{LIST}', '{MANIFEST}')").selectExpr(
+        """Every location as it stands there, once, with its path in normal form, its `rank`, and who names it:
+        `owners`."""
+        from pyspark.sql.functions import collect_set, max
+
+        named = self._first.where(f"kind IN ('{FILE}', '{LIST}', '{MANIFEST}')").selectExpr(
             "location",
             "path",
+            "owner",
             f"CASE kind WHEN '{FILE}' THEN {known_files.METADATA} "
             f"WHEN '{LIST}' THEN {known_files.LIST} ELSE {known_files.MANIFEST} END AS rank",
         )
         for found, rank in ((self._lists, known_files.MANIFEST), (self._manifests, known_files.CONTENT)):
-            first = first.union(
-                found.where("problem IS NULL").selectExpr("location", "path", f"{rank} AS rank")
-            )
-        return first.groupBy("location", "path").agg({"rank": "max"}).withColumnRenamed("max(rank)", "rank")
+            naming = named.selectExpr("location AS source", "owner").distinct()
+            further = found.where("problem IS NULL").join(naming, "source")
+            named = named.union(further.selectExpr("location", "path", "owner", f"{rank} AS rank"))
+        return named.groupBy("location", "path").agg(
+            max("rank").alias("rank"), collect_set("owner").alias("owners")
+        )
 
     def places(self) -> DataFrame:
         """The locations that tables and views own: `storage`, a scheme and an authority, `folder`, a path in normal

@@ -20,7 +20,7 @@ from polaris_spark.maintenance.orphans.search import (
     FoundDoomed,
     Orphan,
     Search,
-    phases,
+    in_phases,
     refuse_mismatches,
 )
 from polaris_spark.spark.jobs.known_files import NAMED, KnownFiles, Reading, Task, in_batches, tasks_of
@@ -37,7 +37,7 @@ _TASKS_PER_CORE = 4
 
 _LISTED = f"location string, size bigint, modified bigint, root string, {NAMED}"
 _ORPHANS = "location string, size bigint, modified bigint, owner string"
-_DOOMED = f"{_ORPHANS}, rank bigint"
+_DOOMED = f"{_ORPHANS}, rank bigint, owners array<string>"
 _OUTCOMES = "number bigint, outcome string, error string"
 
 _ANCESTORS = """concat(array('/'), transform(
@@ -89,12 +89,15 @@ class SparkEngine:
             broken = known.broken()
             told = self._told(broken, known.places())
             if broken:
-                return FoundDoomed([], told)
+                return in_phases([], told)
             unneeded = _outside_places(_unneeded(named.located(), known.names()), known.places())
             found = unneeded.mapInArrow(_Look(self._reading, doomed), _DOOMED).orderBy("rank")
             rows = found.limit(_most(search)).collect()
-            ranked = [(row.rank, Orphan(row.location, row.size, row.modified, row.owner)) for row in rows]
-            return FoundDoomed(phases(ranked), told)
+            ranked = [
+                (row.rank, Orphan(row.location, row.size, row.modified, row.owner), row.owners)
+                for row in rows
+            ]
+            return in_phases(ranked, told)
         finally:
             known.release()
             named.release()
@@ -257,6 +260,7 @@ class _Look:
                     "modified": modified,
                     "owner": owner,
                     "rank": row["rank"],
+                    "owners": row["owners"],
                 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from polaris_spark.catalog.catalogs import head_name
@@ -19,7 +19,6 @@ from polaris_spark.maintenance.orphans.search import (
     Doomed,
     Engine,
     Means,
-    Orphan,
     Outcome,
     Search,
     broken_ones,
@@ -103,24 +102,18 @@ def _purge(
     call.progress("reading what tables need")
     found = engine.find_doomed(search, heads, doomed)
     yield from broken_ones(found.broken)
-    left: set[str | None] = set()
+    left: set[str] = set()
+    """Tables with files that stay: so does what leads to these."""
     for phase in found.phases:
         if dry_run:
             yield from (Outcome(*orphan, outcome=WOULD_DELETE) for orphan in phase)
             continue
-        going = [orphan for orphan in phase if not _may_lead(orphan, left)]
+        going = [orphan for orphan in phase if left.isdisjoint(found.named_by[orphan.location])]
         outcomes = list(delete_in_waves(search, means, going, heads))
         yield from outcomes
-        left |= {outcome.owner for outcome in outcomes if outcome.outcome != DELETED}
-
-
-def _may_lead(orphan: Orphan, left: Collection[str | None]) -> bool:
-    """Whether a file may say where others are that were left: then it stays, or these would not be found again.
-
-    Args:
-        left: whose those are; None for what lies in no table's location, and may be of any.
-    """
-    return bool(left) and (orphan.owner is None or orphan.owner in left or None in left)
+        for outcome in outcomes:
+            if outcome.outcome != DELETED:
+                left |= found.named_by[outcome.location]
 
 
 PROCEDURE = job(
