@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -24,8 +25,8 @@ TABLES_OF_A_COMMIT = 100
 """So many tables' snapshots are removed in one commit: few enough that other writers hardly wait for it."""
 
 REFUSALS = 3
-"""After so many tables in a row whose files could not be written, storage is taken to be out of reach: the others of
-the commit are not tried, nor those of the run while nothing was written in it."""
+"""After so many tables in a row whose files could not be written, storage is taken to be out of reach, and the others
+of the commit are not tried. The order is random then: so a few that always fail keep no other away for good."""
 
 
 class ToExpire(NamedTuple):
@@ -140,7 +141,7 @@ def remove_expired(
 
 
 class _Removing:
-    """Removes from tables what expires; gives up where no file can be written."""
+    """Removes from tables what expires; gives a commit up where no file can be written."""
 
     def __init__(
         self, catalog: Catalog, operation: Operation, asked: Asked, progress: Callable[[int], None]
@@ -150,7 +151,6 @@ class _Removing:
         self._asked = asked
         self._progress = progress
         self.done: list[Removed] = []
-        self._written = False
         self._refused = 0
         """So many tables' files could not be written one after another."""
         self._problem = ""
@@ -158,9 +158,10 @@ class _Removing:
 
     def remove(self, tables: Sequence[ToExpire]) -> None:
         """Remove from some tables, in one commit if that can be."""
-        if self._written:  # what could not be written before may have lain in another storage
-            self._refused = 0
+        self._refused = 0  # what could not be written before may lie in another storage
+        start = len(self.done)
         self._try(tables)
+        self.done[start:] = sorted(self.done[start:], key=lambda one: one.table.name)
 
     def _try(self, tables: Sequence[ToExpire]) -> None:
         if self._refused >= REFUSALS:
@@ -182,12 +183,12 @@ class _Removing:
                     self._problem = str(error)
                 self.done.append(Removed(tables[0], NOTHING, str(error)))
                 return
-            half = len(tables) // 2
-            self._try(tables[:half])
-            self._try(tables[half:])
+            mixed, half = random.sample(tables, len(tables)), len(tables) // 2
+            self._try(mixed[:half])
+            self._try(mixed[half:])
             return
         if any(decision.updates() for decision in decisions):
-            self._written, self._refused = True, 0
+            self._refused = 0
         self.done += [Removed(table, decision) for table, decision in zip(tables, decisions, strict=True)]
 
 
