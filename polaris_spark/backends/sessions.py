@@ -233,8 +233,12 @@ class Sessions(ABC, Generic[S]):
                 session = self._idle.pop()
             except IndexError:
                 return None
-            if session.alive:
-                return session
+            try:
+                if session.alive:
+                    return session
+            except BaseException:
+                session.close()
+                raise
             session.close()
 
     def _lost(self, error: LostError, doubt: type[PolarisError]) -> PolarisError:

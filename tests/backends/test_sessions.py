@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 import pytest
 
@@ -16,7 +17,9 @@ _POOL = 2
 
 
 class _Session:
-    alive = True
+    @property
+    def alive(self) -> bool:
+        return True
 
     def __init__(self) -> None:
         self.usable = True
@@ -28,8 +31,14 @@ class _Session:
 class _Sessions(Sessions[_Session]):
     """With a server that is always there."""
 
+    def __init__(self, where: str, timeout: int, pool: int) -> None:
+        super().__init__(where, timeout, pool)
+        self.all: weakref.WeakSet[_Session] = weakref.WeakSet()
+
     def opened(self) -> _Session:
-        return _Session()
+        session = _Session()
+        self.all.add(session)
+        return session
 
     def make(self) -> None:
         """There is nothing to make."""
@@ -45,6 +54,17 @@ def test_an_operation_that_is_interrupted_anywhere_gives_its_place_back() -> Non
     for interrupt in interruptions(lambda: sessions.read(lambda session: len(str(session)))):
         kept.append(interrupt)
         in_threads(_POOL, lambda _: sessions.read(lambda _: hasty.wait()))
+    assert len(kept) > 10
+
+
+def test_an_operation_that_is_interrupted_anywhere_leaves_its_session_closed_or_idle() -> None:
+    sessions = _Sessions("server", 1_000 * PATIENCE_S, _POOL)
+    sessions.read(str)
+    kept = []
+    for interrupt in interruptions(lambda: sessions.read(repr)):
+        kept.append(interrupt)
+        assert all(session in sessions._idle for session in sessions.all if session.usable)
+        sessions.read(str)
     assert len(kept) > 10
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,8 +13,10 @@ import pytest
 
 from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.backends.sqlite import SQLiteBackend, connections
-from polaris_spark.backends.sqlite.connections import Settings
-from polaris_spark.testing.processes import in_threads
+from polaris_spark.backends.sqlite.connections import Connections, Settings
+from polaris_spark.clock import SystemClock
+from polaris_spark.errors import StateError
+from polaris_spark.testing.processes import exit_status, in_threads
 from polaris_spark.testing.stores import row
 from tests.backends.interrupts import interruptions
 
@@ -86,24 +90,74 @@ def test_an_operation_that_is_interrupted_anywhere_has_ended_for_a_fork(
     monkeypatch.setattr(connections, "PATIENCE_S", 1.0)
     kept = list(interruptions(lambda: backend.read_reference("realm", "name")))
     assert len(kept) > 5
+    assert _status_in_fork(lambda: backend.write_objects("realm", [ObjectRow(1, 0, b"x")])) == 0
+    assert backend.read_objects("realm", [ObjectKey(1)]) == {ObjectKey(1): b"x"}
+
+
+def test_a_read_that_is_interrupted_after_its_work_leaves_its_connection_closed_or_in_the_pool(
+    path: str,
+) -> None:
+    connections = Connections(path, _SETTINGS, SystemClock())
+    connections.create()
+    used: list[sqlite3.Connection] = []
+    kept = []
+    for interrupt in interruptions(lambda: connections.read(used.append)):
+        kept.append(interrupt)
+        if used:
+            assert _closed(used[-1]) != (used[-1] in connections._readers)
+    assert len(kept) > 5
+    connections.close()
+
+
+def _closed(connection: sqlite3.Connection) -> bool:
+    try:
+        connection.execute("SELECT 1")
+    except sqlite3.ProgrammingError:
+        return True
+    return False
+
+
+def test_a_child_is_refused_if_closing_for_its_fork_was_interrupted(
+    backend: SQLiteBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write() -> None:
+        backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
+
+    def interrupted(_: Connections) -> None:
+        raise KeyboardInterrupt
+
+    assert _status_in_fork(write) == 0
+    write()
+    ignored = []
+    with monkeypatch.context() as patched:
+        patched.setattr(Connections, "before_fork", interrupted)
+        patched.setattr(sys, "unraisablehook", lambda raised: ignored.append(raised.exc_type))
+        status = _status_in_fork(lambda: _refused(write))
+    assert (status, ignored) == (0, [KeyboardInterrupt])
+    write()
+    assert _status_in_fork(write) == 0
+
+
+def _refused(work: Callable[[], object]) -> None:
+    with pytest.raises(StateError, match="was in use when this process was forked"):
+        work()
+
+
+def _status_in_fork(work: Callable[[], object]) -> int:
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
+            work()
             status = 0
         finally:
             os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert backend.read_objects("realm", [ObjectKey(1)]) == {ObjectKey(1): b"x"}
+    return exit_status(child)
 
 
 def test_threads_that_fork_at_the_same_time_leave_the_store_open(backend: SQLiteBackend) -> None:
     def fork(_: int) -> int:
-        child = os.fork()
-        if child == 0:
-            os._exit(0)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return _status_in_fork(lambda: None)
 
     assert in_threads(4, lambda number: [fork(number) for _ in range(5)]) == [[0] * 5] * 4
     backend.write_objects("realm", [ObjectRow(1, 0, b"x")])

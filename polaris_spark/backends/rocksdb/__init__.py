@@ -178,7 +178,7 @@ class RocksDBBackend(Backend):
 
     def _open(self) -> Handle:
         handle = self._handle
-        if handle is None or self._process != os.getpid():
+        if handle is None or self._closed or self._process != os.getpid():
             self._refuse_if_unusable()
             with self._opening:
                 self._refuse_if_unusable()

@@ -319,22 +319,24 @@ class Handle:
         self._close_all()
 
     def _close_all(self) -> None:
-        primary, self._primary, self._failed = self._primary, None, False
-        if primary is not None:
+        self._failed = True  # so that all this is done again if it is interrupted
+        if self._primary is not None:
             with contextlib.suppress(
                 Exception
             ):  # what cannot be flushed is in the log, which the next one reads
-                primary.close()
+                self._primary.close()
+            self._primary = None
         if self._lock is not None:
             _locks.discard(self._lock)
         self._unsynced.clear()
         self._close_secondary()
+        self._failed = False
 
     def _close_secondary(self) -> None:
-        secondary, self._secondary, self._looks = self._secondary, None, 0
-        if secondary is not None:
+        if self._secondary is not None:
             with contextlib.suppress(Exception):  # it holds nothing
-                secondary.close()
+                self._secondary.close()
+        self._secondary, self._looks = None, 0
 
 
 def _file(path: str) -> _File:

@@ -60,8 +60,8 @@ class Syncs:
                 self._run()
             finally:
                 if mine:
+                    self._running = False  # first: waiting for the lock may be interrupted
                     with self._lock:
-                        self._running = False
                         self._condition.notify_all()
 
     def _run(self) -> None:

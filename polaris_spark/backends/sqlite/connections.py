@@ -101,7 +101,7 @@ class Connections(Forkable):
             self._quiet = True
 
     def after_fork_in_child(self) -> None:
-        if not self._quiet:
+        if not self._quiet or self._writer is not None or self._readers:
             self._inherited = (self._writer, self._readers)  # kept, so that they are not closed here
             self._refusal = "was in use when this process was forked from its parent; use a new process"
         self._begin()
@@ -122,16 +122,19 @@ class Connections(Forkable):
     def _lend_reader(self, function: Callable[[sqlite3.Connection], T]) -> T:
         self._refuse_if_unusable()
         connection = self._reader() or self._opened()
+        mine = True
         try:
             found = self._read(connection, function)
+            if len(self._readers) < _POOL and not self._refusal:
+                mine = False  # no interrupt comes between this and `append`, and after that others may use it
+                self._readers.append(connection)
+            else:
+                connection.close()
+            return found
         except BaseException:  # what failed or was interrupted may go on seeing the past
-            connection.close()
+            if mine:
+                connection.close()
             raise
-        if len(self._readers) < _POOL and not self._refusal:
-            self._readers.append(connection)
-        else:
-            connection.close()
-        return found
 
     def _lend_writer(
         self, function: Callable[[sqlite3.Connection], Swapped | Conflict]
@@ -157,6 +160,7 @@ class Connections(Forkable):
     def _create(self, path: str) -> None:
         self._refuse_if_unusable()
         files.create_file(path)
+        self._quiet = False
         connection = files.connect(path)
         try:
             self._patiently(lambda: files.create_tables(connection, path))
@@ -229,6 +233,7 @@ class Connections(Forkable):
         )
 
     def _opened(self) -> sqlite3.Connection:
+        self._quiet = False
         connection = files.connect(self._path)
         try:
             self._patiently(lambda: self._prepare(connection))

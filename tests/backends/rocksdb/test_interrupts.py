@@ -9,12 +9,12 @@ from collections.abc import Callable
 from contextlib import closing
 
 import pytest
-from rocksdict import Rdict
+from rocksdict import DbClosedError, Rdict
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectRow, ReferenceRow
 from polaris_spark.backends.rocksdb import RocksDBBackend, handles
-from polaris_spark.errors import TryAgainError
+from polaris_spark.errors import StateError, TryAgainError
 from polaris_spark.testing.processes import in_threads
 from polaris_spark.testing.stores import row
 from polaris_spark.testing.waiting import PATIENCE_S
@@ -55,6 +55,26 @@ def test_an_operation_that_is_interrupted_anywhere_has_ended(
     assert _another_process_writes(uri)
 
 
+def test_a_close_that_is_interrupted_anywhere_lets_others_write_when_it_is_repeated(uri: str) -> None:
+    def opened() -> tuple[RocksDBBackend, Rdict]:
+        backend = open_backend(uri)
+        assert isinstance(backend, RocksDBBackend)
+        backend.setup()
+        backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
+        [database] = backend._open().databases
+        return backend, database
+
+    kept, stores = [], [opened()]
+    for interrupt in interruptions(lambda: stores[-1][0].close()):
+        kept.append(interrupt)
+        backend, database = stores[-1]
+        backend.close()
+        with pytest.raises(DbClosedError):
+            database.get(b"key")
+        stores.append(opened())
+    assert len(kept) > 10
+
+
 def test_a_close_that_waits_in_vain_may_be_repeated(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = open_backend(uri)
     backend.setup()
@@ -71,6 +91,8 @@ def test_a_close_that_waits_in_vain_may_be_repeated(uri: str, monkeypatch: pytes
         hasty.setattr(handles, "_PATIENCE_S", 0.01)
         with pytest.raises(TryAgainError, match="do not end"):
             backend.close()
+    with pytest.raises(StateError, match="is closed"):
+        backend.read_reference("realm", "name")
     end.set()
     thread.join()
     assert outcome == [True]

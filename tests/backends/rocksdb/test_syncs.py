@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+from types import FrameType
 
 import pytest
 
 from polaris_spark.backends.rocksdb.syncs import Syncs
+from polaris_spark.testing.waiting import PATIENCE_S
 
 
 def test_a_sync_serves_all_writes_that_ended_before_it_began() -> None:
@@ -66,3 +69,41 @@ def test_an_interrupted_sync_is_repeated() -> None:
         syncs.wait(1)
     syncs.wait(1)
     assert outcomes == []
+
+
+def test_an_interrupt_while_others_are_told_of_a_sync_keeps_no_write_waiting() -> None:
+    owned, owner_ends = threading.Event(), threading.Event()
+
+    def own() -> None:
+        with syncs._lock:
+            owned.set()
+            assert owner_ends.wait(PATIENCE_S)
+
+    def sync() -> None:  # when it ends, its thread has to wait for the lock
+        if not owner.ident:
+            owner.start()
+            assert owned.wait(PATIENCE_S)
+            signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        if frame is None or frame.f_code is not Syncs.wait.__code__:
+            return
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        raise KeyboardInterrupt
+
+    syncs, owner = Syncs(sync), threading.Thread(target=own)
+    syncs.wrote(1)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            syncs.wait(1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        owner_ends.set()
+        owner.join()
+    syncs.wrote(2)
+    later = threading.Thread(target=syncs.wait, args=(2,), daemon=True)
+    later.start()
+    later.join(PATIENCE_S)
+    assert not later.is_alive()
