@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.backends.sqlite import SQLiteBackend, connections
 from polaris_spark.backends.sqlite.connections import Connections, Settings
+from polaris_spark.backends.sqlite.forks import forking
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import StateError
 from polaris_spark.testing.processes import exit_status, in_threads
 from polaris_spark.testing.stores import row
+from polaris_spark.testing.waiting import PATIENCE_S
 from tests.backends.interrupts import interruptions
+from tests.backends.waiting import started
 
 _SETTINGS = Settings(synchronous="off", timeout=0)
 
@@ -136,6 +142,53 @@ def test_a_child_is_refused_if_closing_for_its_fork_was_interrupted(
     assert (status, ignored) == (0, [KeyboardInterrupt])
     write()
     assert _status_in_fork(write) == 0
+
+
+def test_a_fork_whose_wait_for_another_is_interrupted_lets_no_operation_begin_before_the_other_ends(
+    backend: SQLiteBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
+    owned, end = threading.Event(), threading.Event()
+
+    def fork_slowly() -> bool:
+        with forking:
+            owned.set()
+            return end.wait(PATIENCE_S)
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        code = _status_in_fork.__code__
+        if frame is not None and (frame.f_code, frame.f_lineno) == (code, code.co_firstlineno + 1):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise KeyboardInterrupt
+
+    ignored = []
+    other, outcome = started(fork_slowly)
+    assert owned.wait(PATIENCE_S)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "unraisablehook", lambda raised: ignored.append(raised.exc_type))
+            signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+            status = _status_in_fork(
+                lambda: _refused(lambda: backend.write_objects("realm", [ObjectRow(2, 0, b"x")]))
+            )
+        assert (status, ignored) == (0, [KeyboardInterrupt, RuntimeError])
+        assert forking.locked()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        end.set()
+        other.join()
+    assert outcome == [True]
+    assert not forking.locked()
+
+
+def test_asking_whether_there_is_a_fork_leaves_none_wherever_it_is_interrupted() -> None:
+    kept = []
+    for interrupt in interruptions(forking.locked):
+        kept.append(interrupt)
+        assert in_threads(1, lambda _: forking.locked()) == [False]
+    assert len(kept) > 2
 
 
 def _refused(work: Callable[[], object]) -> None:

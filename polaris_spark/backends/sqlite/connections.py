@@ -59,7 +59,7 @@ class Connections(Forkable):
 
     def _begin(self) -> None:
         self._process = os.getpid()
-        self._turnstile = Turnstile(forking)
+        self._turnstile = Turnstile(forking)  # type: ignore[arg-type]  # it does what is asked of a lock
         self._quiet = False
         self._writing = threading.RLock()  # which knows its owner: only who has the turn gives it back
         self._writer: sqlite3.Connection | None = None
