@@ -18,7 +18,7 @@ IN_PROCESS = ("commits", "contention", "loading", "listing", "growth", "pyiceber
 
 def run(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "polaris_spark.testing.bench", "--quick", "--output", str(output)]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, timeout=600)
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, timeout=900)
 
 
 def found(output: Path, *arguments: str) -> dict[str, Any]:
