@@ -14,6 +14,7 @@ from polaris_spark.testing.servers.base import ProcessServer, answers
 from polaris_spark.testing.servers.installing import maven_jars, run
 
 VERSION: Final = "5.0.9"
+_PATIENCE_S: Final = 30.0  # with a server that has much else to do; one that is not ready refuses at once
 _KEYS_PASSWORD: Final = "changeit"  # as safe as the file that it stands in
 _POM: Final = f"""
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -207,12 +208,17 @@ class Cassandra(ProcessServer):
         from cassandra.query import tuple_factory
 
         cluster = Cluster(
-            ["127.0.0.1"], self.port, auth_provider=PlainTextAuthProvider(user, password), protocol_version=4
+            ["127.0.0.1"],
+            self.port,
+            auth_provider=PlainTextAuthProvider(user, password),
+            protocol_version=4,
+            connect_timeout=_PATIENCE_S,
+            control_connection_timeout=_PATIENCE_S,
         )
         try:
             session = cluster.connect()
             session.row_factory = tuple_factory
-            return list(session.execute(statement).current_rows)
+            return list(session.execute(statement, timeout=_PATIENCE_S).current_rows)
         except (NoHostAvailable, DriverException, RequestExecutionException) as error:
             raise OSError(f"{self.name}: {error}") from None
         finally:
