@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -17,15 +18,18 @@ def interruptions(operation: Callable[[], object]) -> Iterator[KeyboardInterrupt
         Each interrupt after its run, with its traceback, which holds the frames as a notebook does.
     """
     for number in itertools.count(1):
+        gc.disable()  # an interrupt in what the collector calls would be lost, and the run taken for the last one
         sys.setprofile(_interrupt_at(number))
         try:
             operation()
         except KeyboardInterrupt as interrupt:
+            gc.enable()
             yield interrupt
         else:
             return
         finally:
             sys.setprofile(None)
+            gc.enable()
 
 
 def _interrupt_at(number: int) -> Callable[[FrameType, str, object], None]:
