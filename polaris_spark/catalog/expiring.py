@@ -166,11 +166,9 @@ def record_expired(state: State, before: Table, removed: Collection[int], after:
         before: the table that still has them; those that it does not have are ignored.
         after: id of its content afterwards.
     """
-    snapshots, statistics, partition_statistics = (
-        list(_pieces(root, removed, state))
-        for root in (before.snapshots, before.statistics, before.partition_statistics)
-    )
-    most = max(map(len, (snapshots, statistics, partition_statistics)))
+    pieces = removed_pieces(before, removed, state)
+    snapshots, statistics, partition_statistics = pieces
+    most = max(map(len, pieces))
     for start in range(0, most, RECORD_PIECES):
         record = ExpiredSnapshots(
             before.entity_id,
@@ -182,6 +180,20 @@ def record_expired(state: State, before: Table, removed: Collection[int], after:
         )
         id = state.add(record)
         state.put(EXPIRED, expired_key(before.entity_id, id), Entry(id))
+
+
+class RemovedPieces(NamedTuple):
+    """Pointers to snapshots that are removed from a table, and to their statistics."""
+
+    snapshots: Sequence[int]
+    statistics: Sequence[int]
+    partition_statistics: Sequence[int]
+
+
+def removed_pieces(table: Table, removed: Collection[int], reader: ObjectReader) -> RemovedPieces:
+    """What goes with some snapshots of a table, given by their ids; those that it does not have are ignored."""
+    roots = (table.snapshots, table.statistics, table.partition_statistics)
+    return RemovedPieces(*(list(_pieces(root, removed, reader)) for root in roots))
 
 
 def expired_key(entity_id: int, record: int) -> bytes:

@@ -10,24 +10,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from typing import TypeVar
 
 import msgspec
 
 from polaris_spark.catalog.contents import content_of
-from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.folders import repeated
-from polaris_spark.catalog.manifest_entries import ListedManifest, listed_manifests
 from polaris_spark.catalog.metadata import ObjectReader
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import PolarisError
-from polaris_spark.maintenance.orphans import needed_files
+from polaris_spark.maintenance.needs import Content, Manifests, Needs, manifests_of_list, needs_of
 from polaris_spark.maintenance.orphans.deciding import Comparison, FileName
 from polaris_spark.maintenance.orphans.known_files import Names
-from polaris_spark.maintenance.orphans.needed_files import Needs, needs_of
 from polaris_spark.maintenance.spreading import Reach, Spread, Work
 from polaris_spark.maintenance.store_tables import Holder, Objects, changed_since
 
@@ -118,7 +113,7 @@ def _named_by(reach: Reach, reader: ObjectReader, table: Holder) -> tuple[set[st
     naming = set(needs.manifests).difference(known.manifests)
     named = {*needs.files, *lists, *naming}
     for location in lists:
-        for manifest in repeated(partial(_listed, reach.files, location)):
+        for manifest in manifests_of_list(reach.files, location):
             named.add(manifest.path)
             if manifest.live_files != 0:
                 naming.add(manifest.path)
@@ -127,11 +122,7 @@ def _named_by(reach: Reach, reader: ObjectReader, table: Holder) -> tuple[set[st
 
 def _needs(reach: Reach, reader: ObjectReader, table: Holder, content: int) -> Needs:
     value = content_of(reader, content, View) if table.is_view else content_of(reader, content, Table)
-    return needs_of(needed_files.Content(table.owner, value), reader, reach.files, without=table.without)
-
-
-def _listed(files: Files, location: str) -> list[ListedManifest]:
-    return list(listed_manifests(files, location))
+    return needs_of(Content(table.owner, value), reader, reach.files, without=table.without)
 
 
 class FindNamed(Work[ManifestFiles, Listed]):
@@ -145,7 +136,7 @@ class FindNamed(Work[ManifestFiles, Listed]):
         self._wanted = wanted
 
     def __call__(self, reach: Reach, item: ManifestFiles) -> Listed:
-        manifests = needed_files.Manifests(reach.files)
+        manifests = Manifests(reach.files)
         found: set[str] = set()
         for location in item.locations:
             named = manifests.of_manifest(location)

@@ -14,8 +14,7 @@ from polaris_spark.catalog.catalogs import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
-from polaris_spark.maintenance import store_needs
-from polaris_spark.maintenance.orphans import needed_files
+from polaris_spark.maintenance import needs, store_needs
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, rows, there
@@ -155,8 +154,8 @@ def test_nothing_is_read_of_other_tables_when_there_is_nothing_to_delete(
 ) -> None:
     make(lake, "db.t")
     expire(lake, older_than="0 s")
-    monkeypatch.setattr(needed_files.Manifests, "of_manifest", unexpected)
-    monkeypatch.setattr(store_needs, "listed_manifests", unexpected)
+    monkeypatch.setattr(needs.Manifests, "of_manifest", unexpected)
+    monkeypatch.setattr(needs, "listed_manifests", unexpected)
     assert expire(lake, older_than="0 s") == []
 
 
@@ -170,13 +169,13 @@ def test_each_manifest_is_read_once(opened: Open, monkeypatch: pytest.MonkeyPatc
     lake.register_table("db.again", other.metadata_location)
     other.append(rows(300))
     read: list[str] = []
-    real = needed_files.Manifests.of_manifest
+    real = needs.Manifests.of_manifest
 
-    def counted(self: needed_files.Manifests, location: str) -> needed_files.Named:
+    def counted(self: needs.Manifests, location: str) -> needs.Named:
         read.append(location)
         return real(self, location)
 
-    monkeypatch.setattr(needed_files.Manifests, "of_manifest", counted)
+    monkeypatch.setattr(needs.Manifests, "of_manifest", counted)
     monkeypatch.setattr(store_needs, "TABLES_OF_A_WAVE", 1)
     expire(lake, table="db.t", older_than="0 s")
     assert {str(one) for one in manifests(other)} <= set(map(path, read))

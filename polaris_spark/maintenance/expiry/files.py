@@ -1,30 +1,36 @@
 """Which files only expired snapshots need: work on one table at a time.
 
-As in Iceberg's `ReachableFileCleanup`, only what differs is read: the manifest lists of expired snapshots; those of
-others until no manifest is left that only expired snapshots list; the entries of such manifests; and the entries of the
-others only if any of these still names a file.
+What tables need `maintenance.needs` says. As in Iceberg's `ReachableFileCleanup`, only what differs is read of it: the
+manifest lists of expired snapshots; those of others until no manifest is left that only expired snapshots list; the
+entries of such manifests; and the entries of the others only if any of these still names a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
-from typing import Literal, NamedTuple
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Literal
 
 import msgspec
 
 from polaris_spark.catalog.contents import content_of
-from polaris_spark.catalog.expiring import ExpiredSnapshots, SnapshotFacts, read_snapshot
+from polaris_spark.catalog.expiring import (
+    ExpiredSnapshots,
+    RemovedPieces,
+    SnapshotFacts,
+    read_snapshot,
+    removed_pieces,
+)
 from polaris_spark.catalog.files import Files, local_path
-from polaris_spark.catalog.manifest_entries import ListedManifest, snapshot_manifests
+from polaris_spark.catalog.manifest_entries import ListedManifest
 from polaris_spark.catalog.metadata import ObjectReader
-from polaris_spark.catalog.metadata.pieces import placed
 from polaris_spark.catalog.metadata.rows import PartitionStatistics, Snapshot, Statistics, Table
 from polaris_spark.catalog.rows import Unloaded
 from polaris_spark.errors import MissingFileError, PolarisError
-from polaris_spark.index import Index
 from polaris_spark.maintenance.expiry.deciding import Asked, decide_table
 from polaris_spark.maintenance.expiry.names import NamingWork, file_key
+from polaris_spark.maintenance.needs import Content, Needs, manifests_of_list, needs_of
 from polaris_spark.maintenance.spreading import Reach, Work
 
 Kind = Literal["data", "position-deletes", "equality-deletes", "manifest", "manifest-list", "statistics"]
@@ -86,7 +92,7 @@ class DecideTables(Work[ToDecide, Decided]):
             table = content_of(reader, item.content, Table)
             if isinstance(table, Unloaded):
                 return Decided(item.number, left_alone="imported, and not loaded yet")
-            specs_of = _Lists(reach.files).specs_of
+            specs_of = partial(_specs_of, files=reach.files)
             found = decide_table(table, reader, self.levels[item.namespace], self.asked, specs_of)
         except PolarisError as error:
             return Decided(item.number, left_alone=str(error))
@@ -98,7 +104,7 @@ class DecideTables(Work[ToDecide, Decided]):
 # Finding
 
 
-class Content(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A version of a table that needs its files."""
 
     realm: str
@@ -118,7 +124,7 @@ class ToExamine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Instance id."""
     records: tuple[int, ...]
     """`ExpiredSnapshots`; the snapshots that `needed` is to be without are expired as well."""
-    needed: tuple[Content, ...]
+    needed: tuple[Version, ...]
     """The table as it is, then every version of it or of another table that shares its place: their files stay."""
 
 
@@ -155,35 +161,38 @@ class Examine(NamingWork[ToExamine, Examined]):
 
 
 def _examined(reach: Reach, item: ToExamine) -> Examined:
+    expired, needs = _Expired(reach.files), []
     own = reach.objects(item.realm)
-    expired, mine, foreign = _Facts(), _Facts(), _Facts()
     for record in own.get_many(item.records, ExpiredSnapshots).values():
-        expired.add_record(record, own)
-    for position, content in enumerate(item.needed):
-        reader = reach.objects(content.realm)
-        table = content_of(reader, content.id, Table)
+        pieces = RemovedPieces(record.snapshots, record.statistics, record.partition_statistics)
+        expired.add(own, pieces)
+    for position, version in enumerate(item.needed):
+        reader = reach.objects(version.realm)
+        table = content_of(reader, version.id, Table)
         if isinstance(table, Unloaded):
             return Examined(
                 item.number, problem=f"{table.metadata_location} shares its place and is not loaded yet"
             )
-        gone = frozenset(content.without)
-        (foreign if position else mine).add_table(table, reader, gone, inside=False)
-        if gone:
-            expired.add_table(table, reader, gone, inside=True)
-    lists = _Lists(reach.files)
-    files = [File(at, "statistics", size) for at, size in expired.statistics.items()]
-    manifests: dict[str, ListedManifest] = {}
-    for snapshot in expired.snapshots:
-        found = lists.of_expired(snapshot)
-        manifests |= found.manifests
-        if snapshot.manifest_list:
-            files.append(File(snapshot.manifest_list, "manifest-list", found.bytes))
-    dropped = item.needed[0].dropped
-    own_manifests = _leave_out(manifests, mine, lists, purged=dropped)
+        owner = "a table that shares its place" if position else "the table"
+        found = needs_of(Content(owner, table), reader, reach.files, without=version.without)
+        if found.problem:
+            return Examined(item.number, problem=found.problem)
+        needs.append(found)
+        if version.without:
+            expired.add(reader, removed_pieces(table, version.without, reader))
+    return _difference(item, expired, needs[:1], needs[1:], reach.files)
+
+
+def _difference(
+    item: ToExamine, expired: _Expired, mine: Sequence[Needs], foreign: Sequence[Needs], files: Files
+) -> Examined:
+    manifests, leading = expired.read()
+    own_manifests = _leave_out(manifests, mine, files, purged=item.needed[0].dropped)
     size = len(manifests)
-    foreign_manifests = _leave_out(manifests, foreign, lists)
-    files = [file for file in files if file_key(file.location) not in mine.files]
-    left = [file for file in files if file_key(file.location) not in foreign.files]
+    foreign_manifests = _leave_out(manifests, foreign, files)
+    for_me, for_others = _leading(mine), _leading(foreign)
+    leading = [file for file in leading if file_key(file.location) not in for_me]
+    left = [file for file in leading if file_key(file.location) not in for_others]
     naming = tuple(manifest.path for manifest in manifests.values() if manifest.live_files != 0)
     left += [File(manifest.path, "manifest", manifest.length) for manifest in manifests.values()]
     return Examined(
@@ -192,77 +201,103 @@ def _examined(reach: Reach, item: ToExamine) -> Examined:
         naming,
         own_manifests if naming else (),
         foreign_manifests if naming else (),
-        shared=len(left) - len(manifests) < len(files) or len(manifests) < size,
+        shared=len(left) - len(manifests) < len(leading) or len(manifests) < size,
     )
 
 
+def _leading(needs: Sequence[Needs]) -> set[str]:
+    """Keys of the manifest lists, statistics and metadata files that are needed."""
+    return {file_key(location) for one in needs for location in (*one.files, *one.lists)}
+
+
 def _leave_out(
-    manifests: dict[str, ListedManifest], needed: _Facts, lists: _Lists, *, purged: bool = False
+    manifests: dict[str, ListedManifest], needs: Sequence[Needs], files: Files, *, purged: bool = False
 ) -> tuple[str, ...]:
     """Take from `manifests` those that are needed; gives what else is needed and may name the same files.
 
     It ends as soon as no manifest is left: the oldest snapshots, which come first, have most in common.
+
+    Args:
+        purged: whether manifest lists may have been deleted, with all that they named.
+    Raises:
+        UnreadableFileError: a manifest list cannot be read.
     """
     others: dict[str, ListedManifest] = {}
-    for snapshot in needed.snapshots:
-        if not manifests:
-            break
-        listed = lists.of_expired(snapshot).manifests if purged else lists.of_needed(snapshot)
-        others |= listed
-        for key in listed:
+    listings = _listings(needs, files, purged=purged)
+    while manifests and (listed := next(listings, None)) is not None:
+        for manifest in listed:
+            key = file_key(manifest.path)
+            others[key] = manifest
             manifests.pop(key, None)
     return tuple(manifest.path for manifest in others.values() if manifest.live_files != 0)
 
 
-class _Facts:
-    """Snapshots and statistics files of some versions of a table, the oldest snapshot first."""
+def _listings(needs: Sequence[Needs], files: Files, *, purged: bool) -> Iterator[list[ListedManifest]]:
+    """Manifests that are needed, some at a time; a list that several need is read once."""
+    yield [ListedManifest(location) for one in needs for location in one.manifests]
+    for location in dict.fromkeys(location for one in needs for location in one.lists):
+        try:
+            listed = manifests_of_list(files, location)
+        except MissingFileError:
+            if not purged:
+                raise
+            continue
+        yield listed
 
-    def __init__(self) -> None:
-        self.snapshots: list[SnapshotFacts] = []
-        self.statistics: dict[str, int] = {}
 
-    @cached_property
-    def files(self) -> set[str]:
-        """Keys of their manifest lists and statistics files."""
-        lists = (snapshot.manifest_list for snapshot in self.snapshots if snapshot.manifest_list)
-        return {file_key(location) for location in (*self.statistics, *lists)}
+class _Expired:
+    """What expired snapshots of a table name."""
 
-    def add_record(self, record: ExpiredSnapshots, reader: ObjectReader) -> None:
-        """Add what a commit removed."""
-        self._add(reader, record.snapshots, record.statistics, record.partition_statistics)
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._snapshots: list[SnapshotFacts] = []
+        self._statistics: list[File] = []
 
-    def add_table(self, table: Table, reader: ObjectReader, ids: Collection[int], *, inside: bool) -> None:
-        """Add the snapshots of a table whose ids are among `ids`, or are not."""
-        roots = (table.snapshots, table.statistics, table.partition_statistics)
-        pieces = [
-            [
-                pointer
-                for _, pointer in sorted(
-                    (order, pointer)
-                    for id, pointer, order in placed(Index(root, reader.read_shards))
-                    if (id in ids) == inside
-                )
-            ]
-            for root in roots
-        ]
-        self._add(reader, *pieces)
-
-    def _add(
-        self,
-        reader: ObjectReader,
-        snapshots: Collection[int],
-        statistics: Collection[int],
-        partition_statistics: Collection[int],
-    ) -> None:
-        found = reader.get_many(snapshots, Snapshot) if snapshots else {}
-        self.snapshots += [read_snapshot(found[id].text) for id in snapshots]
+    def add(self, reader: ObjectReader, pieces: RemovedPieces) -> None:
+        """Add snapshots that were removed, or are to be."""
+        snapshots = reader.get_many(pieces.snapshots, Snapshot) if pieces.snapshots else {}
+        self._snapshots += [read_snapshot(snapshots[id].text) for id in pieces.snapshots]
         texts = [
-            *(one.text for one in reader.get_many(statistics, Statistics).values()),
-            *(one.text for one in reader.get_many(partition_statistics, PartitionStatistics).values()),
+            *(one.text for one in reader.get_many(pieces.statistics, Statistics).values()),
+            *(one.text for one in reader.get_many(pieces.partition_statistics, PartitionStatistics).values()),
         ]
-        for text in texts:
-            file = _read_statistics(text)
-            self.statistics[file.statistics_path] = file.file_size_in_bytes
+        for file in map(_read_statistics, texts):
+            self._statistics.append(File(file.statistics_path, "statistics", file.file_size_in_bytes))
+
+    def read(self) -> tuple[dict[str, ListedManifest], list[File]]:
+        """Their manifests by `file_key`, and their statistics and manifest lists. A list that is not there any more
+        was deleted, which is done after what it names.
+
+        Raises:
+            UnreadableFileError: a manifest list cannot be read.
+        """
+        manifests: dict[str, ListedManifest] = {}
+        files = list(self._statistics)
+        for snapshot in self._snapshots:
+            size = 0
+            listed: list[ListedManifest] = []
+            with contextlib.suppress(FileNotFoundError, MissingFileError):
+                listed = _manifests_of(snapshot, self._files)
+                size = _size(self._files, snapshot.manifest_list or "")
+            manifests.update((file_key(manifest.path), manifest) for manifest in listed)
+            if snapshot.manifest_list:
+                files.append(File(snapshot.manifest_list, "manifest-list", size))
+        return manifests, files
+
+
+def _manifests_of(snapshot: SnapshotFacts, files: Files) -> list[ListedManifest]:
+    """The manifests of a snapshot.
+
+    Raises:
+        UnreadableFileError: its list cannot be read.
+    """
+    if snapshot.manifest_list:
+        return manifests_of_list(files, snapshot.manifest_list)
+    return [ListedManifest(location) for location in snapshot.manifests]
+
+
+def _specs_of(snapshot: SnapshotFacts, files: Files) -> set[int]:
+    return {manifest.spec_id for manifest in _manifests_of(snapshot, files)}
 
 
 class _StatisticsFile(msgspec.Struct, frozen=True, rename="kebab", gc=False):
@@ -271,48 +306,6 @@ class _StatisticsFile(msgspec.Struct, frozen=True, rename="kebab", gc=False):
 
 
 _read_statistics = msgspec.json.Decoder(_StatisticsFile).decode
-
-
-class _Listed(NamedTuple):
-    bytes: int
-    manifests: dict[str, ListedManifest]
-
-
-class _Lists:
-    """Reads what snapshots list."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-
-    def of_expired(self, snapshot: SnapshotFacts) -> _Listed:
-        """The manifests of a snapshot, and the size of its list; a list that is not there any more was deleted, which
-        is done after what it names.
-
-        Raises:
-            UnreadableFileError: it cannot be read.
-        """
-        try:
-            manifests = self.of_needed(snapshot)
-            return _Listed(_size(self._files, snapshot.manifest_list or ""), manifests)
-        except (FileNotFoundError, MissingFileError):
-            return _Listed(0, {})
-
-    def of_needed(self, snapshot: SnapshotFacts) -> dict[str, ListedManifest]:
-        """The manifests of a snapshot by `file_key`.
-
-        Raises:
-            UnreadableFileError: its list cannot be read.
-        """
-        facts = {"manifest-list": snapshot.manifest_list, "manifests": snapshot.manifests}
-        return {file_key(manifest.path): manifest for manifest in snapshot_manifests(self._files, facts)}
-
-    def specs_of(self, snapshot: SnapshotFacts) -> set[int]:
-        """The partition specs of a snapshot's manifests.
-
-        Raises:
-            UnreadableFileError: they cannot be read.
-        """
-        return {manifest.spec_id for manifest in self.of_needed(snapshot).values()}
 
 
 def _size(files: Files, location: str) -> int:

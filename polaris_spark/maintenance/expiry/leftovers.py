@@ -10,7 +10,7 @@ from polaris_spark.catalog.expiring import expired_key
 from polaris_spark.catalog.sharing import Deletable
 from polaris_spark.maintenance.expiry.commits import Settled
 from polaris_spark.maintenance.expiry.deciding import Decision
-from polaris_spark.maintenance.expiry.files import Content, File
+from polaris_spark.maintenance.expiry.files import File, Version
 
 PASSES = (
     ("deleting data and delete files", ("data", "position-deletes", "equality-deletes")),
@@ -48,7 +48,7 @@ class Leftover:
         outcome: Outcome,
         records: list[int],
         deletable: Deletable,
-        needed: list[Content],
+        needed: list[Version],
         *,
         begun: bool,
     ) -> None:

@@ -121,6 +121,7 @@ class FindNeeded(NamingWork[Manifests, Needed]):
 
 
 def _live_files(files: Files, location: str) -> Iterator[File]:
+    """What `needs.Manifests` gives of a manifest, with what else is told of files that are deleted: kind and bytes."""
     fields = (FILE_PATH, CONTENT, FILE_SIZE)
     for entry in manifest_entries(files, ListedManifest(location), fields):
         file = entry.file

@@ -44,18 +44,18 @@ from polaris_spark.maintenance.expiry.commits import (
 from polaris_spark.maintenance.expiry.deciding import Asked, Decision
 from polaris_spark.maintenance.expiry.deleting import Deleting
 from polaris_spark.maintenance.expiry.files import (
-    Content,
     DecideTables,
     Examine,
     File,
     ToDecide,
     ToExamine,
+    Version,
 )
 from polaris_spark.maintenance.expiry.leftovers import Leftover, Outcome
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, ReadManifests, manifests_of
 from polaris_spark.maintenance.expiry.names import digests, file_key, forget_folders
 from polaris_spark.maintenance.expiry.taking import take
-from polaris_spark.maintenance.orphans.needed_files import Drop, drops_of
+from polaris_spark.maintenance.orphans.contents import Drop, drops_of
 from polaris_spark.maintenance.spreading import Spread
 from polaris_spark.maintenance.store_needs import Question, Watching
 from polaris_spark.maintenance.store_tables import tables_of_store
@@ -249,7 +249,7 @@ class ExpiryRun:
             found.append(leftover)
             if self._check_files == "locations":
                 others = neighbours.of(entity_id, leftover.places)
-                leftover.needed += [Content(other.realm, other.content) for other in others]
+                leftover.needed += [Version(other.realm, other.content) for other in others]
         return found
 
     def _leftover(
@@ -283,7 +283,7 @@ class ExpiryRun:
             outcome.notes.append("files are left: gc.enabled is false")
             return None
         without = planned.decision.snapshots if planned else ()
-        own = Content(self._realm, content, without, dropped=name is None)
+        own = Version(self._realm, content, without, dropped=name is None)
         deletable = Deletable(self._catalog, table, neighbours)
         begun = not self._earlier.isdisjoint(records)
         return Leftover(entity_id, outcome, records, deletable, [own], begun=begun)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, Listed
 from polaris_spark.catalog.store_heads import StoreHead
+from polaris_spark.maintenance.orphans.contents import contents_of_drops
 from polaris_spark.maintenance.orphans.deciding import FileName, Mismatch, Place, folders_of, judge
 from polaris_spark.maintenance.orphans.known_files import Gathering, Known, needed_by
-from polaris_spark.maintenance.orphans.needed_files import contents_of_drops
 from polaris_spark.maintenance.orphans.search import (
     Broken,
     Doomed,

@@ -9,18 +9,15 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Links
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.state import StoredObjects
-from polaris_spark.maintenance.orphans.deciding import Comparison, FileName, Place
-from polaris_spark.maintenance.orphans.needed_files import (
-    Content,
+from polaris_spark.maintenance.needs import Content, Manifests, Needs, needs_of
+from polaris_spark.maintenance.orphans.contents import (
     Damage,
     Drop,
-    Manifests,
-    Needs,
     contents_of,
     contents_of_drops,
     drops_of,
-    needs_of,
 )
+from polaris_spark.maintenance.orphans.deciding import Comparison, FileName, Place
 from polaris_spark.store.objects import ObjectStore
 
 

@@ -25,15 +25,8 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State, StoredObjects
 from polaris_spark.errors import BadRequestError
-from polaris_spark.maintenance.orphans.needed_files import (
-    EVERYWHERE,
-    Damage,
-    Drop,
-    contents_of_drops,
-    drops_of,
-    logged,
-    needs_of,
-)
+from polaris_spark.maintenance.needs import EVERYWHERE, needs_of
+from polaris_spark.maintenance.orphans.contents import Damage, Drop, contents_of_drops, drops_of, logged
 from polaris_spark.store.objects import ObjectStore
 
 PURGED = "purge-table"

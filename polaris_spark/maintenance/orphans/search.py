@@ -28,9 +28,10 @@ from polaris_spark.catalog.folders import CHANGED, Folders, Listed, repeated
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.maintenance.deleting import delete_files
+from polaris_spark.maintenance.needs import EVERYWHERE
+from polaris_spark.maintenance.orphans.contents import Drop
 from polaris_spark.maintenance.orphans.deciding import Mismatch, is_below
 from polaris_spark.maintenance.orphans.known_files import Names
-from polaris_spark.maintenance.orphans.needed_files import EVERYWHERE, Drop
 from polaris_spark.maintenance.spreading import Spread
 from polaris_spark.maintenance.store_needs import Question, Watching
 from polaris_spark.maintenance.store_tables import Objects
