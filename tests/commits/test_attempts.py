@@ -26,7 +26,7 @@ from polaris_spark.errors import (
 )
 from polaris_spark.objects import Strong, object_type
 from polaris_spark.store.cache import ObjectCache
-from polaris_spark.testing.waiting import wait_until
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 
 from .support import Add, committer, number
 
@@ -46,12 +46,12 @@ class Held:
 
     def hold(self, swap: Callable[[], Swapped | Conflict]) -> Swapped | Conflict:
         self.at_swap.set()
-        assert self.go.wait(10)
+        assert self.go.wait(PATIENCE_S)
         return swap()
 
     def break_after_hold(self, swap: Callable[[], Swapped | Conflict]) -> Swapped | Conflict:
         self.at_swap.set()
-        assert self.go.wait(10)
+        assert self.go.wait(PATIENCE_S)
         raise RuntimeError("the driver has a bug")
 
     def _do(self, swap: Callable[[], Swapped | Conflict]) -> Swapped | Conflict:
@@ -87,7 +87,7 @@ class Caller:
             self.result = error
 
     def join(self) -> Any:
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         return self.result
 
@@ -103,7 +103,7 @@ def being_written(held: Held, c: Committer, name: str = "x") -> Caller:
     """Whose commit is at its swap, and stays there until `held.go` is set."""
     held.steps = [held.hold]
     caller = Caller(c, Add(name))
-    assert held.at_swap.wait(10)
+    assert held.at_swap.wait(PATIENCE_S)
     return caller
 
 
@@ -129,7 +129,7 @@ def test_what_was_computed_on_a_commit_that_failed_is_judged_again() -> None:
     c = opened(held)
     held.steps = [held.break_after_hold]
     first = Caller(c, Add("a"))
-    held.at_swap.wait(10)
+    held.at_swap.wait(PATIENCE_S)
     second = Caller(c, Add("a", expect=1))
     third = Caller(c, Add("b", expect=0))
     wait_until(lambda: second.change.runs or third.change.runs, "the callers are where they should be")
@@ -213,7 +213,7 @@ def test_a_leader_in_doubt_leaves_at_its_deadline_and_another_finds_out() -> Non
     held.steps = [lost_on_the_way_back] * 100
     callers = [Caller(c, Add("a"), deadline_ms=1_500.0)]
     wait_until(lambda: callers[0].change.runs, "the callers are where they should be")
-    callers.append(Caller(c, Add("a"), deadline_ms=10_000.0))
+    callers.append(Caller(c, Add("a"), deadline_ms=1_000.0 * PATIENCE_S))
     wait_until(lambda: waiting(c) == 1, "the callers are where they should be")
     held.go.set()
     assert blocking.join() == 1
@@ -230,7 +230,7 @@ def test_a_leader_that_changed_nothing_leaves_at_its_deadline_and_the_others_are
     held.steps = [busy] * 1_000
     callers = [Caller(c, Add("a"), deadline_ms=1_500.0)]
     wait_until(lambda: callers[0].change.runs, "the callers are where they should be")
-    callers.append(Caller(c, Add("b"), deadline_ms=10_000.0))
+    callers.append(Caller(c, Add("b"), deadline_ms=1_000.0 * PATIENCE_S))
     wait_until(lambda: waiting(c) == 1, "the callers are where they should be")
     held.go.set()
     assert blocking.join() == 1
@@ -350,7 +350,7 @@ class Together:
             if location == "/slow":
                 self._slow.wait(0.05)
             elif location != "/warm":
-                self._barrier.wait(10)
+                self._barrier.wait(PATIENCE_S)
             self.written.append(location)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,14 +13,15 @@ import pytest
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.group import Batch, Group, Pending
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
-from polaris_spark.testing.waiting import wait_until
+from polaris_spark.testing.processes import exit_status
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 
 from .support import Add
 
 CLOCK = SystemClock()
 
 
-def pending(deadline_ms: float = 60_000) -> Pending:
+def pending(deadline_ms: float = 1_000 * PATIENCE_S) -> Pending:
     now = CLOCK.monotonic_ms()
     return Pending(Add("a"), now, now + deadline_ms, CLOCK.signal())
 
@@ -36,8 +36,16 @@ class Interrupting:
         pass
 
     def wait(self, timeout_ms: float | None = None) -> bool:
-        self._until.wait(10)
+        self._until.wait(PATIENCE_S)
         raise KeyboardInterrupt
+
+
+class Late(Interrupting):
+    """A signal whose wait ends unheard, as at a deadline, once `until` says so."""
+
+    def wait(self, timeout_ms: float | None = None) -> bool:
+        assert self._until.wait(PATIENCE_S)
+        return False
 
 
 class Gate:
@@ -52,19 +60,19 @@ class Gate:
     def hold(self, batch: Batch, deadline: float) -> Exception | None:
         """Stay until let go."""
         self.running.set()
-        self.go.wait(10)
+        self.go.wait(PATIENCE_S)
         return self.settle(batch)
 
     def hold_until_late(self, batch: Batch, deadline: float) -> Exception | None:
         """Stay until let go, then be too late."""
         self.running.set()
-        self.go.wait(10)
+        self.go.wait(PATIENCE_S)
         return TryAgainError("late")
 
     def interrupted(self, batch: Batch, deadline: float) -> Exception | None:
         """Be interrupted when let go."""
         self.running.set()
-        self.go.wait(10)
+        self.go.wait(PATIENCE_S)
         raise KeyboardInterrupt
 
     def settle(self, batch: Batch) -> None:
@@ -98,7 +106,7 @@ class Caller:
             self.error = error
 
     def join(self) -> Caller:
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         return self
 
@@ -113,7 +121,7 @@ def idle(gate: Gate) -> bool:
 def test_whoever_comes_while_a_batch_runs_goes_along_in_the_next() -> None:
     gate = Gate()
     first = Caller(gate)
-    gate.running.wait(10)
+    gate.running.wait(PATIENCE_S)
     others = [Caller(gate) for _ in range(10)]
     gate.waiting(10)
     gate.go.set()
@@ -134,12 +142,12 @@ def test_while_one_batch_is_written_the_next_is_computed_and_knows_what_it_follo
         previous.append(batch.previous)
         gate.go.set()
         assert batch.previous is not None
-        assert batch.previous.ended.wait(10_000)
+        assert batch.previous.ended.wait(PATIENCE_S * 1_000)
         gate.settle(batch)
 
     gate.steps = [write, compute]
     first = Caller(gate)
-    gate.running.wait(10)
+    gate.running.wait(PATIENCE_S)
     second = Caller(gate)
     assert (first.join().pending.result, second.join().pending.result) == (1, 2)
     assert previous != [None]
@@ -164,7 +172,7 @@ def test_a_batch_still_follows_one_that_is_written_when_the_batch_between_has_en
 
     gate.steps = [write, leave, compute]
     first = Caller(gate)
-    gate.running.wait(10)
+    gate.running.wait(PATIENCE_S)
     Caller(gate).join()
     Caller(gate).join()
     gate.go.set()
@@ -186,7 +194,7 @@ def test_a_leader_takes_along_whoever_came_until_it_passes_its_turn_on() -> None
 
     gate.steps = [step]
     first = Caller(gate)
-    gate.running.wait(10)
+    gate.running.wait(PATIENCE_S)
     others = [Caller(gate) for _ in range(3)]
     for caller in [first, *others]:
         caller.join()
@@ -197,7 +205,7 @@ def test_a_leader_takes_along_whoever_came_until_it_passes_its_turn_on() -> None
 def test_too_many_are_told_to_try_again_at_once() -> None:
     gate = Gate(max_waiting=2)
     first = Caller(gate)
-    gate.running.wait(10)
+    gate.running.wait(PATIENCE_S)
     others = [Caller(gate) for _ in range(2)]
     gate.waiting(2)
     with pytest.raises(TryAgainError, match="nothing was changed"):
@@ -209,7 +217,7 @@ def test_too_many_are_told_to_try_again_at_once() -> None:
 def test_whose_deadline_passes_in_the_queue_leaves_it_with_nothing_changed() -> None:
     gate = Gate()
     first = Caller(gate)
-    gate.running.wait(10)
+    gate.running.wait(PATIENCE_S)
     with pytest.raises(TryAgainError):
         gate.group.submit(pending(5))
     last = Caller(gate)
@@ -233,8 +241,10 @@ def test_whose_deadline_passes_in_a_batch_leaves_it_and_knows_whether_it_may_be_
     gate.steps = [step]
     first = Caller(gate)
     wait_until(lambda: gate.group._computes, "there is a leader")
+    late = pending()
+    late.turn = Late(gate.running)
     with pytest.raises(OutcomeUnknownError if sent else TryAgainError):
-        gate.group.submit(pending(50))
+        gate.group.submit(late)
     gate.go.set()
     assert first.join().error is None
     assert gate.batches == [1]
@@ -255,8 +265,10 @@ def test_nothing_is_sent_for_somebody_who_left() -> None:
     gate.steps = [step]
     first = Caller(gate)
     wait_until(lambda: gate.group._computes, "there is a leader")
+    late = pending()
+    late.turn = Late(gate.running)
     with pytest.raises(TryAgainError):
-        gate.group.submit(pending(50))
+        gate.group.submit(late)
     gate.go.set()
     first.join()
     assert sent == [False, True]
@@ -282,7 +294,7 @@ def test_when_a_leader_leaves_another_one_of_its_batch_carries_on(how: str) -> N
 
     gate.steps = [begin, finish]
     leader = Caller(gate)
-    gate.running.wait(10)
+    gate.running.wait(PATIENCE_S)
     others = [Caller(gate) for _ in range(3)]
     expected = KeyboardInterrupt if how == "it was interrupted" else TryAgainError
     assert isinstance(leader.join().error, expected)
@@ -296,7 +308,7 @@ def test_a_leader_that_leaves_alone_lets_the_next_lead(how: str) -> None:
     gate = Gate()
     gate.steps = [gate.interrupted if how == "it was interrupted" else gate.hold_until_late]
     leader = Caller(gate)
-    gate.running.wait(10)
+    gate.running.wait(PATIENCE_S)
     next_one = Caller(gate)
     gate.waiting(1)
     gate.go.set()
@@ -327,7 +339,7 @@ def test_a_batch_that_fails_tells_every_change_of_it_why() -> None:
 def test_an_interrupted_waiter_stops_nobody_else(promoted: bool) -> None:
     gate = Gate()
     first = Caller(gate)
-    gate.running.wait(10)
+    gate.running.wait(PATIENCE_S)
     released = threading.Event()
     interrupted = pending()
     interrupted.turn = Interrupting(released)
@@ -352,15 +364,14 @@ def test_an_interrupted_waiter_stops_nobody_else(promoted: bool) -> None:
 def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
     gate = Gate()
     leader = Caller(gate)
-    assert gate.running.wait(10)
+    assert gate.running.wait(PATIENCE_S)
     child = os.fork()
     if not child:
-        signal.alarm(10)  # ends a child that waits for ever
         own: Any = pending()
         with contextlib.suppress(BaseException):
             gate.group.submit(own)
         os._exit(0 if own.result == 1 else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    assert exit_status(child) == 0
     gate.go.set()
     leader.join()
     assert gate.batches == [1]

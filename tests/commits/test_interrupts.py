@@ -12,7 +12,7 @@ from polaris_spark import clock
 from polaris_spark.clock import ThreadSignal
 from polaris_spark.commits import applying, attempts, building, files, group, publishing, reading, retry
 from polaris_spark.commits.committer import Committer
-from polaris_spark.testing.waiting import wait_until
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 
 from .support import Add, number
 from .test_attempts import Caller, Held, opened, waiting
@@ -76,7 +76,7 @@ def test_wherever_one_is_interrupted_the_others_are_done_once_and_whoever_comes_
         c = opened(held)
         held.steps = [held.hold]
         first = Caller(c, Add("first"))
-        held.at_swap.wait(10)
+        held.at_swap.wait(PATIENCE_S)
         victim = Victim(c, at)
         wait_until(lambda: victim.runs or victim.result, "the callers are where they should be")  # noqa: B023  # it is called at once
         others = [Caller(c, Add("b")), Caller(c, Add("b"))]
@@ -84,7 +84,7 @@ def test_wherever_one_is_interrupted_the_others_are_done_once_and_whoever_comes_
         held.go.set()
         assert first.join() == 1
         assert sorted(caller.join() for caller in others) == [1, 2], at
-        victim.thread.join(10)
+        victim.thread.join(PATIENCE_S)
         assert number(c, "a") == victim.result or isinstance(victim.result, KeyboardInterrupt), at
         assert number(c, "a") <= 1, at
         assert number(c, "b") == 2, at
@@ -105,7 +105,7 @@ def test_a_signal_stays_set_although_who_waited_was_interrupted() -> None:
 
     def wait(signal: ThreadSignal) -> None:
         try:
-            found.append(signal.wait(10_000))
+            found.append(signal.wait(1_000 * PATIENCE_S))
         except KeyboardInterrupt:
             found.append("interrupted")
 
