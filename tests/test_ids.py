@@ -26,6 +26,7 @@ from polaris_spark.ids import (
     pack,
     unpack,
 )
+from polaris_spark.testing.processes import exit_status
 
 HOUR = 3_600_000
 
@@ -282,7 +283,7 @@ def test_a_forked_child_takes_a_lease_of_its_own(ids: IdGenerator, leases: Lease
         own_lease = len(leases.given) == 2 and {unpack(id).node for id in made} == {leases.given[1].node}
         os.write(writer, b"1" if own_lease and made[0] > before[-1] else b"0")
         os._exit(0)
-    os.waitpid(child, 0)
+    assert exit_status(child) == 0
     assert os.read(reader, 1) == b"1"
     ids.next_id()
     assert len(leases.given) == 1
@@ -295,4 +296,4 @@ def test_a_forked_child_does_not_wait_for_a_lock_held_in_its_parent(ids: IdGener
         if child == 0:
             ids.next_id()
             os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    assert exit_status(child) == 0

@@ -26,6 +26,7 @@ from polaris_spark.errors import (
     StoreURIError,
     TryAgainError,
 )
+from polaris_spark.testing.processes import exit_status
 from polaris_spark.testing.stores import HOSTILE_NAMES, row
 
 NOBODY = 65_534
@@ -56,7 +57,7 @@ def in_child(work: Callable[[], str]) -> str:
         finally:
             os._exit(0)
     os.close(writing)
-    os.waitpid(child, 0)
+    exit_status(child)
     with open(reading, encoding="utf-8") as pipe:
         return pipe.read()
 
@@ -372,8 +373,10 @@ def test_killed_processes_leave_no_lock_and_lose_nothing(backend: Backend, root:
         while len(children) < 3:
             child = os.fork()
             if child == 0:
-                count_up(f"file://{root}", writing)
-                os._exit(1)
+                try:
+                    count_up(f"file://{root}", writing)
+                finally:  # whatever it is, the child must not go on as if it were the test run
+                    os._exit(1)
             children.append(child)
         before = acknowledged
         while acknowledged < before + 15 and time.monotonic() < deadline:

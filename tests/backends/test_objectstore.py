@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +28,8 @@ from polaris_spark.errors import (
     StoreURIError,
     TryAgainError,
 )
-from polaris_spark.testing.processes import in_processes
+from polaris_spark.testing.processes import exit_status, in_processes
+from polaris_spark.testing.servers.base import ReservedPort
 from polaris_spark.testing.servers.versitygw import VersityGateway
 from polaris_spark.testing.stores import HOSTILE_NAMES, row
 
@@ -220,11 +220,8 @@ def test_a_user_who_may_only_read_reads_and_is_told_so_at_a_write(versitygw: Ver
 
 
 def test_a_server_that_is_not_there_changes_nothing() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    uri = f"s3://user:secret@bucket/prefix?endpoint=http://127.0.0.1:{port}&region=r&timeout=600ms"
-    with closing(open_backend(uri)) as backend:
+    nobody = "s3://user:secret@bucket/prefix?endpoint=http://127.0.0.1:{}&region=r&timeout=600ms"
+    with ReservedPort() as port, closing(open_backend(nobody.format(port.number))) as backend:
         with pytest.raises(TryAgainError, match="cannot be reached"):
             backend.read_reference("realm", "name")
         with pytest.raises(TryAgainError, match="nothing was changed"):
@@ -282,7 +279,7 @@ def test_a_forked_child_is_refused_by_name(backend: ObjectStoreBackend) -> None:
             os.write(writing, str(error).encode())
         finally:
             os._exit(0)
-    os.waitpid(child, 0)
+    exit_status(child)
     assert b"forked" in os.read(reading, 4_096)
 
 

@@ -7,6 +7,7 @@ import threading
 
 from polaris_spark.objects import Decoded, Header
 from polaris_spark.store.cache import ENTRY_BYTES, ObjectCache
+from polaris_spark.testing.processes import exit_status
 
 VALUE = Decoded(Header("x", 1), None)
 
@@ -104,5 +105,5 @@ def test_a_forked_child_starts_empty_and_needs_no_lock_of_its_parent() -> None:
             empty = len(cache) == 0 and cache.bytes == 0
             cache.put((0, 2), VALUE, 100)
             os._exit(0 if empty and cache.get((0, 2)) else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    assert exit_status(child) == 0
     assert cache.get((0, 1)) is VALUE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ from polaris_spark.errors import (
 from polaris_spark.system.leases import BEHIND_MS
 from polaris_spark.system.stores import open_store
 from polaris_spark.system.tasks import TASK_MS, HeldTask, Tasks
-from polaris_spark.testing.processes import in_threads
+from polaris_spark.testing.processes import exit_status, in_threads
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.servers import SHARED, StoreOn, databases
 
 _numbers = count()
@@ -242,10 +242,7 @@ def test_what_is_no_task_is_refused(tasks: Tasks, kind: str, scope: str, duratio
 def test_the_background_renews_until_the_release(backend: MemoryBackend) -> None:
     held = Tasks(backend, SystemClock()).acquire("import", "catalog", duration_ms=300)
     first = held.record.until_ms
-    renewed = threading.Event()
-    while not renewed.wait(0.02):
-        if held.record.until_ms > first:
-            renewed.set()
+    wait_until(lambda: held.record.until_ms > first, "it is renewed")
     held.release()
     with pytest.raises(TaskLostError):
         held.renew()
@@ -281,7 +278,7 @@ def test_processes_exclude_each_other(store_on: StoreOn, database: str) -> None:
             take(tasks, "here")
         other.stdin.write("\n")
         other.stdin.flush()
-        assert other.wait(60) == 0
+        assert other.wait(PATIENCE_S) == 0
     take(tasks, "here").release()
     backend.close()
 
@@ -297,8 +294,9 @@ def test_a_forked_child_holds_nothing(tmp_path: Path) -> None:
             held.renew()
         except TaskLostError:
             os._exit(0)
-        os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
+        finally:  # whatever it is, the child must not go on as if it were the test run
+            os._exit(1)
+    assert exit_status(child) == 0
     held.renew()
     held.release()
     backend.close()

@@ -11,8 +11,12 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 import pytest
 
 from polaris_spark.testing.proxy import NONE, UNHEARD_ANSWERS, Faults, FaultyProxy, Kind
+from polaris_spark.testing.servers.base import ReservedPort
+from polaris_spark.testing.waiting import PATIENCE_S
 
 SENT = bytes(range(256)) * 400
+QUIET_S = 1
+"""How long nothing comes where nothing will, seconds."""
 
 
 class Echo(StreamRequestHandler):
@@ -37,22 +41,22 @@ class Server(ThreadingTCPServer):
 def server() -> Iterator[int]:
     """The port of a server that sends back what it gets."""
     with Server(("127.0.0.1", 0), Echo) as listening:
-        thread = threading.Thread(target=listening.serve_forever)
+        thread = threading.Thread(target=listening.serve_forever, daemon=True)
         thread.start()
         yield listening.server_address[1]
         listening.shutdown()
         thread.join()
 
 
-def echoed(port: int, sent: bytes = SENT) -> tuple[bytes, str]:
-    """What comes back of what is sent, piece by piece, and how the connection ended."""
+def echoed(port: int, *, patience_s: float = PATIENCE_S) -> tuple[bytes, str]:
+    """What comes back of `SENT`, which is sent piece by piece, and how the connection ended."""
     got = b""
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.settimeout(1)
+        connection.settimeout(patience_s)
         try:
-            for start in range(0, len(sent), 1_024):
-                connection.sendall(sent[start : start + 1_024])
-                wanted = start + len(sent[start : start + 1_024])
+            for start in range(0, len(SENT), 1_024):
+                connection.sendall(SENT[start : start + 1_024])
+                wanted = start + len(SENT[start : start + 1_024])
                 while len(got) < wanted:
                     data = connection.recv(65_536)
                     if not data:
@@ -83,7 +87,7 @@ def test_without_faults_everything_passes_and_ends_pass_too(server: int) -> None
 )
 def test_what_was_under_way_is_lost(server: int, kind: Kind, ends: set[str]) -> None:
     with FaultyProxy("127.0.0.1", server, seed=1, faults=only(kind)) as proxy:
-        got, end = echoed(proxy.port)
+        got, end = echoed(proxy.port, patience_s=QUIET_S if "silent" in ends else PATIENCE_S)
         assert end in ends
         assert len(got) < len(SENT)
         assert SENT.startswith(got)
@@ -99,7 +103,7 @@ def test_what_is_late_comes_whole(server: int, kind: Kind) -> None:
 
 def test_a_stalled_connection_is_silent(server: int) -> None:
     with FaultyProxy("127.0.0.1", server, seed=1, faults=only("stall", stall_s=3_600)) as proxy:
-        assert echoed(proxy.port)[1] == "silent"
+        assert echoed(proxy.port, patience_s=QUIET_S)[1] == "silent"
 
 
 def test_the_seed_decides_what_happens_and_where(server: int) -> None:
@@ -135,11 +139,11 @@ def test_a_server_that_is_not_heard_goes_on_to_its_end() -> None:
                 over.set()
 
     with Server(("127.0.0.1", 0), Slow) as listening:
-        thread = threading.Thread(target=listening.serve_forever)
+        thread = threading.Thread(target=listening.serve_forever, daemon=True)
         thread.start()
         with FaultyProxy("127.0.0.1", listening.server_address[1], seed=1, faults=UNHEARD_ANSWERS) as proxy:
             assert echoed(proxy.port)[0] == b""
-            assert over.wait(60)
+            assert over.wait(PATIENCE_S)
         listening.shutdown()
         thread.join()
     assert ends == ["all sent"]
@@ -159,9 +163,6 @@ def test_all_connections_can_be_cut_at_once_and_new_ones_opened(server: int) -> 
 
 
 def test_a_server_that_is_not_there_gives_a_reset() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with FaultyProxy("127.0.0.1", port) as proxy:
+    with ReservedPort() as port, FaultyProxy("127.0.0.1", port.number) as proxy:
         assert echoed(proxy.port)[1] == "reset"
     proxy.close()

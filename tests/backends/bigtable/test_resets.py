@@ -11,6 +11,7 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.errors import OutcomeUnknownError
 from polaris_spark.testing.stores import row
+from polaris_spark.testing.waiting import PATIENCE_S
 
 _DATA, _RESET, _SETTINGS = 0, 3, 4
 _LAST = _ACKNOWLEDGED = 1  # flags: of a request's end, of settings
@@ -40,10 +41,11 @@ def _reset_all(server: socket.socket, code: int) -> None:
 def port(request: pytest.FixtureRequest) -> Iterator[int]:
     """Of a server that resets all streams with an error code of HTTP/2."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=_reset_all, args=(server, request.param))
+        thread = threading.Thread(target=_reset_all, args=(server, request.param), daemon=True)
         thread.start()
         yield server.getsockname()[1]
-        thread.join()
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
 
 
 def test_a_swap_whose_stream_was_reset_is_in_doubt(port: int) -> None:

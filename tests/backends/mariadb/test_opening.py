@@ -290,7 +290,7 @@ def test_a_server_of_another_kind_is_told(answer: bytes) -> None:
             client.sendall(answer)
             client.close()
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         with pytest.raises(TryAgainError, match=r"cannot be reached|answers unlike MariaDB"):
             open_backend(f"mariadb://127.0.0.1:{other.getsockname()[1]}/db").setup()

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,7 @@ def test_many_threads_share_few_connections(uri: str, admin: Admin) -> None:
 
 def test_nobody_waits_for_ever_for_a_connection(uri: str, backend: Backend) -> None:
     narrow = open_backend(with_options(uri, "pool=1&timeout=200ms"))
+    until_it_works(lambda: narrow.read_reference("realm", "name"))
 
     def one_more(_: object) -> None:
         with pytest.raises(TryAgainError, match="all 1 connections"):
@@ -153,6 +155,7 @@ def test_a_silent_server_is_given_up_and_the_outcome_in_doubt(
     assert until_it_works(lambda: hasty.read_reference("realm", "name")) == current
     os.kill(server.pid, signal.SIGSTOP)
     try:
+        wait_until(lambda: _stands_still(server.pid), "all threads of the server stand still")
         with pytest.raises(OutcomeUnknownError, match="timed out"):
             hasty.swap_reference("realm", "name", current.version, row())
         with pytest.raises(TryAgainError, match="cannot be reached"):
@@ -161,6 +164,17 @@ def test_a_silent_server_is_given_up_and_the_outcome_in_doubt(
         os.kill(server.pid, signal.SIGCONT)
     until_it_works(lambda: hasty.read_reference("realm", "name"))
     hasty.close()
+
+
+def _stands_still(process: int) -> bool:
+    try:
+        states = [
+            path.read_text().rpartition(")")[2].split()[0]
+            for path in Path(f"/proc/{process}/task").glob("*/stat")
+        ]
+    except OSError:  # a thread ended
+        return False
+    return set(states) == {"T"}
 
 
 def _crash(server: MariaDB) -> None:
@@ -201,9 +215,12 @@ def test_a_child_leaves_its_parents_sessions_alone(uri: str, backend: Backend, a
     before = admin.sessions(uri)
     child = os.fork()
     if child == 0:
-        done = backend.insert_reference("realm", "child", row()) == Swapped()
-        backend.close()
-        os._exit(0 if done else 1)
+        done = False
+        try:
+            done = backend.insert_reference("realm", "child", row()) == Swapped()
+            backend.close()
+        finally:  # whatever it is, the child must not go on as if it were the test run
+            os._exit(0 if done else 1)
     assert exit_status(child) == 0
     assert backend.read_reference("realm", "child") is not None
     wait_until(lambda: admin.sessions(uri) == before, "the child's sessions are gone")
@@ -292,6 +309,7 @@ def test_a_row_that_another_transaction_holds_is_waited_for_but_not_for_ever(
 ) -> None:
     backend.insert_reference("realm", "name", current := row())
     hasty = open_backend(with_options(uri, "timeout=1s"))
+    until_it_works(lambda: hasty.read_reference("realm", "name"))
     new = row()
     with held(server, uri, _HOLD_ROW):
         for attempt in (
@@ -315,6 +333,7 @@ def test_a_commit_whose_rows_wait_too_long_is_rolled_back_whole(
 ) -> None:
     backend.insert_reference("realm", "name", current := row())
     hasty = open_backend(with_options(uri, "timeout=1s&pool=1"))
+    until_it_works(lambda: hasty.read_reference("realm", "name"))
     commit = [ObjectRow(1, 0, b"x"), ObjectRow(2, 0, b"x")]
     with held(server, uri, "INSERT INTO objects VALUES ('realm', 2, 0, '')"):
         with pytest.raises(TryAgainError):

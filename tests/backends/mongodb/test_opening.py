@@ -136,7 +136,7 @@ def test_a_server_that_speaks_another_language_is_given_up() -> None:
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     with socket.create_server(("127.0.0.1", 0)) as other:
-        thread = threading.Thread(target=answer, args=(other,))
+        thread = threading.Thread(target=answer, args=(other,), daemon=True)
         thread.start()
         uri = f"mongodb://127.0.0.1:{other.getsockname()[1]}/db?connect_timeout=300ms"
         with pytest.raises(TryAgainError, match="cannot be reached"):

@@ -15,7 +15,7 @@ from pymongo.database import Database
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Swapped
 from polaris_spark.backends.mongodb import keys
-from polaris_spark.testing.processes import rows
+from polaris_spark.testing.processes import exit_status, rows
 from polaris_spark.testing.proxy import NONE, FaultyProxy
 from polaris_spark.testing.servers.base import Server
 from polaris_spark.testing.stores import HOSTILE_NAMES, MAX_ID, row
@@ -205,7 +205,7 @@ def test_a_forked_child_has_a_client_of_its_own_and_hears_no_warning(backend: Ba
             os._exit(0 if done and other is not mine else 1)
         except BaseException:  # whatever it is, the child must not go on as if it were the test run
             os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert exit_status(child) == 0
     assert backend.read_reference("realm", "child") is not None
     assert backend._connections._client() is mine  # type: ignore[attr-defined]
 

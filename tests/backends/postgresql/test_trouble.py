@@ -44,6 +44,7 @@ def test_many_threads_share_few_connections(uri: str, admin: psycopg.Connection[
 
 def test_nobody_waits_for_ever_for_a_connection(uri: str, backend: Backend) -> None:
     narrow = open_backend(f"{uri}&pool=1&timeout=200ms")
+    until_it_works(lambda: narrow.read_reference("realm", "name"))
 
     def one_more(_: object) -> None:
         with pytest.raises(TryAgainError, match="all 1 connections"):
@@ -145,9 +146,12 @@ def test_a_child_leaves_its_parents_sessions_alone(uri: str, admin: psycopg.Conn
     before = admin.execute(query).fetchone()
     child = os.fork()
     if child == 0:
-        done = backend.insert_reference("realm", "child", row()) == Swapped()
-        backend.close()
-        os._exit(0 if done else 1)
+        done = False
+        try:
+            done = backend.insert_reference("realm", "child", row()) == Swapped()
+            backend.close()
+        finally:  # whatever it is, the child must not go on as if it were the test run
+            os._exit(0 if done else 1)
     assert exit_status(child) == 0
     assert backend.read_reference("realm", "child") is not None
     wait_until(lambda: admin.execute(query).fetchone() == before, "the child's sessions are gone")
@@ -175,6 +179,7 @@ def test_a_row_that_another_transaction_holds_is_waited_for_but_not_for_ever(
 ) -> None:
     backend.insert_reference("realm", "name", current := row())
     hasty = open_backend(f"{uri}&timeout=1s")
+    until_it_works(lambda: hasty.read_reference("realm", "name"))
     new = row()
     with held(uri, 'SELECT FROM "references" WHERE name = %s FOR UPDATE', b"name"):
         for attempt in (
