@@ -59,7 +59,7 @@ def test_a_full_disk_is_told_nothing_acknowledged_is_lost_and_work_goes_on_when_
     disk: Path, cramped: Server
 ) -> None:
     backend = open_backend(with_options(cramped.uri("cramped"), cramped.hasty))
-    backend.setup()
+    until_it_works(backend.setup)
     backend.insert_reference("realm", "name", first := row(b"first"))
     written: list[int] = []
 

@@ -169,9 +169,9 @@ def opened(uri: str, folder: str, **more: str) -> PolarisCatalog:
 
 
 def journal(folder: Path) -> Iterator[tuple[str, list[Any]]]:
-    """What all processes wrote down: whose, and what."""
+    """What all processes wrote down: whose, and what. The last line of each may not be whole as yet."""
     for path in sorted(folder.glob("journal-*")):
-        for line in path.read_text().splitlines():
+        for line in path.read_text().split("\n")[:-1]:
             yield path.name.removeprefix("journal-"), json.loads(line)
 
 

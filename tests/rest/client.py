@@ -13,9 +13,13 @@ from urllib.parse import quote
 
 import polaris_spark
 from polaris_spark import Session
+from polaris_spark.testing.waiting import PATIENCE_S
 
 T = TypeVar("T")
 Json = dict[str, Any]
+
+_LONGEST_S = 3 * PATIENCE_S
+"""How long threads of requests may take, seconds: each may send hundreds."""
 
 SCHEMA: Json = {
     "type": "struct",
@@ -187,17 +191,17 @@ def at_once(works: list[Callable[[], T]]) -> list[T]:
     results: list[Any] = [None] * len(works)
 
     def run(position: int) -> None:
-        barrier.wait(60)
+        barrier.wait(PATIENCE_S)
         try:
             results[position] = works[position]()
         except BaseException as error:
             results[position] = error
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(works))]
+    threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(len(works))]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(_LONGEST_S)
         assert not thread.is_alive(), "a request blocks"
     for result in results:
         if isinstance(result, BaseException):

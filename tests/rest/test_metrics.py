@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from polaris_spark.catalog import metrics
 from polaris_spark.catalog.metrics import MAX_REPORT_BYTES, REPORTS, ReportBatch, metrics_reference
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.rest.client import Client
 from tests.rest.conftest import Open
 
@@ -160,12 +160,10 @@ def test_they_are_committed_without_being_asked_for(db: Client, monkeypatch: pyt
     send(db, SCAN)
     catalog = db.session.catalog
     name = metrics_reference(catalog.row)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if catalog.references.lookup(name) is not None and catalog.references.read(name).head.number == 1:
-            return
-        time.sleep(0.01)
-    pytest.fail("nobody committed the report")
+    wait_until(
+        lambda: catalog.references.lookup(name) and catalog.references.read(name).head.number == 1,
+        "the report is committed",
+    )
 
 
 def test_flushing_waits_for_what_is_being_committed(db: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +173,7 @@ def test_flushing_waits_for_what_is_being_committed(db: Client, monkeypatch: pyt
 
     def slowly(batch: tuple[metrics.KeptReport, ...]) -> None:
         began.set()
-        assert go_on.wait(60)
+        assert go_on.wait(PATIENCE_S)
         commit(batch)
         done.set()
 
@@ -183,7 +181,7 @@ def test_flushing_waits_for_what_is_being_committed(db: Client, monkeypatch: pyt
     send(db, SCAN)
     other = threading.Thread(target=reports.flush)
     other.start()
-    assert began.wait(60)
+    assert began.wait(PATIENCE_S)
     threading.Timer(0.1, go_on.set).start()
     reports.flush()
     assert done.is_set()

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from polaris_spark.testing.waiting import PATIENCE_S
 from tests.rest.client import Client
 
-PATIENCE = 120.0
+PATIENCE = float(PATIENCE_S)
 """Seconds within which a machine of any speed has a server up or down."""
 
 
@@ -40,10 +41,13 @@ class Server:
         self._reader.start()
         lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=lambda: lines.put(self.process.stdout.readline()), daemon=True).start()  # type: ignore[union-attr]  # a pipe
-        line = lines.get(timeout=PATIENCE)
+        try:
+            line = lines.get(timeout=PATIENCE)
+        except queue.Empty:
+            self.process.kill()
+            raise
         if not line:
-            self.process.wait(PATIENCE)
-            self._reader.join(PATIENCE)
+            self._ended()
             raise RuntimeError(self.errors)
         self.uri = line.split()[-1]
 
@@ -56,7 +60,13 @@ class Server:
         """End it as an operator does; its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(PATIENCE)
+        return self._ended()
+
+    def _ended(self) -> int:
+        """Its exit code, once it has ended and all is read that it complained of."""
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return code
 
     def __enter__(self) -> Server:
         return self

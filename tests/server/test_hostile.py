@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from polaris_spark.testing.waiting import wait_until
 from tests.rest.client import Client, path
 from tests.server.conftest import TOKENS
 from tests.server.servers import PATIENCE, Remote, Server, client, error_of, options
@@ -256,11 +257,8 @@ def test_clients_that_go_away_leave_nothing_behind(server: Server) -> None:
     ):
         with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
             connection.sendall(sent)
-    metrics = Remote(server.uri)
-    for _ in range(1_000):
-        if "polaris_spark_http_requests_in_flight 0.0" in metrics.raw("GET", "/metrics")[2]:
-            return
-    pytest.fail("requests of clients that went away stay under way")
+    metrics, none = Remote(server.uri), "polaris_spark_http_requests_in_flight 0.0"
+    wait_until(lambda: none in metrics.raw("GET", "/metrics")[2], "requests of who went away end")
 
 
 def test_no_answer_tells_of_the_inside(server: Server) -> None:

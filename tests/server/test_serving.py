@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.rest.client import Client, at_once, connect, new_key, set_properties, table
 from tests.server.conftest import TOKENS
 from tests.server.servers import Remote, Server, client, options, refused, token_file
@@ -168,11 +169,9 @@ def test_health_tells_that_the_store_cannot_be_read(tmp_path: Path) -> None:
         assert client(server).session.raw("GET", "/healthz")[0] == 200  # type: ignore[attr-defined]  # a Remote
         with sqlite3.connect(tmp_path / "s.db") as database:
             database.execute("DROP TABLE 'references'")
-        for _ in range(10_000):
-            status, _, text = client(server).session.raw("GET", "/healthz")  # type: ignore[attr-defined]  # a Remote
-            if status == 503:
-                break
-        assert (status, text) == (503, '{"status":"unavailable"}')
+        remote = Remote(server.uri)
+        wait_until(lambda: remote.raw("GET", "/healthz")[0] == 503, "it is told", every_s=0.05)
+        assert remote.raw("GET", "/healthz")[2] == '{"status":"unavailable"}'
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -203,10 +202,10 @@ def test_the_end_loses_nothing_that_was_acknowledged(tmp_path: Path, number: int
         writers = [threading.Thread(target=write, args=(server, n)) for n in range(8)]
         for writer in writers:
             writer.start()
-        assert enough.wait(120)
+        assert enough.wait(PATIENCE_S)
         assert server.stop(number) == 0
         for writer in writers:
-            writer.join(120)
+            writer.join(PATIENCE_S)
         assert server.errors == ""
     assert set(leases(store)) == {True}
     direct = connect(store, None)

@@ -33,11 +33,10 @@ def bridge_processes(spark: SparkSession) -> list[int]:
 def is_running(process: int) -> bool:
     """Say whether a process exists and is more than an exit code that nobody has fetched."""
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
+        with open(f"/proc/{process}/stat", encoding="utf-8") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):  # fetched before it was opened, or before it was read
         return False
-    with open(f"/proc/{process}/stat", encoding="utf-8") as stat:
-        return stat.read().rpartition(")")[2].split()[0] != "Z"
 
 
 def next_line(process: subprocess.Popen[str]) -> str:

@@ -14,6 +14,8 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from polaris_spark.testing.waiting import PATIENCE_S
+
 if TYPE_CHECKING:
     from conftest import CatalogPlace
 
@@ -65,7 +67,7 @@ def test_32_java_writers_that_do_not_retry_see_no_conflict_and_every_row_is_ther
     def write(writer: int) -> None:
         table = catalog.loadTable(name)
         files = [data_file(jvm, tmp_path, (writer * APPENDS + n) * RECORDS) for n in range(APPENDS)]
-        together.wait(120)
+        together.wait(PATIENCE_S)
         for file in files:
             (table.newFastAppend() if writer % 2 else table.newAppend()).appendFile(file).commit()
 
@@ -154,7 +156,7 @@ def test_streams_that_write_to_one_table_do_not_fail_each_other(
         for stream in range(streams)
     ]
     for query in queries:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(PATIENCE_S)
         assert query.exception() is None
     assert sorted(row.id for row in spark.table(f"{namespace}.t").collect()) == list(range(streams * batches))
     assert spark.table(f"{namespace}.t.snapshots").count() == streams * batches

@@ -17,6 +17,7 @@ import pytest
 
 from polaris_spark.spark.bridge import PROTOCOL, Bridge
 from polaris_spark.spark.frames import BUFFER_BYTES, framed, receive
+from polaris_spark.testing.waiting import PATIENCE_S
 from tests.spark.processes import next_line
 
 FAKE = """
@@ -48,7 +49,7 @@ TOKEN = "0123456789abcdef"
 def connected(path: Path, token: str = TOKEN) -> Iterator[socket.socket]:
     """A connection as the shim makes it."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(30)
+        connection.settimeout(PATIENCE_S)
         connection.connect(str(path))
         connection.sendall(framed(token, ""))
         yield connection
@@ -95,7 +96,7 @@ class Child:
 
     def hang_up(self) -> str:
         """Close the channel and wait; return what the child logged."""
-        return self.process.communicate(timeout=30)[1]
+        return self.process.communicate(timeout=PATIENCE_S)[1]
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+from polaris_spark.testing.waiting import PATIENCE_S
 from tests.views.catalogs import Catalog
 
 Feed = Callable[..., DataFrame]
@@ -47,7 +48,7 @@ def change(catalog: Catalog, times: int) -> None:
 def available(writer: DataStreamWriter) -> StreamingQuery:
     """Run a query over what there is now, to its end."""
     query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(PATIENCE_S)
     return query
 
 
@@ -91,7 +92,7 @@ def test_a_sink_that_fails_half_way_gets_the_same_batch_again(
 
     for _ in range(2):
         with pytest.raises(StreamingQueryException, match="the sink is full"):
-            start().awaitTermination(120)
+            start().awaitTermination(PATIENCE_S)
         change(busy, 4)
     query = start()
     query.processAllAvailable()
@@ -132,7 +133,7 @@ def test_an_audit_table_of_the_same_catalog_gets_its_own_commits_too_and_the_que
         wanted = frame.select("number", "position", "action", "name")
         writer = wanted.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = writer.trigger(availableNow=True).toTable(f"{namespace}.audit")
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(PATIENCE_S)
     audit = spark.table(f"{namespace}.audit").collect()
     last = max(row.number for row in audit)
     log = spark.sql(f"SELECT number, position FROM polaris.system.changes WHERE number <= {last}").collect()
@@ -167,7 +168,7 @@ def test_history_that_was_trimmed_ends_the_query_with_an_error_that_says_so(
     query = writer.start()
     message = r"HistoryTrimmedError: the stream has read .* \(number 4\), but .* begins with commit number 15"
     with pytest.raises(StreamingQueryException, match=message):
-        query.awaitTermination(120)
+        query.awaitTermination(PATIENCE_S)
 
 
 def test_a_reference_that_is_dropped_while_the_query_runs_ends_it_with_an_error(
@@ -182,4 +183,4 @@ def test_a_reference_that_is_dropped_while_the_query_runs_ends_it_with_an_error(
     query.processAllAvailable()
     references.drop(name, Operation(b"", "ann"))
     with pytest.raises(StreamingQueryException, match=r"branch 'dev' cannot be followed: it was dropped"):
-        query.awaitTermination(120)
+        query.awaitTermination(PATIENCE_S)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from polaris_spark.testing.waiting import wait_until
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.views.catalogs import Catalog
 
 KILLS = 4
@@ -61,7 +61,7 @@ def test_every_change_is_there_once_however_often_the_driver_is_killed(
         changes = spark.readStream.format("polaris-objects").options(**options).load()
         last = changes.writeStream.format("parquet").option("path", str(sink)).trigger(availableNow=True)
         query = last.option("checkpointLocation", str(checkpoint)).start()
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(PATIENCE_S)
         progress = query.lastProgress
         if progress is None or not progress["numInputRows"]:
             break

@@ -17,7 +17,7 @@ from pyspark.sql import Row, SparkSession
 
 import polaris_spark
 from polaris_spark.spark.procedures.export_metadata import FEW
-from polaris_spark.testing.waiting import wait_until
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.spark.catalogs import add_catalog
 from tests.spark.probes import install
 from tests.spark.processes import bridge_processes
@@ -296,7 +296,9 @@ def test_a_call_that_is_interrupted_ends_at_once_and_the_procedure_is_stopped(
         if job == "true":
             wait_until(tracker.getActiveJobsIds, "its job runs", every_s=0.05)
         thread[0].interrupt()
-        assert "The call of probe_wait was interrupted; what it did until then stays" in working.result(60)
+        assert "The call of probe_wait was interrupted; what it did until then stays" in working.result(
+            PATIENCE_S
+        )
     wait_until(begun.with_suffix(".stopped").exists, "the procedure stopped", every_s=0.05)
     wait_until(lambda: not tracker.getActiveJobsIds(), "its job is cancelled", every_s=0.05)
 

