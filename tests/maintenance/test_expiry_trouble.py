@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from polaris_spark.catalog.exporting import wanted
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.commits.change import Operation
+from polaris_spark.errors import OutcomeUnknownError
 from polaris_spark.maintenance.expiry import commits
 from polaris_spark.maintenance.expiry.commits import ToExpire, remove_expired
 from polaris_spark.maintenance.expiry.deciding import Asked, Decision
@@ -252,6 +255,53 @@ def test_a_run_may_be_stopped_while_tables_are_tried_one_by_one(
     with pytest.raises(Crash):
         run(lake, Life(-1), before_commits=stop)
     assert len(tried) == 1
+
+
+@pytest.mark.parametrize("refused", [1, 3, 6])
+def test_refused_commits_leave_no_metadata_files(
+    lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    random.seed(refused)  # of the order in which tables are tried
+    monkeypatch.setattr(commits, "REFUSALS", 1)
+    tables = [small(lake, f"db.t{n}") for n in range(6)]
+    refusing(monkeypatch, *tables[-refused:])
+    found = expire(lake, older_than="0 s")
+    assert any("not tried" in (row["note"] or "") for row in found)
+    for table in tables:
+        assert metadata_files(table) == named_metadata_files(table.refresh())
+
+
+def test_a_commit_in_doubt_leaves_its_metadata_files(
+    lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = small(lake, "db.t")
+    backend = lake._opened.connection.backend
+    swap = backend.write_and_swap
+
+    def unheard(*args: Any) -> Any:
+        swap(*args)
+        raise OutcomeUnknownError("the connection broke")
+
+    committer = lake._opened.catalog.references.open(lake._opened.catalog.reference)
+    committer._settings = committer._settings._replace(deadline_ms=100.0)
+    with monkeypatch.context() as broken:
+        broken.setattr(backend, "write_and_swap", unheard)
+        with pytest.raises(OutcomeUnknownError):
+            run(lake, Life(-1))
+    table.refresh()
+    assert len(table.metadata.snapshots) == 1
+    assert metadata_files(table) == named_metadata_files(table)
+
+
+def metadata_files(table: IcebergTable) -> set[str]:
+    """The metadata files that lie in a table's location."""
+    return {str(file) for file in Path(path(table.location())).rglob("*.metadata.json")}
+
+
+def named_metadata_files(table: IcebergTable) -> set[str]:
+    """The metadata files that a table names: its own, and those before."""
+    before = (entry.metadata_file for entry in table.metadata.metadata_log)
+    return {path(location) for location in (table.metadata_location, *before)}
 
 
 def small(lake: PolarisCatalog, name: str) -> IcebergTable:

@@ -1,4 +1,8 @@
-"""Changes of a catalog that expiry commits: snapshots of many tables removed at once, and records of done deletions."""
+"""Changes of a catalog that expiry commits: snapshots of many tables removed at once, and records of done deletions.
+
+A commit that is refused is tried again by halves. All tries of a table write its metadata file under one name, and what
+none of them committed is deleted; only of a commit in doubt, which ends the run, all files stay.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import Prepared, Stored
 from polaris_spark.catalog.entities import CatalogChange, Context, Found, TableName, find
 from polaris_spark.catalog.expiring import EXPIRED, namespace_levels, record_expired
+from polaris_spark.catalog.folders import Folders
 from polaris_spark.catalog.metadata import TableDraft, apply_all
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import IDS, id_bytes
@@ -18,7 +23,14 @@ from polaris_spark.catalog.tables import TableChange
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
-from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainError, UnwritableFileError
+from polaris_spark.errors import (
+    ObjectTooLargeError,
+    OutcomeUnknownError,
+    PolarisError,
+    RequestError,
+    TryAgainError,
+    UnwritableFileError,
+)
 from polaris_spark.maintenance.expiry.deciding import NOTHING, Asked, Decision, decide_table
 
 TABLES_OF_A_COMMIT = 100
@@ -27,6 +39,10 @@ TABLES_OF_A_COMMIT = 100
 REFUSALS = 3
 """After so many tables in a row whose files could not be written, storage is taken to be out of reach, and the others
 of the commit are not tried. The order is random then: so a few that always fail keep no other away for good."""
+
+
+_REFUSED = (RequestError, UnwritableFileError, ObjectTooLargeError)
+"""After these nothing was changed, nor will be: they are raised before the swap, if at all."""
 
 
 class ToExpire(NamedTuple):
@@ -58,6 +74,13 @@ class _ExpireTable(TableChange):
         super().__init__(context, operation, table.name)
         self.table = table
         self.asked = asked
+        self.leave_files()
+
+    def leave_files(self) -> None:
+        """Forget what tries may have written: what comes is written under another name."""
+        self.uuid = str(uuid.uuid4())
+        self.files: set[str] = set()
+        """Locations of metadata files that tries may have written, and none of them committed."""
 
     def decided(self, state: State) -> tuple[Found, Decision] | None:
         """The table, and what expires of it now; None if it is gone, or nothing expires any more."""
@@ -80,36 +103,46 @@ class _ExpireTable(TableChange):
         draft = TableDraft.of(before, state, now_ms=fixed.now)
         apply_all(draft, decision.updates())
         stored = self.store(state, found, draft, fixed)
+        if self.context.metadata_files:
+            self.files.add(stored.value.metadata_location)
         record_expired(state, before, decision.snapshots, stored.content, fixed.now)
         return stored
 
 
-class ExpireTables(CatalogChange[list[Decision]]):
+class _Expired(NamedTuple):
+    """What a commit removed from a table."""
+
+    decision: Decision = NOTHING
+    metadata_file: str = ""
+    """Location of the metadata file of the version that it made."""
+
+
+class _ExpireTables(CatalogChange[list[_Expired]]):
     """Remove from several tables what expires, in one commit; gives what was removed of each."""
 
     action = "expire-snapshots"
 
-    def __init__(
-        self, context: Context, operation: Operation, tables: Sequence[ToExpire], asked: Asked
-    ) -> None:
+    def __init__(self, context: Context, operation: Operation, parts: Sequence[_ExpireTable]) -> None:
         super().__init__(context, operation)
-        self.parts = [_ExpireTable(context, operation, table, asked) for table in tables]
+        self.parts = parts
 
     def prepare(self, view: State) -> object:
         now = self.context.clock.now_ms()
-        return [Prepared(now, str(uuid.uuid4())) for _ in self.parts]
+        return [Prepared(now, part.uuid) for part in self.parts]
 
-    def apply(self, state: State, prepared: object) -> list[Decision]:
+    def apply(self, state: State, prepared: object) -> list[_Expired]:
         assert isinstance(prepared, list)
         done = []
         for part, fixed in zip(self.parts, prepared, strict=True):
             decided = part.decided(state)
-            if decided is not None:
-                part.apply(state, (fixed, *decided))
-            done.append(NOTHING if decided is None else decided[1])
+            if decided is None:
+                done.append(_Expired())
+            else:
+                stored = part.apply(state, (fixed, *decided))
+                done.append(_Expired(decided[1], stored.value.metadata_location))
         return done
 
-    def repeat(self, state: State, entries: list[LogEntry]) -> list[Decision]:
+    def repeat(self, state: State, entries: list[LogEntry]) -> list[_Expired]:
         raise AssertionError("expiry has no operation id")
 
 
@@ -160,36 +193,50 @@ class _Removing:
         """Remove from some tables, in one commit if that can be."""
         self._refused = 0  # what could not be written before may lie in another storage
         start = len(self.done)
-        self._try(tables)
+        context = self._catalog.context
+        parts = [_ExpireTable(context, self._operation, table, self._asked) for table in tables]
+        self._try(parts)
         self.done[start:] = sorted(self.done[start:], key=lambda one: one.table.name)
+        self._delete([location for part in parts for location in sorted(part.files)])
 
-    def _try(self, tables: Sequence[ToExpire]) -> None:
+    def _try(self, parts: Sequence[_ExpireTable]) -> None:
         if self._refused >= REFUSALS:
             why = f"not tried, since {REFUSALS} tables before it failed: {self._problem}"
-            self.done += [Removed(table, NOTHING, why) for table in tables]
+            self.done += [Removed(part.table, NOTHING, why) for part in parts]
             return
         self._progress(len(self.done))
         try:
-            decisions = self._catalog.commit(
-                ExpireTables(self._catalog.context, self._operation, tables, self._asked)
-            )
+            expired = self._catalog.commit(_ExpireTables(self._catalog.context, self._operation, parts))
         except PolarisError as error:
             of_the_database = isinstance(error, (OutcomeUnknownError, TryAgainError))
             if of_the_database and not isinstance(error, UnwritableFileError):
                 raise
-            if len(tables) == 1:
+            if not isinstance(error, _REFUSED):
+                for part in parts:  # what such an error says of the outcome nobody has promised
+                    part.leave_files()
+            if len(parts) == 1:
                 if isinstance(error, UnwritableFileError):
                     self._refused += 1
                     self._problem = str(error)
-                self.done.append(Removed(tables[0], NOTHING, str(error)))
+                self.done.append(Removed(parts[0].table, NOTHING, str(error)))
                 return
-            mixed, half = random.sample(tables, len(tables)), len(tables) // 2
+            mixed, half = random.sample(parts, len(parts)), len(parts) // 2
             self._try(mixed[:half])
             self._try(mixed[half:])
             return
-        if any(decision.updates() for decision in decisions):
+        if any(one.decision.updates() for one in expired):
             self._refused = 0
-        self.done += [Removed(table, decision) for table, decision in zip(tables, decisions, strict=True)]
+        for part, one in zip(parts, expired, strict=True):
+            part.files.discard(one.metadata_file)
+            self.done.append(Removed(part.table, one.decision))
+
+    def _delete(self, locations: Sequence[str]) -> None:
+        """Delete metadata files that no commit needs, until storage is taken to be out of reach: orphans at worst."""
+        folders, failures = Folders(self._catalog.files), 0
+        for location in locations:
+            failures = failures + 1 if folders.delete_all([location]) else 0
+            if failures >= REFUSALS:
+                return
 
 
 class Settled(NamedTuple):
