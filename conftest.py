@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +24,10 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """Options of a JVM that runs much code a few times: it compiles quickly instead of well, with as much room as ever."""
 
 _numbers = count(1)
+
+# No example of a random test fails for the time that it takes, which is another on each machine.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 def pytest_configure() -> None:

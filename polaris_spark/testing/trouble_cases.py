@@ -213,7 +213,7 @@ class TroubleCases(StoreCases):
         first = row()
         backend.insert_reference("realm", "name", first)
         backend.write_objects("realm", _ROWS)
-        (split, *_) = far.splits("objects", ["realm"], 1)
+        (split, *_) = until_it_works(lambda: far.splits("objects", ["realm"], 1))
         calls: dict[str, Callable[[], object]] = {
             "read_reference": lambda: far.read_reference("realm", "name"),
             "read_objects": lambda: far.read_objects("realm", _KEYS),
@@ -247,7 +247,7 @@ class TroubleCases(StoreCases):
     ) -> None:
         first, second = row(), row()
         backend.insert_reference("realm", "name", first)
-        in_threads(8, lambda _: far.read_reference("realm", "name"))
+        in_threads(8, lambda _: until_it_works(lambda: far.read_reference("realm", "name")))
         if trouble == "cut":
             proxy.cut_all()
         else:

@@ -104,4 +104,4 @@ class History(RuleBasedStateMachine):
 
 
 TestHistory = History.TestCase
-TestHistory.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestHistory.settings = settings(max_examples=60, stateful_step_count=25)

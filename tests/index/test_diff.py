@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from polaris_spark.index import Entry, IndexRoot, diff
@@ -25,7 +25,6 @@ def expected(a: dict[bytes, Entry], b: dict[bytes, Entry]) -> list[tuple[bytes, 
 
 
 @given(changes, st.booleans(), st.lists(st.tuples(changes, quotas), max_size=4), st.integers(0, 4))
-@settings(deadline=None)
 def test_a_diff_lists_every_key_whose_entries_differ(
     first: dict[bytes, Entry | None],
     large: bool,

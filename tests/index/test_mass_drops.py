@@ -134,7 +134,7 @@ def changed(
         max_size=8,
     ),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_bounds_hold_whatever_is_dropped_and_created(
     total: int, sizes: IndexSettings, quota: int, seed: int, steps: list[tuple[str, int]]
 ) -> None:

@@ -169,4 +169,4 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndexAgainstADictionary = IndexMachine.TestCase
-TestIndexAgainstADictionary.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestIndexAgainstADictionary.settings = settings(max_examples=150, stateful_step_count=40)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from polaris_spark.errors import InputError
@@ -247,7 +247,6 @@ def test_each_new_shard_is_listed_after_those_it_points_to(shelf: Shelf) -> None
     st.integers(0, 600),
     st.sampled_from([0, 500, 1500]),
 )
-@settings(deadline=None)
 def test_a_floor_cuts_off_older_keys_and_no_others(
     base: list[int], later: list[int], removed: list[int], floor: int, quota: int
 ) -> None:

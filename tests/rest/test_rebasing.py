@@ -56,7 +56,7 @@ def comparable(metadata: Json, id: int) -> tuple[Any, ...]:
 # What is rebased
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     version=st.integers(1, 3),
     steps=st.lists(

@@ -44,7 +44,6 @@ def put_in_place(client: Client) -> None:
 @settings(
     max_examples=EXAMPLES,
     derandomize=True,
-    deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -172,4 +172,4 @@ class Ids(RuleBasedStateMachine):
 
 
 TestIds = Ids.TestCase
-TestIds.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+TestIds.settings = settings(max_examples=300, stateful_step_count=50)

@@ -17,10 +17,10 @@ from polaris_spark.backends.cassandra.statements import TEXTS
 from polaris_spark.clock import EPOCH_MS
 from polaris_spark.errors import InputError, StateError, TryAgainError
 from polaris_spark.ids import IdParts, pack
-from polaris_spark.testing.processes import in_threads
+from polaris_spark.testing.processes import exit_status, in_threads
 from polaris_spark.testing.servers.cassandra import Cassandra
 from polaris_spark.testing.stores import row
-from polaris_spark.testing.waiting import wait_until
+from polaris_spark.testing.waiting import until_it_works, wait_until
 from tests.backends.cassandra.test_opening import keyspace_of
 
 
@@ -107,9 +107,13 @@ def test_a_scan_that_goes_on_knows_where_partitions_lie(
 
 def test_requests_under_way_are_bounded_and_nobody_waits_for_ever(uri: str, backend: Backend) -> None:
     narrow = open_backend(f"{uri}&concurrency=2&timeout=2s")
-    in_threads(16, lambda number: narrow.write_objects("realm", [ObjectRow(number << 40, 0, b"x")]))
+
+    def write(number: int) -> None:
+        until_it_works(lambda: narrow.write_objects("realm", [ObjectRow(number << 40, 0, b"x")]))
+
+    in_threads(16, write)
     keys = [ObjectKey(number << 40) for number in range(16)]
-    assert len(narrow.read_objects("realm", keys)) == 16
+    assert len(until_it_works(lambda: narrow.read_objects("realm", keys))) == 16
     free = narrow._requests._free  # type: ignore[attr-defined]
     assert free._value == 2  # all were given back
     with free, free, pytest.raises(TryAgainError, match="2 requests were under way"):
@@ -124,7 +128,7 @@ def test_without_a_quorum_nothing_is_done_and_that_is_told(cassandra: Cassandra,
         f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 3}}"
     )
     backend = open_backend(f"{uri}&timeout=2s")
-    backend.setup()
+    until_it_works(backend.setup)
     for use in (
         lambda: backend.write_objects("realm", [ObjectRow(1, 0, b"x")]),
         lambda: backend.read_objects("realm", [ObjectKey(1)]),
@@ -156,7 +160,7 @@ def test_a_forked_child_is_told_to_open_the_store_itself_and_can(uri: str, backe
         except BaseException:  # whatever it is, the child must not go on as if it were the test run
             os._exit(3)
         os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert exit_status(child) == 0
     assert backend.read_reference("realm", "name") is not None
 
 

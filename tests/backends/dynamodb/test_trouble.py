@@ -11,7 +11,7 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow, Swapped
 from polaris_spark.errors import OutcomeUnknownError, StateError, TryAgainError
-from polaris_spark.testing.processes import in_threads, rows
+from polaris_spark.testing.processes import exit_status, in_threads, rows
 from polaris_spark.testing.stores import row
 from tests.backends.dynamodb.gateway import Answer, Body, Forward, Gateway, Rule, refusal
 
@@ -256,4 +256,4 @@ def _of_child(backend: Backend, number: int) -> int:
         except BaseException:  # whatever it is, the child must not go on as if it were the test run
             os._exit(1)
         os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return exit_status(child)
