@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -50,34 +48,30 @@ def sizes(batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
     return pa.record_batch([*batch.columns[:3], size, first], names=SIZES)
 
 
-def packed_sizes(realm: str, ids: bytes, parts: bytes, sizes: bytes, starts: bytes) -> pa.RecordBatch:
+def packed_sizes(
+    realm: str, ids: bytes, parts: bytes, sizes: bytes, starts: bytes, start: int
+) -> pa.RecordBatch:
     """Rows of `objects` of one realm as `Backend.scan_sizes` gives them.
 
     Args:
         ids, parts, sizes: numbers of 8, 4 and 4 bytes, one after the other, their high byte first.
-        starts: of the values, as many bytes of each, one after the other.
+        starts: of the values, one after the other.
+        start: bytes of each, of a shorter value all.
     """
+    import numpy as np
     import pyarrow as pa
 
-    n = len(ids) // 8
-    start = pa.Array.from_buffers(pa.binary(len(starts) // n), n, [None, pa.py_buffer(starts)])
+    lengths = np.frombuffer(sizes, ">i4")
+    ends = np.cumsum(np.minimum(lengths, start), dtype=np.int32)
+    bounds = np.concatenate((np.zeros(1, np.int32), ends))
     columns = [
-        pa.repeat(pa.scalar(realm), n),
-        _numbers(pa.int64(), "q", ids),
-        _numbers(pa.int32(), "i", parts),
-        _numbers(pa.int32(), "i", sizes).cast(pa.int64()),
-        start.cast(pa.binary()),
+        pa.repeat(pa.scalar(realm), len(lengths)),
+        pa.array(np.frombuffer(ids, ">i8").astype(np.int64)),
+        pa.array(np.frombuffer(parts, ">i4").astype(np.int32)),
+        pa.array(lengths.astype(np.int64)),
+        pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(bounds), pa.py_buffer(starts)]),
     ]
     return pa.record_batch(columns, names=SIZES)
-
-
-def _numbers(type: pa.DataType, code: str, packed: bytes) -> pa.Array:
-    import pyarrow as pa
-
-    numbers = array(code, packed)
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    return pa.Array.from_buffers(type, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _object_schema() -> pa.Schema:

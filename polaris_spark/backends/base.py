@@ -112,7 +112,7 @@ class Backend(ABC):
 
     def scan_sizes(self, split: Split, start: int) -> Iterator[pa.RecordBatch]:
         """Rows of a split of `objects` without their values: realm string, id int64, part int32, size int64 (bytes of
-        the value), start binary (as many of its first bytes; of a shorter value all, and zeros after them perhaps)."""
+        the value), start binary (as many of its first bytes; of a shorter value all)."""
         from polaris_spark.backends.arrow import sizes
 
         return (sizes(batch, start) for batch in self.scan(split))

@@ -251,7 +251,7 @@ class PostgreSQLBackend(Backend):
             ids, parts, sizes, starts = (page.get_value(0, column) for column in range(4))
             if ids is None or parts is None or sizes is None or starts is None:  # all or none
                 return
-            yield packed_sizes(realm, ids, parts, sizes, starts)
+            yield packed_sizes(realm, ids, parts, sizes, starts, start)
             after = ids[-8:] + parts[-4:]
 
     def _scan_references(self, realm: str) -> Iterator[pa.RecordBatch]:

@@ -39,7 +39,7 @@ _PAGE = (  # pages end by bytes, too; lengths are known without reading large va
 _SIZE_PAGE = (  # one row of packed columns, whose rows are aggregated in the order of the page
     "SELECT string_agg(int8send(id), ''), string_agg(int4send(part), ''),"
     " string_agg(int4send(octet_length(value)), ''),"
-    " string_agg(substr(substr(value, 1, $6::integer) || decode(repeat('00', $6::integer), 'hex'), 1, $6::integer), '')"
+    " string_agg(substr(value, 1, $6::integer), '')"
     " FROM (SELECT id, part, value FROM {objects} WHERE realm = $1 AND (id, part) > ($2::bigint, $3::integer)"
     " AND id <= $4::bigint ORDER BY id, part LIMIT $5::bigint) AS page"
 )

@@ -11,9 +11,9 @@ from polaris_spark.errors import PolarisError
 from polaris_spark.ids import MAX_ID, unpack
 from polaris_spark.spark.pruning import ANYTHING, Condition
 from polaris_spark.spark.reading import ReadStore
-from polaris_spark.spark.views import object_sizes
 from polaris_spark.spark.views.columns import INT, LONG, LONGS, STRING, TIMESTAMP, Column, batches, micros
 from polaris_spark.spark.views.content import content_json
+from polaris_spark.spark.views.object_columns import read_columns
 from polaris_spark.spark.views.stored import StoredObject, stored_object, stored_objects
 from polaris_spark.spark.views.view import Request, View, Weighted
 
@@ -133,14 +133,11 @@ class Objects(View[ObjectsTask, ObjectViewRow]):
     def read(
         self, store: ReadStore, tasks: Sequence[ObjectsTask], columns: Sequence[Column[ObjectViewRow]]
     ) -> Iterator[pa.RecordBatch]:
-        if any(column.name not in object_sizes.COLUMNS for column in columns):
-            yield from super().read(store, tasks, columns)
-            return
         for task in tasks:
-            if task.split is None:
+            if task.split is None or (task.content and any(column.needs == _JSON for column in columns)):
                 yield from super().read(store, (task,), columns)
                 continue
-            for found in object_sizes.sizes(store.backend, task.split, task.realm, columns, task.conditions):
+            for found in read_columns(store.backend, task.split, task.realm, columns, task.conditions):
                 if isinstance(found, list):
                     yield from batches(columns, _shown(task, found), self.weigh)
                 else:

@@ -1,4 +1,4 @@
-"""Columns of the view `objects` that are made without headers say the same as those made with them."""
+"""Columns of the view `objects` that are read as such say the same as objects that are read one by one."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ import pytest
 from pyspark.sql.types import StructType
 
 from polaris_spark import objects
+from polaris_spark.ids import MAX_ID
 from polaris_spark.spark.datasource import PolarisObjects
-from polaris_spark.spark.views.object_sizes import COLUMNS
+from polaris_spark.spark.views.object_columns import COLUMNS
 from tests.views.catalogs import Catalog, Row, batches
 
 
-def read(catalog: Catalog, names: Sequence[str]) -> list[Row]:
-    source = PolarisObjects({"view": "objects", "store": catalog.store})
+def read(catalog: Catalog, names: Sequence[str], **options: str) -> list[Row]:
+    source = PolarisObjects({"view": "objects", "store": catalog.store, **options})
     fields = {field.name: field for field in source.schema().fields}
     found = source.reader(StructType([fields[name] for name in names]))
     return [row for batch in batches(found) for row in batch.to_pylist()]
 
 
-def row(revision: int, pointer: int, parts: int = 1) -> bytes:
-    """A row of an object that points to another one."""
-    header = msgspec.msgpack.encode(["x", revision, [pointer], []])
+def row(revision: int, *pointers: int, parts: int = 1) -> bytes:
+    """A row of an object that points to others."""
+    header = msgspec.msgpack.encode(["x", revision, pointers, pointers[1:]])
     return struct.pack(">BHI", objects.FORMAT, parts, len(header)) + header
 
 
@@ -54,18 +55,24 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
         [instance, last] = database.execute("SELECT realm, max(id) FROM objects WHERE part = 2").fetchone()
         database.execute("DELETE FROM objects WHERE id = ? AND part = 2", (last,))
         whole = bytes(objects.ONE_PART)
-        for id, value in enumerate(
-            (b"", whole[:2], whole, whole + b"\xff" * 9, b"\x09" + whole[1:] + bytes(9))
-        ):
+        ids = range(MAX_ID - 5_000, MAX_ID)
+        good = [row(1, *ids[:n]) for n in (0, 1, 15, 16, len(ids))] + [row(200, ids[0]), row(1, 1, 2, ids[0])]
+        bad = [b"", whole[:2], whole, whole + b"\xff" * 9, b"\x09" + whole[1:] + bytes(9)]
+        for id, value in enumerate([*bad, *good]):
             database.execute("INSERT INTO objects VALUES (?, ?, 0, ?)", (instance, id, value))
     return catalog
 
 
 def test_they_are_the_same(damaged: Catalog) -> None:
-    every = read(damaged, [*COLUMNS, "error"])
+    every = read(damaged, list(COLUMNS), content="true")  # decoding content takes them one by one
     assert sum(row["error"] is not None for row in every) == 6
     assert max(row["parts"] for row in every) == 3
-    for names in (list(COLUMNS), ["bytes"], ["created_at", "id"], ["realm"], ["type", "id"], ["revision"]):
+    assert max(len(row["strong_ids"] or ()) for row in every) == 5_000
+    for row in every:
+        row["content"] = None
+    sizes = [["bytes"], ["created_at", "id"], ["realm"], ["type", "id"], ["revision"], ["parts"], ["content"]]
+    pointers = [["strong_ids"], ["weak_ids", "type"], ["error"]]
+    for names in (list(COLUMNS), *sizes, *pointers):
         found = read(damaged, names)
         expected = [{name: row[name] for name in names} for row in every]
         assert sorted(found, key=repr) == sorted(expected, key=repr)
@@ -102,3 +109,12 @@ def test_a_row_that_claims_many_parts_has_a_short_error(tmp_path: Path) -> None:
     [error] = [one["error"] for one in read(catalog, ["id", "error"]) if one["id"] == 0]
     assert "and 489 more" in error
     assert len(error) < 200
+
+
+def test_a_header_that_ends_early_points_to_nothing(tmp_path: Path) -> None:
+    whole = [row(1, *range(MAX_ID - n, MAX_ID)) for n in (1, 5_000)]
+    catalog = store_with(tmp_path, *(value[:-1] for value in whole))
+    found = {one["id"]: one for one in read(catalog, ["id", "strong_ids", "error"])}
+    for id in (0, 1):
+        assert found[id]["strong_ids"] is None
+        assert "unreadable header" in found[id]["error"]

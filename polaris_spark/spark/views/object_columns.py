@@ -1,0 +1,175 @@
+"""Objects by whole columns, from the keys, lengths and first bytes of their rows.
+
+Only what is asked for is looked at: where it is neither pointers nor `error`, a header that is damaged behind its type
+and revision goes unnoticed. Objects of several rows, and rows with headers that are not decoded by columns, are given
+by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from polaris_spark import objects
+from polaris_spark.backends.arrow import object_columns, sizes
+from polaris_spark.backends.base import Backend, ObjectKey, Split
+from polaris_spark.backends.chunks import sized
+from polaris_spark.clock import EPOCH_MS
+from polaris_spark.ids import NODE_BITS, NODES, SEQUENCE_BITS
+from polaris_spark.spark.pruning import ANYTHING, Conditions, allowed
+from polaris_spark.spark.views import header_columns
+from polaris_spark.spark.views.columns import BATCH_BYTES, Column, struct
+from polaris_spark.spark.views.stored import StoredObject, stored_object
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_Columns = dict[str, "pa.Array"]
+"""What rows say of objects of one row each: `id`, `bytes` and, where they are asked for, `type`, `revision`, `strong`
+and `weak`."""
+
+_START_BYTES = 128
+"""As many bytes of a row hold most headers, those of up to a dozen pointers."""
+
+
+class _Asked(NamedTuple):
+    """What is wanted of a realm's objects: columns of all those that conditions allow."""
+
+    realm: str
+    columns: Sequence[Column[Any]]
+    conditions: Conditions
+
+    def needs(self, columns: frozenset[str]) -> bool:
+        """Whether any of some columns must be known."""
+        return not columns.isdisjoint([*self.conditions, *(column.name for column in self.columns)])
+
+    @property
+    def start(self) -> int:
+        """As many bytes of a row as are looked at."""
+        if self.needs(_OF_POINTERS):
+            return _START_BYTES
+        return objects.TYPE_BYTES if self.needs(_OF_TYPES) else len(objects.ONE_PART)
+
+
+def read_columns(
+    backend: Backend,
+    split: Split,
+    realm: str,
+    columns: Sequence[Column[Any]],
+    conditions: Conditions,
+) -> Iterator[pa.RecordBatch | list[StoredObject]]:
+    """The objects whose first row lies in a split: as Arrow batches, and those that are given by themselves.
+
+    Args:
+        realm: name of the realm.
+        columns: some of those named in `COLUMNS`.
+        conditions: of `COLUMNS`; objects that are given by themselves may not fulfil them.
+    """
+    import pyarrow.compute as pc
+
+    narrowing = {name: condition for name, condition in conditions.items() if condition != ANYTHING}
+    asked = _Asked(realm, columns, narrowing)
+    for batch in backend.scan_sizes(split, asked.start):
+        told, others = _told(asked, batch.filter(pc.equal(batch.column("part"), 0)))
+        yield told
+        if len(others):
+            yield from _whole(backend, asked, others)
+
+
+def _told(asked: _Asked, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """What first rows tell of objects, and the rows that do not tell it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    starts = rows.column("start")
+    known = pc.equal(pc.binary_slice(starts, 0, len(objects.ONE_PART)), objects.ONE_PART)
+    found: _Columns = {"id": rows.column("id"), "bytes": rows.column("size")}
+    if asked.needs(_OF_TYPES | _OF_POINTERS):
+        found["type"], found["revision"] = header_columns.types(starts)
+        known = pc.and_(known, found["type"].is_valid())
+    if asked.needs(_OF_POINTERS):
+        decoded, found["strong"], found["weak"] = header_columns.pointers(starts)
+        known = pc.and_(known, decoded)
+    chosen = known
+    for name, condition in asked.conditions.items():
+        chosen = pc.and_(chosen, allowed(condition, COLUMNS[name](asked.realm, found)))
+    if not pc.all(chosen, min_count=0).as_py():
+        found = {name: array.filter(chosen) for name, array in found.items()}
+    schema = to_arrow_schema(struct(asked.columns))
+    arrays = [COLUMNS[column.name](asked.realm, found) for column in asked.columns]
+    told = pa.RecordBatch.from_arrays(
+        [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)], schema=schema
+    )
+    return told, rows.filter(pc.invert(known))
+
+
+def _whole(
+    backend: Backend, asked: _Asked, rows: pa.RecordBatch
+) -> Iterator[pa.RecordBatch | list[StoredObject]]:
+    """The objects of rows whose first bytes do not tell enough; those that were deleted meanwhile are left out."""
+    instance = rows.column("realm")[0].as_py()
+    wanted = zip(rows.column("id").to_pylist(), rows.column("size").to_pylist(), strict=True)
+    for chunk in sized(wanted, itemgetter(1), most_bytes=BATCH_BYTES):
+        found = backend.read_objects(instance, [ObjectKey(id) for id, _ in chunk])
+        ids, parts = ([key[i] for key in found] for i in (0, 1))
+        rows_found = object_columns(instance, ids, parts, list(found.values()))
+        told, others = _told(asked, sizes(rows_found, objects.MAX_ROW_BYTES))
+        yield told
+        stored = (
+            stored_object(backend, instance, ObjectKey(id), found[ObjectKey(id)], whole=False)
+            for id in others.column("id").to_pylist()
+        )
+        yield [one for one in stored if one is not None]
+
+
+def _realm(realm: str, found: _Columns) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(realm), len(found["id"]))
+
+
+def _one(_realm: str, found: _Columns) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(1, pa.int32()), len(found["id"]))
+
+
+def _created_at(_realm: str, found: _Columns) -> pa.Array:
+    import pyarrow.compute as pc
+
+    return pc.multiply(pc.add(pc.shift_right(found["id"], NODE_BITS + SEQUENCE_BITS), EPOCH_MS), 1_000)
+
+
+def _node(_realm: str, found: _Columns) -> pa.Array:
+    import pyarrow.compute as pc
+
+    return pc.bit_wise_and(pc.shift_right(found["id"], SEQUENCE_BITS), NODES - 1)
+
+
+def _nothing(_realm: str, found: _Columns) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.nulls(len(found["id"]))
+
+
+COLUMNS: dict[str, Callable[[str, _Columns], Any]] = {
+    "realm": _realm,
+    "id": lambda _realm, found: found["id"],
+    "type": lambda _realm, found: found["type"],
+    "revision": lambda _realm, found: found["revision"],
+    "parts": _one,
+    "bytes": lambda _realm, found: found["bytes"],
+    "created_at": _created_at,
+    "node": _node,
+    "strong_ids": lambda _realm, found: found["strong"],
+    "weak_ids": lambda _realm, found: found["weak"],
+    "content": _nothing,
+    "error": _nothing,
+}
+"""From a realm's name and what objects of one row say of themselves to columns of the view, before casts.
+`content` and `error` have no values here."""
+
+_OF_TYPES = frozenset({"type", "revision"})
+_OF_POINTERS = frozenset({"strong_ids", "weak_ids", "error"})
