@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 import tracemalloc
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import msgspec
 import pytest
 
 from polaris_spark.backends import open_backend
-from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
+from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation, PrepareAgain
 from polaris_spark.commits.committer import Committer
@@ -22,7 +21,6 @@ from polaris_spark.errors import (
     BadRequestError,
     CommitFailedError,
     NewerFormatError,
-    OutcomeUnknownError,
     TryAgainError,
     UnprocessableError,
 )
@@ -33,143 +31,6 @@ from .support import Add, Box, committer, number
 
 KEY = ManualClock().now_ms().to_bytes(6, "big") + b"\x70" + b"\x01" * 9
 """An operation id made now, as UUIDv7 are: they begin with their milliseconds."""
-
-
-class Doubtful:
-    """A backend whose swaps fail with an unknown outcome as told: 'before' they take place or 'after'."""
-
-    def __init__(self, inner: Backend, *, transactional: bool) -> None:
-        self._inner = inner
-        self.transactional = transactional
-        self.plan: list[str] = []
-        self.between: Callable[[], None] | None = None
-        self.rows_written: list[int] = []
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
-
-    def _doubt(self, swap: Callable[[], Swapped | Conflict]) -> Swapped | Conflict:
-        step = self.plan.pop(0) if self.plan else ""
-        if step == "before":
-            raise OutcomeUnknownError("lost on the way there")
-        if step == "busy":
-            raise TryAgainError("the database is busy")
-        if step == "broken":
-            raise RuntimeError("the driver has a bug")
-        result = swap()
-        if step == "after":
-            if self.between is not None:
-                self.between()
-            raise OutcomeUnknownError("lost on the way back")
-        return result
-
-    def write_and_swap(
-        self, realm: str, rows: Sequence[ObjectRow], name: str, expected: bytes, new: ReferenceRow
-    ) -> Swapped | Conflict:
-        return self._doubt(lambda: self._inner.write_and_swap(realm, rows, name, expected, new))
-
-    def swap_reference(self, realm: str, name: str, expected: bytes, new: ReferenceRow) -> Swapped | Conflict:
-        return self._doubt(lambda: self._inner.swap_reference(realm, name, expected, new))
-
-    def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        self.rows_written += [row.id for row in rows]
-        self._inner.write_objects(realm, rows)
-
-
-@pytest.fixture(params=[True, False], ids=["with transactions", "rows first, then swap"])
-def doubtful(request: pytest.FixtureRequest) -> Doubtful:
-    return Doubtful(open_backend(f"memory:{uuid.uuid4()}"), transactional=request.param)
-
-
-def test_a_swap_that_was_lost_on_the_way_there_is_repeated(doubtful: Doubtful) -> None:
-    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
-    doubtful.plan = ["before", "before"]
-    assert c.commit(Add("a")) == 1
-    assert number(c, "a") == 1
-
-
-def test_a_swap_whose_answer_was_lost_is_done_once(doubtful: Doubtful) -> None:
-    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
-    doubtful.plan = ["after", "after"]
-    assert c.commit(Add("a")) == 1
-    assert number(c, "a") == 1
-    assert c.read().head.number == 1
-
-
-def test_a_lost_answer_is_recognised_although_others_committed_since(doubtful: Doubtful) -> None:
-    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
-    other = committer(doubtful._inner)
-    for _ in range(50):
-        other.commit(Add("b"))
-    c.read()
-    doubtful.plan = ["after"]
-    doubtful.between = lambda: [other.commit(Add("b")) for _ in range(100)] and None
-    assert c.commit(Add("a")) == 1
-    assert number(c, "a") == 1
-    assert number(c, "b") == 150
-
-
-def test_an_outcome_that_stays_unknown_is_reported_as_unknown(doubtful: Doubtful) -> None:
-    clock = ManualClock()
-    c = committer(doubtful, clock=clock)  # type: ignore[arg-type]  # a wrapper of a backend
-    doubtful.plan = ["before"] * 1_000_000
-    with pytest.raises(OutcomeUnknownError):
-        c.commit(Add("a"))
-
-
-def test_a_busy_database_is_asked_again(doubtful: Doubtful) -> None:
-    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
-    doubtful.plan = ["busy"] * 5
-    assert c.commit(Add("a")) == 1
-    assert number(c, "a") == 1
-
-
-def test_a_database_that_stays_busy_changes_nothing_and_says_so(doubtful: Doubtful) -> None:
-    clock = ManualClock()
-    c = committer(doubtful, clock=clock)  # type: ignore[arg-type]  # a wrapper of a backend
-    doubtful.plan = ["busy"] * 1_000_000
-    with pytest.raises(TryAgainError, match="the database is busy"):
-        c.commit(Add("a"), deadline_ms=5_000)
-    assert 5_000 <= clock.monotonic_ms() < 6_000
-    doubtful.plan = []
-    assert number(c, "a") == 0
-
-
-def test_once_in_doubt_a_busy_database_is_asked_until_it_tells(doubtful: Doubtful) -> None:
-    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
-    doubtful.plan = ["after", "busy", "busy"]
-    assert c.commit(Add("a")) == 1
-    assert number(c, "a") == 1
-
-
-def test_once_in_doubt_no_error_is_reported_as_nothing_changed(doubtful: Doubtful) -> None:
-    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
-    doubtful.plan = ["after", "broken"]
-    with pytest.raises(OutcomeUnknownError):
-        c.commit(Add("a"))
-    assert number(c, "a") == 1
-
-
-def test_rows_are_acknowledged_before_the_swap() -> None:
-    doubtful = Doubtful(open_backend(f"memory:{uuid.uuid4()}"), transactional=False)
-    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
-    c.commit(Add("a"))
-    head = c.read().head
-    assert head.commit in doubtful.rows_written
-
-
-def test_rows_in_doubt_change_nothing() -> None:
-    doubtful = Doubtful(open_backend(f"memory:{uuid.uuid4()}"), transactional=False)
-    c = committer(doubtful, deadline_ms=1_000.0)  # type: ignore[arg-type]  # a backend in all but name
-    c.commit(Add("a"))
-
-    def lost(*_: object) -> None:
-        raise OutcomeUnknownError("lost on the way back")
-
-    doubtful.write_objects = lost  # type: ignore[method-assign]  # no answer comes from here on
-    with pytest.raises(TryAgainError):
-        c.commit(Add("a"))
-    assert number(c, "a") == 1
 
 
 def test_a_requirement_that_fails_on_an_old_head_is_judged_again_on_the_newest() -> None:
@@ -499,17 +360,3 @@ def test_an_index_shard_of_a_newer_release_is_read_but_not_rewritten() -> None:
     with pytest.raises(NewerFormatError, match="revision 127"):
         add_many(c)
     assert number(committer(backend), "k0000") == 1
-
-
-def test_an_amended_head_keeps_its_commit_and_makes_begun_commits_begin_again(doubtful: Doubtful) -> None:
-    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
-    other = committer(doubtful._inner)
-    other.commit(Add("a"))
-    c.read()
-    doubtful.plan = ["after", "before"]
-    fence = c.read().head.commit + 1
-    amended = other.amend(lambda head: msgspec.structs.replace(head, fence=max(head.fence, fence)))
-    change = Add("a")
-    assert c.commit(change) == 2
-    assert c.read().head.fence == amended.head.fence == fence
-    assert c.read().head.number == 2

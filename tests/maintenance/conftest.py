@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from polaris_spark.maintenance.migrating import marks
 from polaris_spark.pyiceberg import PolarisCatalog
 
 Open = Callable[..., PolarisCatalog]
@@ -36,3 +37,9 @@ def lake(opened: Open) -> PolarisCatalog:
     catalog = opened()
     catalog.create_namespace("db")
     return catalog
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Things happen in the same order each time."""
+    monkeypatch.setattr(marks, "_THREADS", 1)

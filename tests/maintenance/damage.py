@@ -13,6 +13,9 @@ import msgspec
 from polaris_spark import objects
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, ReferenceRow
 from polaris_spark.backends.memory import MemoryBackend
+from polaris_spark.catalog.entities import TableName, namespace_key, table_key
+from polaris_spark.catalog.metadata.pieces import key_of
+from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import NAMES
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
@@ -33,6 +36,7 @@ Json = dict[str, Any]
 NOW = 1_800_000_000_000
 TABLES = 35
 LONG_NAMES = 60
+LARGE = namespace_key(("large",))
 SNAPSHOTS = 60
 
 
@@ -263,3 +267,26 @@ def texts(piece: bytes) -> Json:
     """A piece's JSON."""
     found: Json = json.loads(piece)
     return found
+
+
+def key(name: str) -> bytes:
+    return table_key(TableName(("db",), name))
+
+
+def content(store: Damaged, name: str = "t001") -> int:
+    return store.entry(key(name)).pointer
+
+
+def snapshot_leaf(store: Damaged) -> tuple[int, Leaf]:
+    root = store.get(content(store), Table).snapshots
+    id = root.shard
+    for _ in range(root.height):
+        branch = store.get(id, Branch)
+        id = branch.children[0]
+    return id, store.get(id, Leaf)
+
+
+def snapshot(store: Damaged, id: int) -> int:
+    found = Index(store.get(content(store), Table).snapshots, store.shards).get(key_of(id))
+    assert found is not None
+    return found.pointer

@@ -13,6 +13,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
 from polaris_spark.catalog.files import local_path
+from polaris_spark.errors import ReferenceGoneError
+from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
 from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.rest.session import connect
 from polaris_spark.spark.procedures.registry import call
@@ -107,3 +109,13 @@ def paths(rows: Iterable[tuple[Any, ...]], outcome: str | None = None) -> set[Pa
     """The files of a result, or those that one thing came of."""
     found = {local_path(row[0]) for row in rows if outcome in (None, row[4])}
     return {path for path in found if path is not None}
+
+
+def recorded_deletions(lake: Lake) -> list[tuple[str, str, str, int]]:
+    references = lake.session.catalog.references
+    try:
+        head = references.read(deletions_reference(lake.session.catalog.row))
+    except ReferenceGoneError:
+        return []
+    batches = [head.store.get(entry.pointer, DeletedFiles) for _, entry in head.index(DELETIONS).range()]
+    return [(one.job, one.outcome, file.location, file.bytes) for one in batches for file in one.files]

@@ -170,3 +170,25 @@ class Writer:
         connection = self._world.process("target")
         connection.realms.active("r")
         self._references = self._world.references(connection)
+
+
+DECIDED = (RealmState.INACTIVE, RealmState.ACTIVE)
+"""States of a realm in the store that it left, and in the other one, when it has moved."""
+
+
+def a_world() -> World:
+    """Two references with some history, one that forked and was dropped, and one that came back."""
+    world = World()
+    world.writer.create(MAIN)
+    for _ in range(25):
+        world.writer.add(MAIN)
+    world.writer.create(DEV, MAIN)
+    for name in (DEV, MAIN, DEV):
+        world.writer.add(name)
+    for name in ("gone", "back"):
+        world.writer.create(name, MAIN)
+        world.writer.add(name)
+        world.here.drop(name, ME)
+    world.here.undrop("back", ME)
+    del world.acknowledged["gone"]
+    return world

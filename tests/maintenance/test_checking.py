@@ -28,22 +28,16 @@ from polaris_spark.testing.simulation.observer import REALM
 from polaris_spark.testing.simulation.scheduler import SimulatedClock
 from polaris_spark.testing.simulation.world import World
 from polaris_spark.testing.waiting import wait_until
-from tests.maintenance.damage import Sound
+from tests.maintenance.damage import Planted, Sound, content, key
 from tests.maintenance.planted import (
     PLANTED,
-    Planted,
-    content,
     fence_ahead,
-    key,
     lost_location,
     node_lease,
-    old_snapshot,
-    schema,
     schema_text,
-    table_object,
     view_version,
-    wrong_skip,
 )
+from tests.maintenance.planted_rows import old_snapshot, schema, table_object, wrong_skip
 from tests.rest.client import connect, rename, set_properties, table, table_request, tables
 
 

@@ -16,7 +16,8 @@ from polaris_spark.spark.jobs.fsck import Executors
 from polaris_spark.spark.options import location_of
 from polaris_spark.spark.procedures.registry import call
 from tests.maintenance.damage import Damaged, Sound, copy_rows
-from tests.maintenance.planted import (
+from tests.maintenance.planted import stranger, view_version
+from tests.maintenance.planted_rows import (
     header_of_garbage,
     inner_commit,
     leaf,
@@ -24,8 +25,6 @@ from tests.maintenance.planted import (
     no_log,
     old_content,
     schema,
-    stranger,
-    view_version,
     wrong_skip,
 )
 from tests.rest.client import connect

@@ -13,7 +13,6 @@ from tests.rest.client import (
     Client,
     at_once,
     files_below,
-    identifier,
     path,
     rename,
     set_properties,
@@ -25,6 +24,7 @@ from tests.rest.client import (
 )
 from tests.rest.conftest import Open
 from tests.rest.icebergs import ROWS, open_table
+from tests.rest.staging import CREATE, creation, staged
 
 
 def test_a_created_table_is_answered_as_it_is_loaded(opened: Open, store: str, warehouse: Path) -> None:
@@ -73,36 +73,6 @@ def test_a_name_is_given_once_to_tables_and_views_together(catalog: Client) -> N
 def test_a_table_needs_its_namespace(catalog: Client) -> None:
     answer = catalog.send("POST", tables("nope"), table_request("t"))
     assert answer.kind == (404, "NoSuchNamespaceException")
-
-
-def staged(catalog: Client, name: str, **rest: object) -> dict:
-    """The metadata of a staged creation."""
-    body = catalog.ok("POST", tables("db"), {**table_request(name, **rest), "stage-create": True})
-    assert "metadata-location" not in body
-    return body["metadata"]
-
-
-def creation(metadata: dict) -> list[dict]:
-    """The updates by which Java's client commits a staged creation."""
-    return [
-        {"action": "assign-uuid", "uuid": metadata["table-uuid"]},
-        {"action": "upgrade-format-version", "format-version": metadata["format-version"]},
-        {
-            "action": "add-schema",
-            "schema": metadata["schemas"][0],
-            "last-column-id": metadata["last-column-id"],
-        },
-        {"action": "set-current-schema", "schema-id": -1},
-        {"action": "add-spec", "spec": metadata["partition-specs"][0]},
-        {"action": "set-default-spec", "spec-id": -1},
-        {"action": "add-sort-order", "sort-order": metadata["sort-orders"][0]},
-        {"action": "set-default-sort-order", "sort-order-id": -1},
-        {"action": "set-location", "location": metadata["location"]},
-        {"action": "set-properties", "updates": metadata["properties"]},
-    ]
-
-
-CREATE = ({"type": "assert-create"},)
 
 
 def test_a_staged_table_exists_once_it_is_committed(catalog: Client, warehouse: Path) -> None:
@@ -363,91 +333,3 @@ def test_of_concurrent_commits_on_one_snapshot_one_succeeds(catalog: Client) -> 
     statuses = at_once([lambda id=id: append(id) for id in range(1, 9)])
     assert sorted(statuses) == [200] + [409] * 7
     assert len(catalog.load()["metadata"]["snapshots"]) == 1
-
-
-# Transactions
-
-
-def change(name: str, *updates: dict, requirements: tuple[dict, ...] = ()) -> dict:
-    """A table's part of a transaction."""
-    return {"identifier": identifier(name), "requirements": list(requirements), "updates": list(updates)}
-
-
-def transact(catalog: Client, *changes: dict, **rest: object) -> object:
-    """Commit a transaction."""
-    return catalog.send("POST", "v1/transactions/commit", {"table-changes": list(changes)}, **rest)
-
-
-def test_a_transaction_changes_all_its_tables_in_one_commit(catalog: Client) -> None:
-    catalog.create("a")
-    catalog.create("b")
-    number = catalog.session.catalog.head().head.number
-    answer = transact(catalog, change("a", set_properties(x="1")), change("b", set_properties(x="2")))
-    assert answer.status == 204
-    assert [catalog.load(name)["metadata"]["properties"]["x"] for name in "ab"] == ["1", "2"]
-    assert catalog.session.catalog.head().head.number == number + 1
-
-
-def test_a_transaction_may_create_tables(catalog: Client) -> None:
-    catalog.create("a")
-    metadata = staged(catalog, "b")
-    answer = transact(
-        catalog, change("a", set_properties(x="1")), change("b", *creation(metadata), requirements=CREATE)
-    )
-    assert answer.status == 204
-    assert catalog.load("b")["metadata"]["table-uuid"] == metadata["table-uuid"]
-
-
-@pytest.mark.parametrize(
-    ("last", "kind"),
-    [
-        (change("nope", set_properties(x="1")), (404, "NoSuchTableException")),
-        (
-            change(
-                "b",
-                set_properties(x="1"),
-                requirements=({"type": "assert-current-schema-id", "current-schema-id": 9},),
-            ),
-            (409, "CommitFailedException"),
-        ),
-        (change("b", {"action": "explode"}), (400, "UnsupportedOperationException")),
-        (change("b", {"action": "set-location", "location": "/proc/x"}), (400, "BadRequestException")),
-        (change("a", set_properties(x="2")), (400, "BadRequestException")),
-        ({"requirements": [], "updates": []}, (400, "BadRequestException")),
-        (change("b", set_properties(x="1"), requirements=CREATE), (409, "AlreadyExistsException")),
-    ],
-)
-def test_a_transaction_of_which_one_part_fails_changes_nothing(
-    catalog: Client, last: dict, kind: tuple[int, str]
-) -> None:
-    before = [catalog.create(name) for name in "ab"]
-    version = catalog.session.catalog.head().version
-    answer = transact(catalog, change("a", set_properties(x="1")), last)
-    assert answer.kind == kind
-    assert [catalog.load(name) for name in "ab"] == before
-    assert catalog.session.catalog.head().version == version
-
-
-def test_a_transaction_of_nothing_is_refused(catalog: Client) -> None:
-    assert transact(catalog).kind == (400, "BadRequestException")
-
-
-def test_transactions_over_the_same_tables_never_see_half_of_one_another(
-    opened: Open, store: str, warehouse: Path
-) -> None:
-    catalog = opened(store, warehouse, metadata_files="never")
-    catalog.namespace("db")
-    for name in "ab":
-        catalog.create(name)
-
-    def work(thread: int) -> None:
-        names = "ab" if thread % 2 else "ba"
-        for i in range(8):
-            changes = [change(name, set_properties(x=f"{thread}-{i}")) for name in names]
-            assert transact(catalog, *changes).status == 204
-            view_ = catalog.session.catalog.view().base
-            assert view_.head.number
-
-    at_once([lambda thread=thread: work(thread) for thread in range(4)])
-    a, b = (catalog.load(name)["metadata"]["properties"]["x"] for name in "ab")
-    assert a == b
