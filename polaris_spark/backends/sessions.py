@@ -10,19 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
-import threading
-import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
+from polaris_spark.backends.places import NoPlaceError, Places
 from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, TryAgainError
-
-_LOOK_AGAIN_S: Final = 0.05
-"""Whoever should have told those who wait of a free place was perhaps interrupted, seconds."""
 
 
 class RefusedError(Exception):
@@ -109,12 +104,7 @@ class Sessions(ABC, Generic[S]):
             raise
 
     def _begin(self) -> None:
-        # A place is taken by whoever owns its lock. Only C takes and releases those, so that no Ctrl-C, which may come
-        # between any two calls, leaves one taken; a count of free places would be wrong for good.
-        self._places = [threading.RLock() for _ in range(self._pool)]
-        self._freed: queue.SimpleQueue[None] = (
-            queue.SimpleQueue()
-        )  # hints for those who wait, not more than places
+        self._places = Places(self._pool, self._timeout)
         self._idle: deque[S] = deque()
 
     def begin_in_child(self) -> None:
@@ -179,31 +169,13 @@ class Sessions(ABC, Generic[S]):
         """What `work` gives, once there is a place for it."""
         if self._closed:
             raise StateError(f"the store {self._where} is closed")
-        places, freed, idle = self._places, self._freed, self._idle
-        deadline = time.monotonic() + self._timeout / 1_000
-        while True:
-            for place in places:
-                if place._is_owned():  # type: ignore[attr-defined]  # by a caller of ours; nothing public tells
-                    continue
-                try:
-                    if place.acquire(blocking=False):
-                        return self._work(work, idle)
-                finally:
-                    try:
-                        place.release()
-                    except RuntimeError:  # it was not free
-                        pass
-                    else:
-                        if freed.qsize() < len(places):
-                            freed.put(None)
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TryAgainError(
-                    f"{self._where}: all {self._pool} connections were in use for "
-                    f"{self._timeout} ms; nothing was changed (option 'pool')"
-                )
-            with contextlib.suppress(queue.Empty):
-                freed.get(timeout=min(left, _LOOK_AGAIN_S))
+        try:
+            return self._places.run(self._work, work, self._idle)
+        except NoPlaceError:
+            raise TryAgainError(
+                f"{self._where}: all {self._pool} connections were in use for {self._timeout} ms; nothing was changed "
+                "(option 'pool')"
+            ) from None
 
     def _work(self, work: Callable[[S], T], idle: deque[S]) -> T:
         session = None
