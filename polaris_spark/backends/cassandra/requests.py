@@ -21,6 +21,8 @@ from polaris_spark.backends.cassandra import failures, statements, tables
 from polaris_spark.backends.cassandra.clusters import Session, open_session
 from polaris_spark.backends.cassandra.driver import NoHostAvailable
 from polaris_spark.backends.cassandra.settings import Settings
+from polaris_spark.backends.cassandra.under_way import UnderWay
+from polaris_spark.backends.places import NoPlaceError
 from polaris_spark.errors import PolarisError, StateError, TryAgainError
 
 _PAUSE_S: Final = 0.05
@@ -55,7 +57,7 @@ class Requests:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._free = threading.BoundedSemaphore(settings.concurrency)
+        self._under_way = UnderWay(settings.concurrency)
         self._opening = threading.Lock()
         self._session: Session | None = None
         self._level: tables.Level | None = None
@@ -147,22 +149,18 @@ class Requests:
         """The future of a request."""
         session = self._opened()
         statement = self._statement(session, request)
-        if not self._free.acquire(timeout=max(0.0, deadline.left)):
+
+        def send() -> Any:
+            patience = deadline.left / (2 if request.narrower else 1)
+            return session.send(statement, max(0.001, patience), request.page)
+
+        try:
+            return self._under_way.sent(send, deadline.left)
+        except NoPlaceError:
             raise TryAgainError(
                 f"{self.settings.where}: {self.settings.concurrency} requests were under way for "
                 f"{self.settings.timeout} ms (option 'concurrency')"
-            )
-        try:
-            patience = deadline.left / (2 if request.narrower else 1)
-            future = session.send(statement, max(0.001, patience), request.page)
-        except BaseException:
-            self._free.release()
-            raise
-        future.add_callbacks(self._release, self._release)
-        return future
-
-    def _release(self, _: object) -> None:
-        self._free.release()
+            ) from None
 
     def _statement(self, session: Session, request: Request) -> Any:
         prepared = self._prepared.get(request.title) or self._prepare(session, request.title)

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 from polaris_spark.backends.dynamodb import failures
 from polaris_spark.backends.dynamodb.items import Item
 from polaris_spark.backends.dynamodb.settings import Settings
+from polaris_spark.backends.places import NoPlaceError, Places
 from polaris_spark.errors import OutcomeUnknownError, StateError, TryAgainError
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ class Requests:
     def _begin(self) -> None:
         """Also after a fork, in the child: the parent's locks, threads and connections stay behind."""
         self._lock = threading.Lock()
-        self._free = threading.Semaphore(self.settings.connections)
+        self._places = Places(self.settings.connections, self.settings.timeout)
         self._client: Any = None
         self._pool: ThreadPoolExecutor | None = None
 
@@ -160,20 +161,22 @@ class Requests:
 
     def _send(self, operation: str, parameters: dict[str, Any], *, writes: bool) -> dict[str, Any]:
         self._refuse_if_closed()
-        settings, free = self.settings, self._free
-        if not free.acquire(timeout=settings.timeout / 1_000):
+        settings = self.settings
+        try:
+            return self._places.run(self._answer, operation, parameters, writes=writes)
+        except NoPlaceError:
             raise TryAgainError(
                 f"{settings.where}: all {settings.connections} connections were in use for {settings.timeout} ms; "
                 "nothing was changed (option 'connections')"
-            )
+            ) from None
+
+    def _answer(self, operation: str, parameters: dict[str, Any], *, writes: bool) -> dict[str, Any]:
         try:
             answer: dict[str, Any] = getattr(self._client or self._opened(), operation)(**parameters)
             return answer
         except failures.CAUGHT as error:
-            explained = failures.explained(settings.where, operation, error, writes=writes)
+            explained = failures.explained(self.settings.where, operation, error, writes=writes)
             raise explained from None  # the driver's error holds the request
-        finally:
-            free.release()
 
     def _opened(self) -> Any:
         with self._lock:

@@ -195,6 +195,7 @@ def test_nobody_waits_for_ever_for_a_connection(gateway: Gateway, far_uri: str, 
     assert held.wait(50)
     requests = narrow._requests  # type: ignore[attr-defined]
     requests.settings = replace(requests.settings, timeout=100)
+    requests._places._timeout = 100
     try:
         with pytest.raises(TryAgainError, match="all 1 connections were in use"):
             narrow.read_reference("realm", "name")
