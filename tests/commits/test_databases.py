@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -60,28 +61,30 @@ def test_commits_whose_sessions_are_killed_are_done_once_each(
     moved, over = threading.Event(), threading.Event()
 
     def commit() -> int:
-        for _ in range(40):
-            while True:
-                try:
-                    c.commit(Add("a"))
-                    break
-                except TryAgainError:
-                    pass
-            moved.set()
-        over.set()
+        try:
+            for _ in range(40):
+                while True:
+                    try:
+                        c.commit(Add("a"))
+                        break
+                    except TryAgainError:
+                        pass
+                moved.set()
+        finally:
+            over.set()
         return 40
 
-    def kill() -> int:
-        kills = 0
-        with psycopg.connect(postgresql.database, autocommit=True) as owner:
-            query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'killed'"
-            while not over.is_set():
-                kills += len(owner.execute(query).fetchall())
-                moved.clear()
-                moved.wait(10)  # so that commits go on, however slow they are
+    def kill(owner: psycopg.Connection[Any]) -> int:
+        query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'killed'"
+        kills = len(owner.execute(query).fetchall())
+        while not over.is_set():
+            moved.clear()
+            moved.wait(10)  # so that commits go on, however slow they are
+            kills += len(owner.execute(query).fetchall())
         assert kills
         return 0
 
-    done = sum(in_threads(5, lambda thread: commit() if thread else kill()))
+    with psycopg.connect(postgresql.database, autocommit=True) as owner:
+        done = sum(in_threads(5, lambda thread: commit() if thread else kill(owner)))
     assert number(c, "a") == done
     backend.close()

@@ -14,7 +14,7 @@ import pytest
 
 SHIM = Path(__file__).parents[2] / "jvm-shim"
 
-pytestmark = pytest.mark.suites
+pytestmark = [pytest.mark.suites, pytest.mark.timeout(3_000)]  # the first one waits for all of them
 
 SUITES = {
     f"{kind}{metadata_files}{transport}Suite": tests

@@ -190,7 +190,7 @@ class MongoJavaServer(ProcessServer):
     def command(self) -> Sequence[str]:
         return [
             "java",
-            "-Xmx512m",
+            "-Xmx1g",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-cp",
