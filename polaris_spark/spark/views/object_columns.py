@@ -29,8 +29,8 @@ _Columns = dict[str, "pa.Array"]
 """What rows say of objects of one row each: `id`, `bytes` and, where they are asked for, `type`, `revision`, `strong`
 and `weak`."""
 
-_START_BYTES = 128
-"""As many bytes of a row hold most headers, those of up to a dozen pointers."""
+_START_BYTES = 80
+"""As many bytes of a row hold most headers, those of up to seven pointers."""
 
 
 class _Asked(NamedTuple):
@@ -66,24 +66,22 @@ def read_columns(
         columns: some of those named in `COLUMNS`.
         conditions: of `COLUMNS`; objects that are given by themselves may not fulfil them.
     """
-    import pyarrow.compute as pc
-
     narrowing = {name: condition for name, condition in conditions.items() if condition != ANYTHING}
     asked = _Asked(realm, columns, narrowing)
     for batch in backend.scan_sizes(split, asked.start):
-        told, others = _told(asked, batch.filter(pc.equal(batch.column("part"), 0)))
+        told, others = _told(asked, batch)
         yield told
         if len(others):
             yield from _whole(backend, asked, others)
 
 
 def _told(asked: _Asked, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """What first rows tell of objects, and the rows that do not tell it."""
+    """What rows tell of objects, and those first rows of objects that do not tell it."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    starts = rows.column("start")
+    first, starts = pc.equal(rows.column("part"), 0), rows.column("start")
     known = pc.equal(pc.binary_slice(starts, 0, len(objects.ONE_PART)), objects.ONE_PART)
     found: _Columns = {"id": rows.column("id"), "bytes": rows.column("size")}
     if asked.needs(_OF_TYPES | _OF_POINTERS):
@@ -92,17 +90,21 @@ def _told(asked: _Asked, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Recor
     if asked.needs(_OF_POINTERS):
         decoded, found["strong"], found["weak"] = header_columns.pointers(starts)
         known = pc.and_(known, decoded)
-    chosen = known
-    for name, condition in asked.conditions.items():
-        chosen = pc.and_(chosen, allowed(condition, COLUMNS[name](asked.realm, found)))
-    if not pc.all(chosen, min_count=0).as_py():
-        found = {name: array.filter(chosen) for name, array in found.items()}
     schema = to_arrow_schema(struct(asked.columns))
     arrays = [COLUMNS[column.name](asked.realm, found) for column in asked.columns]
     told = pa.RecordBatch.from_arrays(
         [array.cast(field.type) for array, field in zip(arrays, schema, strict=True)], schema=schema
     )
-    return told, rows.filter(pc.invert(known))
+    chosen = pc.and_(first, known)
+    for name, condition in asked.conditions.items():
+        chosen = pc.and_(chosen, allowed(condition, COLUMNS[name](asked.realm, found)))
+    return _filtered(told, chosen), _filtered(rows, pc.and_not(first, known))
+
+
+def _filtered(batch: pa.RecordBatch, chosen: pa.BooleanArray) -> pa.RecordBatch:
+    """As `RecordBatch.filter`, without its copy where everything is chosen, or nothing."""
+    count = chosen.true_count
+    return batch.slice(0, count) if count in (0, len(batch)) else batch.filter(chosen)
 
 
 def _whole(
