@@ -13,7 +13,8 @@ in every datacenter, or `dc1:3,dc2:3`. `?datacenter=` says whose nodes are asked
 - **Deletion** writes tombstones. Rows carry the time of the client that wrote or deleted them, strictly ascending in
   one process: a row that is written again right after its deletion is there. Between processes whose clocks differ it
   might stay deleted; ids are never used twice, and nobody writes a deleted row again.
-- **Scans** read token ranges side by side, and narrower ones where a node reads too much for one request (`scans`). A
+- **Scans** read token ranges side by side, and narrower ones, down to ranges of the ids of a single partition, where a
+  node reads too much for one request (`scans`). A
   realm's rows lie all over the ring, so a scan of one realm has the nodes pass the head of every partition, and read
   and send the rows of those that are asked for.
 - **`drop_realm`** deletes partitions, each by one tombstone that hides its rows, and references by LWT: thousands of
@@ -162,7 +163,7 @@ class CassandraBackend(Backend):
                 while (row := self.read_reference(realm, name)) is not None:
                     self.delete_reference(realm, name, row.version)
         for page in pages(self._requests, "partitions", *TOKENS, [realm], _PAGE_PARTITIONS):
-            self._requests.write([Request("drop", key) for key in page])
+            self._requests.write([Request("drop", key) for key in dict.fromkeys(page)])
         return True
 
     def _changed(self, title: str, *values: object) -> Swapped | Conflict:

@@ -25,15 +25,18 @@ TEXTS: Final = {
     " WHERE token(realm, bucket) > ? AND token(realm, bucket) <= ?",
     "partitions": "SELECT DISTINCT realm, bucket FROM {keyspace}.objects"
     " WHERE token(realm, bucket) > ? AND token(realm, bucket) <= ?",
+    "buckets": "SELECT realm, bucket FROM {keyspace}.objects"
+    " WHERE token(realm, bucket) > ? AND token(realm, bucket) <= ?",
     "references": "SELECT realm, name, version, value FROM {keyspace}.references"
     " WHERE token(realm, name) > ? AND token(realm, name) <= ?",
 }
-"""Title to text. A statement that scans may be followed by `OF_REALMS`."""
+"""Title to text. The title of a statement that scans may be followed by those of `FILTERS`, in their order."""
 
-OF_REALMS: Final = " AND realm IN ? ALLOW FILTERING"
+FILTERS: Final = {"ids": " AND id > ? AND id <= ?", "realms": " AND realm IN ?"}
 
 
 def text(title: str, keyspace: str) -> str:
-    """The statement of a title, or of `title/realms` with the filter."""
-    name, _, filtered = title.partition("/")
-    return TEXTS[name].format(keyspace=f'"{keyspace}"') + (OF_REALMS if filtered else "")
+    """The statement of a title, or of `title/filter`."""
+    name, *filters = title.split("/")
+    filtered = "".join(FILTERS[each] for each in filters)
+    return TEXTS[name].format(keyspace=f'"{keyspace}"') + filtered + (" ALLOW FILTERING" if filters else "")

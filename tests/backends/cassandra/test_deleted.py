@@ -47,7 +47,7 @@ def uri(strict: Strict) -> str:
 def partition(number: int, rows: int) -> list[ObjectRow]:
     """Rows that one process made within the same four seconds."""
     ms = EPOCH_MS + 4_096 * (number + 1)
-    return [ObjectRow(pack(IdParts(ms, 77, i)), 0, b"x") for i in range(rows)]
+    return [ObjectRow(pack(IdParts(ms + i // 1_000, 77, i % 1_000)), 0, b"x") for i in range(rows)]
 
 
 def delete(backend: Backend, realm: str, rows: list[ObjectRow]) -> None:
@@ -96,8 +96,35 @@ def test_a_scan_finds_what_sweeps_left_once(backend: Backend) -> None:
     assert scanned(backend, None) == sorted([*left, ("other", partition(0, 1)[0].id)])
 
 
-def test_a_partition_of_too_many_deleted_rows_is_told(uri: str, backend: Backend) -> None:
-    backend.write_objects("realm", rows := partition(0, MOST + 1))
+def test_a_partition_of_too_many_deleted_rows_is_scanned_and_dropped(backend: Backend) -> None:
+    """Some rows are left, so that pages fail in its middle, and others' rows lie around it."""
+    backend.write_objects("realm", rows := partition(0, 5 * MOST))
+    left = [rows[500], *rows[MOST : MOST + 300], rows[-1]]
+    delete(backend, "realm", sorted({*rows} - {*left}))
+    for number in range(1, 5):
+        backend.write_objects("realm", more := partition(number, 10))
+        left += more
+    backend.write_objects("other", partition(0, 1))
+    wanted = [("realm", each.id) for each in left]
+    assert scanned(backend, ["realm"]) == sorted(wanted)
+    assert scanned(backend, None) == sorted([*wanted, ("other", partition(0, 1)[0].id)])
+    assert backend.drop_realm("realm")
+    assert scanned(backend, None) == [("other", partition(0, 1)[0].id)]
+
+
+def test_partitions_of_nothing_but_too_many_deleted_rows_are_passed(backend: Backend) -> None:
+    for number in range(2):
+        backend.write_objects("realm", rows := partition(number, 2 * MOST))
+        delete(backend, "realm", rows)
+    backend.write_objects("realm", kept := partition(2, 1))
+    assert scanned(backend, ["realm"]) == [("realm", kept[0].id)]
+    assert backend.drop_realm("realm")
+    assert scanned(backend, None) == []
+
+
+def test_an_object_of_too_many_deleted_parts_is_told(uri: str, backend: Backend) -> None:
+    rows = [ObjectRow(1, part, b"x") for part in range(MOST + 1)]
+    backend.write_objects("realm", rows)
     delete(backend, "realm", rows)
     hasty = open_backend(f"{uri}&timeout=2s")
     until_it_works(lambda: hasty.read_reference("realm", "name"))
