@@ -13,7 +13,12 @@ from polaris_spark.commits.group import Memo, Pending
 from polaris_spark.commits.rows import Entries, LogEntry
 from polaris_spark.commits.settings import OPERATIONS
 from polaris_spark.commits.state import Effects, Snapshot, State
-from polaris_spark.errors import BadRequestError, ReferenceGoneError, UnprocessableError
+from polaris_spark.errors import (
+    BadRequestError,
+    OutcomeUnknownError,
+    ReferenceGoneError,
+    UnprocessableError,
+)
 from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Entry
 
@@ -72,13 +77,17 @@ class Applier:
         """
         if base.head.sealed:
             raise ReferenceGoneError(f"reference {self._name!r} was dropped")
+        return self._on(base)
+
+    def _on(self, base: Snapshot) -> Applied:
         return Applied(State(base, self._ids.next_id), self._ids.next_id())
 
     def repeated(self, change: Change[R], head: Snapshot) -> tuple[R] | None:
-        """The answer of a change whose operation `head` has in its history; None if it was not done before."""
+        """The answer of a change whose operation `head`, which may be the last one, has in its history; None if it was
+        not done before."""
         if not change.operation.id:
             return None
-        applied = self.begin(head)
+        applied = self._on(head)
         before = self._done_before(applied, change.operation)
         return None if before is None else (change.repeat(applied.state, before),)
 
@@ -156,14 +165,18 @@ class Applier:
         return list(listed[mark.first : mark.first + mark.count])
 
     def _refuse_forgotten(self, operation: Operation, floor: int) -> None:
-        """Refuse an operation that may have been done and forgotten, or that would be remembered for too long."""
-        made = int.from_bytes(operation.id[:6], "big")
-        age = self._clock.now_ms() - made
+        """Refuse an operation that may have been done and forgotten, which must not look as if nothing had happened,
+        or that would be remembered for too long."""
+        age = self._clock.now_ms() - operation.made_ms
         lifetime = self._lifetime_ms
-        if abs(age) > lifetime or made < floor:
+        if age > lifetime or operation.made_ms < floor:
+            raise OutcomeUnknownError(
+                f"this idempotency key was made {age / 60_000:.0f} minutes ago; keys are remembered for "
+                f"{lifetime / 60_000:.0f} minutes, or for less where another process says so: find out whether the "
+                "request was carried out, then send it with a new key"
+            )
+        if -age > lifetime:
             raise BadRequestError(
-                f"this idempotency key was made {abs(age) / 60_000:.0f} minutes "
-                f"{'ago' if age > 0 else 'ahead of this clock'}; keys are remembered for {lifetime / 60_000:.0f} "
-                "minutes, or for less where another process says so: find out whether the request was carried out, "
-                "then send it with a new key"
+                f"this idempotency key was made {-age / 60_000:.0f} minutes ahead of this clock, and would be "
+                f"remembered for longer than {lifetime / 60_000:.0f} minutes: send the request with a new key"
             )

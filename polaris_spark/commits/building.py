@@ -8,11 +8,13 @@ import msgspec
 
 from polaris_spark.clock import Clock
 from polaris_spark.commits.applying import Applied
+from polaris_spark.commits.change import made_ms
 from polaris_spark.commits.heads import thin
 from polaris_spark.commits.rows import Commit, Entries, RecentHead, child_pointers
 from polaris_spark.commits.settings import OPERATIONS, CommitSettings
 from polaris_spark.commits.state import Snapshot, StoredObjects
 from polaris_spark.ids import IdGenerator
+from polaris_spark.index import Index
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import new_version
 
@@ -49,8 +51,8 @@ class Builder:
             quota = self._settings.quotas.get(name, self._settings.default_quota)
             floor = None
             if name == OPERATIONS:
-                oldest = max(0, time - self._settings.operation_lifetime_ms)
-                floor, forgotten = oldest.to_bytes(6, "big"), max(forgotten, oldest)
+                floor = max(0, time - self._settings.operation_lifetime_ms).to_bytes(6, "big")
+                forgotten = max(forgotten, _cut_off(index, quota, floor))
             roots[name], shards = index.freeze(quota, self._ids.next_id, floor=floor)
             indexes[name] = index.reopened(roots[name], read)
             objects += shards
@@ -74,3 +76,14 @@ class Builder:
             self._store, new_version(), head, commit, row_name=base.row_name, ours=True, indexes=indexes
         )
         return Built(snapshot, objects)
+
+
+def _cut_off(operations: Index, quota: int, floor: bytes) -> int:
+    """Before which time operations may be missing once `operations` is frozen: just after the newest below `floor`.
+
+    Not the time of `floor` itself: with a clock that is ahead, that is later than the keys that others make now.
+    """
+    if operations.embedded_bytes <= quota:
+        return 0
+    newest = next(operations.range(b"", floor, reverse=True), None)
+    return 0 if newest is None else made_ms(newest[0]) + 1

@@ -25,6 +25,16 @@ class Operation(NamedTuple):
         """Key in the index `operations`: time-ordered, since UUIDv7 begins with its milliseconds."""
         return self.id + self.principal.encode()
 
+    @property
+    def made_ms(self) -> int:
+        """When its id was made by the client's clock, milliseconds since 1970."""
+        return made_ms(self.id)
+
+
+def made_ms(key: bytes) -> int:
+    """The time in an operation's id, or in its key in the index: milliseconds since 1970 (RFC 9562, 5.7)."""
+    return int.from_bytes(key[:6], "big")
+
 
 class PrepareAgain(Exception):  # noqa: N818  # not an error: it asks for another round
     """Raised by `apply`: it needs what `prepare` did not read. The change is prepared again, on a fresh head."""

@@ -26,7 +26,7 @@ from polaris_spark.commits.reading import HeadReader
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import Snapshot, State
-from polaris_spark.errors import TryAgainError
+from polaris_spark.errors import MissingObjectError, RealmMovedError, ReferenceGoneError, TryAgainError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
 
@@ -113,8 +113,18 @@ class Committer:
             RequestError: a requirement failed, judged against a fresh head.
             TryAgainError: nothing was changed before the deadline, or too many changes wait already.
             OutcomeUnknownError: it may have been done; the same operation id will tell.
-            ReferenceGoneError: the reference was dropped meanwhile.
+            ReferenceGoneError: the reference was dropped meanwhile, and nothing was changed.
+            RealmMovedError: another store serves the realm by now, and nothing was changed here.
         """
+        try:
+            return self._commit(change, deadline_ms)
+        except (ReferenceGoneError, RealmMovedError):
+            repeated = self._repeated_at_the_end(change)
+            if repeated is None:
+                raise
+            return repeated[0]
+
+    def _commit(self, change: Change[R], deadline_ms: float | None) -> R:
         begun = self._clock.monotonic_ms()
         deadline = begun + (self._settings.deadline_ms if deadline_ms is None else deadline_ms)
         view = self.known()
@@ -143,6 +153,15 @@ class Committer:
             if self._clock.monotonic_ms() >= deadline:
                 raise self._contended()
             view = self.read()
+
+    def _repeated_at_the_end(self, change: Change[R]) -> tuple[R] | None:
+        """The answer of a change that was done before its reference took its last commit; None if it was not, or if
+        that commit is no longer there: then keys of that time are no longer remembered either."""
+        try:
+            last = self._heads.last()
+            return None if last is None else self._attempts.repeated(change, last)
+        except MissingObjectError:
+            return None
 
     def _contended(self) -> TryAgainError:
         return TryAgainError(

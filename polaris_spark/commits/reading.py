@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.commits.publishing import read_head
-from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import RealmMovedError, ReferenceGoneError
 from polaris_spark.ids import IdGenerator
@@ -55,8 +55,21 @@ class HeadReader:
         if head.sealed:  # its commits may have been swept by now
             raise ReferenceGoneError(f"reference {self._name!r} was dropped")
         self._ids.observe(max(head.commit, head.fence))
+        return self.advance(self._snapshot(row, head))
+
+    def last(self) -> Snapshot | None:
+        """The head of a reference that may take no more commits; None if nothing is left of it.
+
+        Raises:
+            MissingObjectError: its commit was swept.
+        """
+        row = self._store.backend.read_reference(self._store.realm, self._name)
+        head = None if row is None else read_head(row, self._name)
+        return None if row is None or head is None or head.given_up else self._snapshot(row, head)
+
+    def _snapshot(self, row: ReferenceRow, head: Head) -> Snapshot:
         commit = self._store.get(head.commit, Commit)
-        return self.advance(Snapshot(self._store, row.version, head, commit, row_name=self._name))
+        return Snapshot(self._store, row.version, head, commit, row_name=self._name)
 
     def advance(self, snapshot: Snapshot) -> Snapshot:
         """Know a head that is in the store, unless a later one is known. A recovery goes back in numbers, but its

@@ -7,6 +7,7 @@ import tracemalloc
 import uuid
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from polaris_spark.backends import open_backend
@@ -15,12 +16,15 @@ from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation, PrepareAgain
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.log import entries
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.rows import LogEntry, Move
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (
     BadRequestError,
     CommitFailedError,
     NewerFormatError,
+    OutcomeUnknownError,
+    RealmMovedError,
+    ReferenceGoneError,
     TryAgainError,
     UnprocessableError,
 )
@@ -282,12 +286,18 @@ def test_files_of_attempts_that_others_overtook_do_not_pile_up_in_memory() -> No
     assert peak < 10_000_000
 
 
-@pytest.mark.parametrize("minutes", [-31, 31], ids=["forgotten since", "ahead of time"])
-def test_an_operation_id_that_cannot_be_remembered_is_refused(minutes: int) -> None:
+@pytest.mark.parametrize(
+    ("minutes", "expected"),
+    [(-31, OutcomeUnknownError), (31, BadRequestError)],
+    ids=["forgotten since", "ahead of time"],
+)
+def test_an_operation_id_that_cannot_be_remembered_is_refused(
+    minutes: int, expected: type[Exception]
+) -> None:
     clock = ManualClock()
     c = committer(clock=clock)
     at = clock.now_ms() + minutes * 60_000
-    with pytest.raises(BadRequestError, match="idempotency key"):
+    with pytest.raises(expected, match="idempotency key"):
         c.commit(Add("a", operation=Operation(at.to_bytes(6, "big") + b"\x70" * 10, "tester", b"d")))
     assert number(c, "a") == 0
 
@@ -312,9 +322,45 @@ def test_what_another_process_forgot_is_refused_rather_than_done_twice(ahead: in
         id = theirs.now_ms().to_bytes(6, "big") + n.to_bytes(10, "big")
         other.commit(Add("b", operation=Operation(id, "tester", b"d")))
     assert mine.read().index("operations").get(operation.key) is None
-    with pytest.raises(BadRequestError, match="idempotency key"):
+    with pytest.raises(OutcomeUnknownError, match="idempotency key"):  # not as if nothing had happened
         mine.commit(Add("a", operation=operation))
     assert number(mine, "a") == 1
+
+
+def test_a_clock_that_is_ahead_forgets_what_was_done_and_refuses_nothing_new() -> None:
+    backend, start = open_backend(f"memory:{uuid.uuid4()}"), ManualClock().now_ms()
+    clock, theirs = ManualClock(start), ManualClock(start + 35 * 60_000)
+    mine, other = committer(backend, clock=clock), committer(backend, clock=theirs)
+
+    def operation(of: ManualClock, n: int) -> Operation:
+        return Operation(of.now_ms().to_bytes(6, "big") + n.to_bytes(10, "big"), "tester", b"d")
+
+    first = operation(clock, 0)
+    mine.commit(Add("a", operation=first))
+    for n in range(400):
+        theirs.advance(1)
+        other.commit(Add("b", operation=operation(theirs, n)))
+    assert mine.read().index("operations").get(first.key) is None
+    with pytest.raises(OutcomeUnknownError, match="idempotency key"):
+        mine.commit(Add("a", operation=first))
+    clock.advance(1)
+    mine.commit(Add("a", operation=operation(clock, 1)))
+    assert number(mine, "a") == 2
+
+
+@pytest.mark.parametrize("end", ["dropped", "moved"])
+def test_what_was_done_before_a_reference_took_its_last_commit_is_answered_again(end: str) -> None:
+    backend = open_backend(f"memory:{uuid.uuid4()}")
+    c, other = committer(backend), committer(backend)
+    operation = Operation(KEY, "tester", b"d")
+    assert c.commit(Add("a", operation=operation)) == 1
+    ending = {"sealed": True} if end == "dropped" else {"move": Move("elsewhere", "pause", done=True)}
+    with pytest.raises((ReferenceGoneError, RealmMovedError)):
+        other.amend(lambda head: msgspec.structs.replace(head, **ending))
+    assert c.commit(Add("a", operation=operation)) == 1
+    for change in (Add("a"), Add("a", operation=Operation(KEY[:-1] + b"z", "tester", b"d"))):
+        with pytest.raises((ReferenceGoneError, RealmMovedError)):
+            c.commit(change)
 
 
 def make_newer(backend: Backend, id: int, type: bytes) -> None:

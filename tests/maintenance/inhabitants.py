@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.exceptions import (
-    BadRequestError,
     CommitFailedException,
     CommitStateUnknownException,
     NamespaceAlreadyExistsError,
@@ -68,11 +67,6 @@ class Inhabitant:
             except _MOVED:
                 continue
             except _BUSY as error:
-                self.tell("busy", str(error)[:200])
-            except BadRequestError as error:
-                if "idempotency key" not in str(error):
-                    raise
-                # Its commit took longer than keys are remembered, so that it cannot be told what became of it.
                 self.tell("busy", str(error)[:200])
         self.catalog.close()
         self.tell("ended")
