@@ -74,7 +74,7 @@ from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import CorruptionError, HistoryTrimmedError, ReferenceGoneError, TryAgainError
 from polaris_spark.ids import IdParts, pack
-from polaris_spark.maintenance.trimming import trim
+from polaris_spark.maintenance.trimming import head_unchanged, trim
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.registrations import REFERENCES, Registered, listed_in, registered_by
 from polaris_spark.system.registry import ROOT, References
@@ -156,8 +156,7 @@ def list_roots_only(references: References, policy: Policy, progress: Progress) 
     roots = _history(references, root.head, floors[ROOT])
     for position, registered in enumerate(listed):
         progress("listing commits", position, len(listed))
-        row = references.store.backend.read_reference(references.store.realm, registered.row_name)
-        head = registered.first_head() if row is None else read_head(row, registered.row_name)
+        head = head_unchanged(references, registered)
         if registered in ended or not head.commit:
             continue
         live = registered.registration.state == "live"

@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.log import commit_at
+from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import HistoryTrimmedError, InputError, ReferenceGoneError
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.registrations import Registered
 from polaris_spark.system.registry import ROOT, References
 
 _LOOKUPS = 3
@@ -63,39 +65,58 @@ def trim(
 
     Args:
         retention_ms: how long history is kept at least, milliseconds.
-        dry_run: only say which floors would be raised.
+        dry_run: only say which floors would be raised, and write nothing.
         progress: is told how many references are done, of how many.
     Returns:
         those whose floor is raised, the registry last.
     """
     limit = references.clock.now_ms() - retention_ms
-    names = [one.name for one in references.listed() if one.registration.state == "live"]
+    live = [one for one in references.listed() if one.registration.state == "live"]
     done: list[Trimmed] = []
-    for position, name in enumerate([*names, ROOT]):
-        progress(position, len(names) + 1)
-        trimmed = _trim_one(references, name, limit, dry_run=dry_run)
+    for position, registered in enumerate([*live, None]):
+        progress(position, len(live) + 1)
+        trim_one = _would_trim if dry_run else _trim_one
+        trimmed = trim_one(references, registered, limit)
         if trimmed is not None:
             done.append(trimmed)
     return done
 
 
-def _trim_one(references: References, name: str, limit: int, *, dry_run: bool) -> Trimmed | None:
+def head_unchanged(references: References, registered: Registered) -> Head:
+    """The head of a reference, whose row is not completed as everybody who opens it does."""
+    row = references.store.backend.read_reference(references.store.realm, registered.row_name)
+    return registered.first_head() if row is None else read_head(row, registered.row_name)
+
+
+def _would_trim(references: References, registered: Registered | None, limit: int) -> Trimmed | None:
+    head = references.root.read().head if registered is None else head_unchanged(references, registered)
+    floor = None if head.sealed else _new_floor(references.store, head, limit)
+    return None if floor is None else _trimmed(registered, head, floor)
+
+
+def _trim_one(references: References, registered: Registered | None, limit: int) -> Trimmed | None:
+    name = ROOT if registered is None else registered.name
     for _ in range(_LOOKUPS):
         # The row that was read is the one that is changed: the name may stand for another one by then.
         try:
-            committer = references.root if name == ROOT else references.open(name)
+            committer = references.root if registered is None else references.open(name)
         except ReferenceGoneError:  # dropped meanwhile
             return None
         try:
             head = committer.read().head
             floor = _new_floor(references.store, head, limit)
-            if floor is not None and not dry_run:
+            if floor is not None:
                 _raise(committer, floor)
         except ReferenceGoneError:
             references.forget(name)
             continue
-        return None if floor is None else Trimmed(name, head.floor_number, floor.number, floor.time)
+        return None if floor is None else _trimmed(registered, head, floor)
     return None
+
+
+def _trimmed(registered: Registered | None, head: Head, floor: Commit) -> Trimmed:
+    name = ROOT if registered is None else registered.name
+    return Trimmed(name, head.floor_number, floor.number, floor.time)
 
 
 def _new_floor(store: ObjectStore, head: Head, limit: int) -> Commit | None:

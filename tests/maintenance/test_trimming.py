@@ -13,6 +13,7 @@ import pytest
 import polaris_spark
 from polaris_spark.catalog.catalogs import MAIN, head_name
 from polaris_spark.clock import ManualClock
+from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.rows import Commit
 from polaris_spark.errors import InputError, TaskRunningError, TryAgainError
@@ -20,6 +21,7 @@ from polaris_spark.maintenance.trimming import trim
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.procedures.procedure import Call
 from polaris_spark.spark.procedures.registry import call, find
+from polaris_spark.system.registrations import Create
 from polaris_spark.system.registry import ROOT
 from polaris_spark.system.tasks import Tasks
 
@@ -79,6 +81,19 @@ def test_a_dry_run_changes_nothing(session: Session, clock: ManualClock) -> None
     would = call(session, "trim", dry_run=True, retention="1 d")
     assert len(kept(session)) == 7
     assert call(session, "trim", retention="1 d") == would
+
+
+def test_a_dry_run_completes_no_reference_whose_creator_died(session: Session, clock: ManualClock) -> None:
+    days(session, clock, 6)
+    references = session.catalog.references
+    operation = Operation(b"", "creator")
+    registered = references.root.commit(Create("late", operation, session.catalog.head(), references))
+    backend, realm = references.store.backend, references.store.realm
+    would = trim(references, retention_ms=DAY, dry_run=True)
+    assert "late" in [trimmed.reference for trimmed in would]
+    assert backend.read_reference(realm, registered.row_name) is None
+    assert trim(references, retention_ms=DAY) == would
+    assert backend.read_reference(realm, registered.row_name) is not None
 
 
 def test_young_history_is_left_alone(session: Session, clock: ManualClock) -> None:
