@@ -38,6 +38,7 @@ def _interrupt_at(number: int) -> Callable[[FrameType, str, object], None]:
     def profile(frame: FrameType, event: str, argument: object) -> None:
         if event in ("call", "c_return") and next(places) == number:
             sys.setprofile(None)
+            del argument  # the frame would hold what a function of C is bound to, which Ctrl-C has no part in
             raise KeyboardInterrupt
 
     return profile

@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from rocksdict import WriteBatch
 
@@ -27,9 +28,18 @@ from polaris_spark.backends.base import (
     Table,
 )
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows
-from polaris_spark.backends.rocksdb import directories, scans, sharing
+from polaris_spark.backends.rocksdb import directories, lookups, scans, sharing
 from polaris_spark.backends.rocksdb.handles import Handle
-from polaris_spark.backends.rocksdb.keys import TABLES, after, packed, place, row_prefix, unpacked, version_of
+from polaris_spark.backends.rocksdb.keys import (
+    TABLES,
+    after,
+    object_keys,
+    packed,
+    place,
+    row_prefix,
+    unpacked,
+    version_of,
+)
 from polaris_spark.backends.rocksdb.settings import Settings
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import CorruptionError, StateError
@@ -80,12 +90,12 @@ class RocksDBBackend(Backend):
 
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
         check_realm(realm)
-        prefix, wanted = row_prefix("objects", realm), list(keys)
-        sought = [prefix + place(*key) for key in wanted]
+        wanted = list(keys)
+        sought = object_keys(realm, wanted)
         if len(sought) == 1:
             value = self._open().read(lambda database: database.get(sought[0]))
             return {} if value is None else {wanted[0]: value}
-        found: list[bytes | None] = self._open().read(lambda database: cast("Any", database.get)(sought))
+        found = self._open().read(partial(lookups.values, sought))
         return {key: value for key, value in zip(wanted, found, strict=True) if value is not None}
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:

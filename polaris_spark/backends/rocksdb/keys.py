@@ -8,10 +8,11 @@ within it is followed by 0xff, so no realm's keys lie among those of another. Nu
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
 
-from polaris_spark.backends.base import ReferenceRow, Table
+from polaris_spark.backends.base import ObjectKey, ReferenceRow, Table
 from polaris_spark.errors import CorruptionError
 
 TABLES: Final[dict[Table, bytes]] = {"objects": b"o", "references": b"r"}
@@ -30,6 +31,19 @@ place = _PLACE.pack
 def row_prefix(table: Table, realm: str) -> bytes:
     """What all keys of a realm's rows begin with."""
     return TABLES[table] + realm.encode().replace(b"\x00", b"\x00\xff") + _END
+
+
+@lru_cache(256)
+def _whole(prefix_bytes: int) -> Callable[[bytes, int, int], bytes]:
+    """Packs prefix, id and part, which takes less time than to append a packed `place` to the prefix."""
+    return struct.Struct(f">{prefix_bytes}sqi").pack
+
+
+def object_keys(realm: str, keys: Iterable[ObjectKey]) -> list[bytes]:
+    """Keys of objects of a realm."""
+    prefix = row_prefix("objects", realm)
+    key = _whole(len(prefix))
+    return [key(prefix, id, part) for id, part in keys]
 
 
 def after(prefix: bytes) -> bytes:

@@ -29,6 +29,7 @@ from polaris_spark.backends.base import (
 )
 from polaris_spark.backends.chunks import chunks
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
+from polaris_spark.backends.sqlite import lookups
 from polaris_spark.backends.sqlite.connections import Connections, Settings
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.config import StoreURI
@@ -43,7 +44,6 @@ _READ = 'SELECT version, value FROM "references" WHERE realm = ? AND name = ?'
 _INSERT = 'INSERT INTO "references" VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING'
 _SWAP = 'UPDATE "references" SET version = ?, value = ? WHERE realm = ? AND name = ? AND version = ?'
 _DELETE = 'DELETE FROM "references" WHERE realm = ? AND name = ? AND version = ?'
-_GET = "SELECT value FROM objects WHERE realm = ? AND id = ? AND part = ?"
 _PUT = "INSERT INTO objects VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _REMOVE = "DELETE FROM objects WHERE realm = ? AND id = ? AND part = ?"
 _PAGE = (
@@ -91,23 +91,7 @@ class SQLiteBackend(Backend):
 
     def read_objects(self, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
         check_realm(realm)
-
-        def read(connection: sqlite3.Connection) -> dict[ObjectKey, bytes]:
-            found: dict[ObjectKey, bytes] = {}
-            firsts = {key.id: key for key in keys if key.part == 0}
-            if len(firsts) > 1:
-                for ids in chunks(list(firsts), _CHUNK):
-                    padding = [ids[-1]] * (_width(len(ids)) - len(ids))
-                    for id, value in connection.execute(_many(len(ids)), (realm, *ids, *padding)):
-                        found[firsts[id]] = value
-            for key in keys:
-                if key.part or len(firsts) == 1:
-                    row = connection.execute(_GET, (realm, key.id, key.part)).fetchone()
-                    if row is not None:
-                        found[key] = row[0]
-            return found
-
-        return self._read(read)
+        return self._read(lambda connection: lookups.found(connection, realm, keys))
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
         check_rows(realm, rows)
@@ -245,22 +229,6 @@ def _row(statement: str, arguments: tuple[object, ...], connection: sqlite3.Conn
 def _reference(connection: sqlite3.Connection, realm: str, name: str) -> ReferenceRow | None:
     row = connection.execute(_READ, (realm, name)).fetchone()
     return None if row is None else ReferenceRow(*row)
-
-
-def _width(count: int) -> int:
-    """Placeholders of a statement for `count` values: powers of two, so that few statements are prepared."""
-    return 1 << (count - 1).bit_length()
-
-
-_statements: dict[int, str] = {}
-
-
-def _many(count: int) -> str:
-    width = _width(count)
-    if width not in _statements:
-        marks = ", ".join("?" * width)
-        _statements[width] = f"SELECT id, value FROM objects WHERE realm = ? AND part = 0 AND id IN ({marks})"
-    return _statements[width]
 
 
 def _grouped(items: Sequence[T], n: int) -> list[Sequence[T]]:

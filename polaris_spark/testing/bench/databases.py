@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ObjectKey, ObjectRow, ReferenceRow, Swapped
+from polaris_spark.clock import EPOCH_MS
 from polaris_spark.errors import PolarisError
+from polaris_spark.ids import IdParts, pack
 from polaris_spark.testing.bench import smallest
 from polaris_spark.testing.bench.bare import REALM, Client, open_bare
 from polaris_spark.testing.bench.findings import Durability, Finding, Grid, LeftOut
@@ -30,6 +32,8 @@ QUICK_SWAP_US = 50
 """Where a bare swap is quicker, the bar is the time that ours takes on top, not the ratio."""
 MOST_ON_TOP_US = 15
 
+_COMMIT = 50
+"""Rows of one commit, whose ids follow one another."""
 _VALUE = bytes(200)
 _EMBEDDED = {
     "sqlite": "write-ahead log, synchronous=FULL",
@@ -227,10 +231,12 @@ def _reads(database: Database, sizes: Sizes) -> Figure:
     """One batch against as many point reads of one client."""
     with contextlib.closing(open_backend(database.uri("reads"))) as backend:
         backend.setup()
-        rows = [ObjectRow((1 << 40) + number, 0, os.urandom(500)) for number in range(ROWS)]
-        for first in range(0, ROWS, 50):  # as commits write them
-            backend.write_objects(REALM, rows[first : first + 50])
-        keys = [ObjectKey(row.id, row.part) for row in rows]
+        keys = []
+        for commit in range(2 * ROWS // _COMMIT):  # every other one is not read
+            ids = [pack(IdParts(EPOCH_MS + commit, 1, number)) for number in range(_COMMIT)]
+            backend.write_objects(REALM, [ObjectRow(id, 0, os.urandom(500)) for id in ids])
+            if commit % 2:
+                keys += [ObjectKey(id) for id in ids]
 
         def batch() -> None:
             if len(backend.read_objects(REALM, keys)) != ROWS:

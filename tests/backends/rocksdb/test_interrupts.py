@@ -12,7 +12,7 @@ import pytest
 from rocksdict import DbClosedError, Rdict
 
 from polaris_spark.backends import open_backend
-from polaris_spark.backends.base import Backend, ObjectRow, ReferenceRow
+from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, ReferenceRow
 from polaris_spark.backends.rocksdb import RocksDBBackend, handles
 from polaris_spark.errors import StateError, TryAgainError
 from polaris_spark.testing.processes import in_threads
@@ -27,8 +27,10 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ObjectRow
 open_backend(sys.argv[1]).write_objects("realm", [ObjectRow(1, 0, b"x")])
 """
+_ROWS = [ObjectRow(id, 0, b"x") for id in range(2, 14)]
 _OPERATIONS: dict[str, Callable[[Backend], object]] = {
     "read": lambda backend: backend.read_reference("realm", "name"),
+    "read rows": lambda backend: backend.read_objects("realm", [ObjectKey(row.id) for row in _ROWS]),
     "write": lambda backend: backend.write_objects("realm", [ObjectRow(1, 0, b"x")]),
     "swap": lambda backend: backend.swap_reference("realm", "name", b"0", ReferenceRow(b"0", b"value")),
 }
@@ -46,6 +48,7 @@ def test_an_operation_that_is_interrupted_anywhere_has_ended(
     backend = open_backend(uri)
     backend.setup()
     backend.insert_reference("realm", "name", ReferenceRow(b"0", b"value"))
+    backend.write_objects("realm", _ROWS)
     kept = []
     for interrupt in interruptions(lambda: _OPERATIONS[name](backend)):
         kept.append(interrupt)
