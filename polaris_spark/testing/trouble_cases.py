@@ -81,12 +81,7 @@ class TroubleCases(StoreCases):
         self, proxy: FaultyProxy, backend: Backend, far: Backend
     ) -> None:
         for change in _changes():
-            _warm_up(far)
-            proxy.faults = LOST_ANSWERS
-            with pytest.raises(OutcomeUnknownError):
-                change.make(far)
-            proxy.faults = NONE
-            wait_until(lambda c=change: backend.read_reference("realm", "name") == c.then, change.name)  # type: ignore[misc]  # bound at once
+            _lose_answer(change, proxy, backend, far)
 
     def test_a_change_is_not_called_a_conflict_because_it_was_sent_twice(
         self, proxy: FaultyProxy, backend: Backend, far: Backend
@@ -107,12 +102,7 @@ class TroubleCases(StoreCases):
         self, proxy: FaultyProxy, backend: Backend, far: Backend
     ) -> None:
         for change in _changes():
-            _warm_up(far)
-            proxy.faults = LOST_ANSWERS
-            with pytest.raises(OutcomeUnknownError):
-                change.make(far)
-            proxy.faults = NONE
-            wait_until(lambda c=change: backend.read_reference("realm", "name") == c.then, change.name)  # type: ignore[misc]  # bound at once
+            _lose_answer(change, proxy, backend, far)
             outcome = until_it_works(lambda c=change: c.make(far))  # type: ignore[misc]  # bound at once
             if isinstance(outcome, Conflict):
                 assert outcome.current in (None, change.then), change.name
@@ -323,6 +313,16 @@ def _changes() -> list[Change]:
         Change("swap", lambda b: b.swap_reference("realm", "name", first.version, second), second),
         Change("delete", lambda b: b.delete_reference("realm", "name", second.version), None),
     ]
+
+
+def _lose_answer(change: Change, proxy: FaultyProxy, backend: Backend, far: Backend) -> None:
+    """Make a change through the proxy that takes place and whose answer is lost: its outcome is not known there."""
+    _warm_up(far)
+    proxy.faults = LOST_ANSWERS
+    with pytest.raises(OutcomeUnknownError):
+        change.make(far)
+    proxy.faults = NONE
+    wait_until(lambda: backend.read_reference("realm", "name") == change.then, change.name)
 
 
 def _warm_up(backend: Backend) -> None:

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
@@ -23,6 +22,7 @@ from polaris_spark.maintenance.spreading import Reach
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, rows, there
+from tests.maintenance.manifests import write_manifest
 
 
 def test_what_is_left_is_what_the_remaining_snapshots_name(lake: PolarisCatalog) -> None:
@@ -49,18 +49,8 @@ def test_a_manifest_with_files_of_unknown_kind_or_size_is_told(
         {"name": "size", "type": ["long", "string"], "field-id": 104},
         {"name": "content", "type": "int", "field-id": 134},
     ]
-    data_file = {"type": "record", "name": "data_file", "fields": fields}
-    schema = {
-        "type": "record",
-        "name": "entry",
-        "fields": [
-            {"name": "status", "type": "int", "field-id": 0},
-            {"name": "data_file", "type": data_file, "field-id": 2},
-        ],
-    }
     manifest = tmp_path / "m.avro"
-    with manifest.open("wb") as file:
-        fastavro.writer(file, schema, [{"status": 1, "data_file": {"file_path": "/f", **entry}}])
+    write_manifest(manifest, fields, {"file_path": "/f", **entry})
     catalog = lake._opened.catalog
     work, item = ReadManifests(), Manifests(1, (str(manifest),))
     found = work(Reach(lambda _: catalog.reader, catalog.files), item)

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import fastavro
 import pytest
 
 from polaris_spark.catalog.catalogs import head_name
@@ -25,6 +24,7 @@ from tests.maintenance.lakes import (
     recorded_deletions,
     table_elsewhere,
 )
+from tests.maintenance.manifests import write_manifest
 from tests.pyiceberg_adapter.content import view_version
 
 
@@ -227,17 +227,7 @@ def test_a_manifest_that_names_no_file_keeps_what_its_table_may_need(lake: Lake)
     snapshot = lake.table().current_snapshot()
     assert snapshot is not None
     manifest = local(snapshot.manifests(lake.catalog.load_table("db.t").io)[0].manifest_path)
-    data_file = {"type": "record", "name": "data_file", "fields": [{"name": "file_path", "type": "string"}]}
-    schema = {
-        "type": "record",
-        "name": "entry",
-        "fields": [
-            {"name": "status", "type": "int", "field-id": 0},
-            {"name": "data_file", "type": data_file, "field-id": 2},
-        ],
-    }
-    with manifest.open("wb") as file:
-        fastavro.writer(file, schema, [{"status": 1, "data_file": {"file_path": "/f"}}])
+    write_manifest(manifest, [{"name": "file_path", "type": "string"}], {"file_path": "/f"})
     lake.stray("stray")
     lake.old()
     [kept] = lake.remove(dry_run=False)

@@ -47,9 +47,7 @@ def set_current_schema(draft: TableDraft, update: Json) -> None:
     """Apply `set-current-schema`."""
     id = get_int(update, "schema-id")
     if id == LAST_ADDED:
-        if draft.last_added_schema_id is None:
-            raise refused("Cannot set last added schema: no schema has been added")
-        id = draft.last_added_schema_id
+        id = _last_added("schema", draft.last_added_schema_id)
     if id == draft.current_schema_id:
         return
     schema = draft.schemas.get(id)
@@ -99,9 +97,7 @@ def set_default_spec(draft: TableDraft, update: Json) -> None:
     """Apply `set-default-spec`."""
     id = get_int(update, "spec-id")
     if id == LAST_ADDED:
-        if draft.last_added_spec_id is None:
-            raise refused("Cannot set last added spec: no spec has been added")
-        id = draft.last_added_spec_id
+        id = _last_added("spec", draft.last_added_spec_id)
     if id == draft.default_spec_id:
         return
     draft.default_spec_id = id
@@ -139,10 +135,14 @@ def set_default_sort_order(draft: TableDraft, update: Json) -> None:
     """Apply `set-default-sort-order`."""
     id = get_int(update, "sort-order-id")
     if id == LAST_ADDED:
-        if draft.last_added_sort_order_id is None:
-            raise refused("Cannot set last added sort order: no sort order has been added")
-        id = draft.last_added_sort_order_id
+        id = _last_added("sort order", draft.last_added_sort_order_id)
     if id == draft.default_sort_order_id:
         return
     draft.default_sort_order_id = id
     draft.changes.append(("set-default-sort-order", id))
+
+
+def _last_added(what: str, id: int | None) -> int:
+    if id is None:
+        raise refused(f"Cannot set last added {what}: no {what} has been added")
+    return id
