@@ -18,6 +18,6 @@ def started(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]
         except PolarisError as error:
             outcome.append(error)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread, outcome
