@@ -20,7 +20,7 @@ SCANS = {
     "types and sizes": "SELECT count(DISTINCT type), sum(bytes) FROM polaris.system.objects",
     "pointers and sizes": "SELECT sum(size(strong_ids)), sum(bytes) FROM polaris.system.objects",
 }
-"""Queries on all objects. The first two leave the values in the database, the third decodes each row's header."""
+"""Queries on all objects, by lengths, by types and by headers; none needs what the rows hold behind their headers."""
 OBJECTS_PER_TABLE = 4
 """About: the table, its schema, spec and sort order."""
 
