@@ -66,6 +66,26 @@ def test_what_went_before_a_file_that_cannot_be_deleted_is_counted_once(
     assert there(table) == needed(table.refresh())
 
 
+def test_files_that_can_never_be_deleted_do_not_use_up_the_limit_of_every_run(
+    lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, others = make(lake, "db.a"), [make(lake, f"db.{name}") for name in "bc"]
+    refused, unlink = there(stuck), Path.unlink
+
+    def refusing(file: Path, *, missing_ok: bool = False) -> None:
+        if str(file) in refused:
+            raise PermissionError(errno.EACCES, "Permission denied", str(file))
+        unlink(file, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refusing)
+    for _ in range(60):
+        expire(lake, older_than="0 s", max_files=1)
+        if all(there(table) == needed(table.refresh()) for table in others):
+            break
+    assert [there(table) - needed(table.refresh()) for table in others] == [set(), set()]
+    assert there(stuck) == refused
+
+
 def test_only_what_is_certainly_not_there_counts_as_gone(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")

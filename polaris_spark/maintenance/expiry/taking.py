@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -24,8 +25,10 @@ def take(
     """
     for leftover in leftovers:
         _leave_outside(leftover)
-    # What others share is found again by every run until they do not; so it comes last, whatever stays of it.
-    waiting = deque(sorted(leftovers, key=lambda one: one.shared))
+    # What others share is found again by every run until they do not; so it comes last, whatever stays of it. What can
+    # never be deleted is, too: the order is random, so that it does not use up every run before the others.
+    mixed = random.sample(leftovers, len(leftovers))
+    waiting = deque(sorted(mixed, key=lambda one: one.shared))
     taken = 0
     while waiting and (most is None or taken < most):
         some = _first(waiting, None if most is None else most - taken)
