@@ -10,7 +10,7 @@ from polaris_spark.cli.opening import OpenStore, open_store
 from polaris_spark.cli.options import AsJSON, Password, Store
 from polaris_spark.cli.output import grid, iso, plain, print_json, screen, utc
 from polaris_spark.clock import SystemClock
-from polaris_spark.errors import InputError
+from polaris_spark.errors import InputError, RealmStateError
 from polaris_spark.maintenance.purging import Purge
 from polaris_spark.system.realms import Realms, RealmState
 from polaris_spark.system.tasks import Tasks
@@ -55,9 +55,23 @@ def _change(opened: OpenStore, activate: str | None, deactivate: str | None, pur
     clock = SystemClock()
     records = Realms(opened.backend, clock)
     if activate is not None:
-        records.move(activate, RealmState.ACTIVE)
+        _activate(records, activate)
     if deactivate is not None:
         records.move(deactivate, RealmState.INACTIVE)
     if purge is not None:
         with Tasks(opened.backend, clock).running("purge_realm", "store"):
             Purge(opened.backend, clock).realm(purge)
+
+
+def _activate(records: Realms, name: str) -> None:
+    """Let a realm serve again.
+
+    Raises:
+        RealmStateError: there is none of that name, it was moved away, or it never served: who fills it makes it serve.
+    """
+    record = records.find(name)
+    if record is not None and record.state is RealmState.LOADING:
+        raise RealmStateError(f"realm {name!r} is LOADING: a migration fills it; finish or abort it")
+    if record is not None and record.state is RealmState.INITIALIZING:
+        raise RealmStateError(f"realm {name!r} is INITIALIZING: open it with create=true, which finishes it")
+    records.move(name, RealmState.ACTIVE, instance=None if record is None else record.instance)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ObjectKey
+from polaris_spark.clock import SystemClock
 from polaris_spark.config import StoreURI
+from polaris_spark.system.realms import RealmRecord, Realms, RealmState
+from polaris_spark.system.stores import system_references
 from tests.cli.catalogs import make_catalog, run
 
 
@@ -49,6 +54,26 @@ def test_a_realm_is_deactivated_activated_and_purged(tmp_path: Path) -> None:
     assert sum(batch.num_rows for batch in left) == 0
     backend.close()
     assert run("realms", store, "--purge", "a", "--activate", "b").code == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (RealmState.LOADING, "realm 'half' is LOADING: a migration fills it; finish or abort it"),
+        (RealmState.INITIALIZING, "realm 'half' is INITIALIZING: open it with create=true"),
+    ],
+)
+def test_a_realm_that_is_not_filled_yet_is_not_activated(tmp_path: Path, state: RealmState, why: str) -> None:
+    store = make_catalog(tmp_path)
+    backend = open_backend(StoreURI.parse(store), {})
+    records = Realms(backend, SystemClock())
+    record = RealmRecord(name="half", instance="abc", state=state)
+    system_references(backend).put("realm/half", None, system_references(backend).row(record))
+    answer = run("realms", store, "--activate", "half")
+    assert answer.code == 2
+    assert why in answer.err
+    assert records.find("half") == record
+    backend.close()
 
 
 def test_a_lost_object_is_named(tmp_path: Path) -> None:
