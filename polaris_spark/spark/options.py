@@ -27,13 +27,19 @@ DESCRIPTIONS = {
     "snapshots": "of the view 'files': those of the 'current' snapshots (default), of all that 'refs' name, or 'all'",
     "unreadable": "of the view 'files': 'fail' (default) where a manifest cannot be read, or 'report' it in 'error'",
     "files.<property>": "of the view 'files': a property of pyiceberg's FileIO, or env:NAME, such as files.s3.endpoint",
-    "splits": "about how many partitions a large view is read in (default: twice the driver's processors)",
+    "splits": "about how many partitions a large view is read in, at most 100000 (default: twice the processors)",
     "prune": "true to let pushed filters leave partitions out; for a table that is read by one scan only",
     "reference": "of a stream: a reference of the realm (root, catalogs, ...), instead of a catalog's branch",
     "start": "of a stream: earliest (the default), latest, or a commit id or past time, after which it begins",
     "max-changes-per-batch": "of a stream: at most so many changes in a batch (default: all that there are)",
 }
 """Every option, with what it says."""
+
+
+MAX_SPLITS = 100_000
+"""The largest `splits`: a database is asked about every one before anything is read."""
+
+_MAX_COUNT = 10**18 - 1
 
 
 class StoreLocation(NamedTuple):
@@ -153,7 +159,7 @@ class ViewOptions:
             files=tuple(
                 sorted((k[len(_FILES) :], Secret(v)) for k, v in named.items() if k.startswith(_FILES))
             ),
-            splits=_count("splits", named.get("splits", str(2 * (os.cpu_count() or 1)))),
+            splits=_count("splits", named.get("splits", str(2 * (os.cpu_count() or 1))), MAX_SPLITS),
             prune=_flag("prune", named.get("prune", "false")),
             stream=StreamOptions.parse(named),
         )
@@ -220,9 +226,7 @@ def _choice(name: str, text: str, choices: tuple[str, ...]) -> str:
     return text.strip().lower()
 
 
-def _count(name: str, text: str) -> int:
-    if not _NUMBER.fullmatch(text.strip()) or int(text) < 1:
-        raise InputError(
-            f"the option {name!r} is {text[:40]!r}; it is a number from 1 on, of at most 18 digits"
-        )
+def _count(name: str, text: str, most: int = _MAX_COUNT) -> int:
+    if not _NUMBER.fullmatch(text.strip()) or not 1 <= int(text) <= most:
+        raise InputError(f"the option {name!r} is {text[:40]!r}; it is a whole number from 1 to {most}")
     return int(text)

@@ -48,10 +48,18 @@ def test_an_unknown_option_names_the_choices(shop: Catalog) -> None:
         rows("tables", store=shop.store, asof="5")
 
 
-@pytest.mark.parametrize(("name", "text"), [("splits", "0"), ("splits", "many"), ("content", "maybe")])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("splits", "0"), ("splits", "many"), ("splits", "100001"), ("splits", "9" * 30), ("content", "maybe")],
+)
 def test_an_unusable_value_is_refused(shop: Catalog, name: str, text: str) -> None:
     with pytest.raises(InputError, match=f"option '{name}' is '{text}'"):
         rows("objects", store=shop.store, **{name: text})
+
+
+def test_as_many_splits_as_documented_are_taken() -> None:
+    given = {"store": "sqlite:///x.db", "view": "objects"}
+    assert ViewOptions.parse({**given, "splits": "100000"}, VIEWS).splits == 100_000
 
 
 @pytest.mark.parametrize(
