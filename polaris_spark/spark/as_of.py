@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import tzinfo
 from typing import NamedTuple
 
 import msgspec
@@ -32,7 +33,7 @@ class AsOf(NamedTuple):
     @classmethod
     def parse(cls, text: str, option: str = "as-of") -> AsOf:
         """A point from its text: a commit id in hexadecimal or decimal, milliseconds since 1970, or a time in ISO
-        8601 (in UTC unless it says otherwise).
+        8601 with its zone: the processes that plan a query do not know the session's.
 
         Args:
             text: as written.
@@ -117,10 +118,18 @@ def _trimmed(as_of: AsOf, head: Head) -> HistoryTrimmedError:
 
 
 def _milliseconds(text: str, option: str) -> int:
+    def no_zone() -> tzinfo:
+        raise InputError(
+            f"{option} is {text[:80]!r}, a time without a zone: write it with its own, such as 2026-01-31T12:00:00Z or "
+            "2026-01-31T12:00:00+02:00"
+        )
+
     try:
-        return iso_time_ms(text)
+        return iso_time_ms(text, no_zone)
+    except InputError:
+        raise
     except ValueError:
         raise InputError(
-            f"{option} is {text[:80]!r}; it is a commit id (decimal or hexadecimal), a time in ISO 8601 such as "
-            "2026-01-31T12:00:00Z, or milliseconds since 1970"
+            f"{option} is {text[:80]!r}; it is a commit id (decimal or hexadecimal), a time in ISO 8601 with its zone "
+            "such as 2026-01-31T12:00:00Z, or milliseconds since 1970"
         ) from None

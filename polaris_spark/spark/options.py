@@ -20,7 +20,7 @@ DESCRIPTIONS = {
     "realm": "the realm (default: default)",
     "catalog": "the catalog; without it, all of the realm",
     "branch": "the branch of the catalog (default: main)",
-    "as-of": "a commit id, or a time (ISO 8601, or milliseconds since 1970); without it, now",
+    "as-of": "a commit id, or a time (ISO 8601 with its zone, or milliseconds since 1970); without it, now",
     "from": "of changes and commits: only what came after this point, given as for as-of; itself is left out",
     "to": "of changes and commits: only what came until this point, given as for as-of; itself is included",
     "content": "true to have the column 'content' of the view 'objects' filled (default: false)",

@@ -133,7 +133,7 @@ def test_a_query_gives_options_of_its_own(spark: SparkSession, namespace: str, t
     wanted = namespace.removeprefix("polaris.")
     query = f"SELECT name FROM polaris.system.changes {{}} WHERE namespace = '{wanted}' ORDER BY number"
     after = f"WITH ('from' = '{two_commits.commit_id}')"
-    until = f"WITH ('to' = '{two_commits.committed_at.isoformat()}')"
+    until = f"WITH ('to' = '{two_commits.committed_at.astimezone().isoformat()}')"
     found = {
         text: [row.name for row in spark.sql(query.format(text)).collect()] for text in (after, until, "")
     }

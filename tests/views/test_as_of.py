@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,8 @@ from polaris_spark.clock import ManualClock
 from polaris_spark.errors import HistoryTrimmedError, InputError
 from polaris_spark.maintenance.trimming import trim
 from polaris_spark.spark.as_of import AsOf
+from polaris_spark.spark.options import ViewOptions
+from polaris_spark.spark.views import VIEWS
 from tests.views.catalogs import Catalog, rows
 
 
@@ -57,7 +59,8 @@ def test_a_time_is_named_in_milliseconds_or_as_text(catalog: Catalog, clock: Man
         str(then),
         moment.isoformat(),
         moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3],
+        moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "+00:00",
+        (moment + timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M:%S.%f") + "+02:00",
         moment.strftime("%Y-%m-%dT%H:%M:%S.%f") + "789Z",
     ]
     assert [_i(catalog, text) for text in texts] == ["6"] * len(texts)
@@ -141,6 +144,14 @@ def test_below_the_history_floor_is_refused(catalog: Catalog) -> None:
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"as-of is .*ISO 8601"):
         AsOf.parse(text)
+
+
+@pytest.mark.parametrize("option", ["as-of", "from", "to", "start"])
+@pytest.mark.parametrize("text", ["2026-01-31T12:00:00", "2026-01-31 12:00:00.5", "2026-01-31"])
+def test_a_time_without_a_zone_is_refused(option: str, text: str) -> None:
+    given = {"store": "sqlite:///x.db", "view": "changes", option: text}
+    with pytest.raises(InputError, match=rf"^{option} is '{text}', a time without a zone: .*T12:00:00Z or"):
+        ViewOptions.parse(given, VIEWS)
 
 
 @pytest.mark.parametrize("view", ["objects", "references"])

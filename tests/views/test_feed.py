@@ -211,7 +211,7 @@ def test_a_start_that_is_none_is_refused(busy: Catalog) -> None:
     for start, message in {
         "soon": "start is 'soon'; it is a commit id",
         "abc1": "start 'abc1' names no commit",
-        "2100-01-01": "start is '2100-01-01', which this machine's clock has not reached",
+        "2100-01-01T00:00:00Z": "start is '2100-01-01T00:00:00Z', which this machine's clock has not reached",
     }.items():
         with pytest.raises(InputError, match=message):
             Stream(busy.store, start=start).batch()
