@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from polaris_spark.backends.base import Backend
 from polaris_spark.catalog.catalogs import CATALOGS
+from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.rows import CATALOG, NAMES, CatalogRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.publishing import read_head
@@ -43,7 +44,7 @@ class StoreHead(NamedTuple):
     def owner(self, key: bytes) -> str:
         """A table or view of it for messages, by its key in the index of names."""
         decoded = decode_key(key)
-        return f"{self.catalog}.{'.'.join((*decoded.path, decoded.name))}"
+        return f"{self.catalog}.{dotted((*decoded.path, decoded.name))}"
 
 
 def store_heads(backend: Backend, objects: Objects, clock: Clock, *, grace_ms: int) -> list[StoreHead]:

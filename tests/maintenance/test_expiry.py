@@ -11,10 +11,11 @@ from pyiceberg.types import IntegerType
 from polaris_spark.catalog.expiring import RefFacts, Retention, SnapshotFacts, retention
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import BadRequestError, InputError
+from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
 from polaris_spark.maintenance.expiry.deciding import Decision, decide
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
-from tests.maintenance.histories import expire, make, needed, rows, there
+from tests.maintenance.histories import SCHEMA, expire, make, needed, rows, there
 
 DAY = 24 * 3_600_000
 NOW = 1_000 * DAY
@@ -142,6 +143,23 @@ def test_tables_whose_garbage_is_not_to_be_collected_are_left_alone_and_said_so(
         (name, "gc.enabled is false") for name in ("db.t", "kept.t")
     ]
     assert [there(table) for table in tables] == before
+
+
+def test_tables_have_the_names_that_it_takes(lake: PolarisCatalog) -> None:
+    names = {"db.`b.c`": ("db", "b.c"), "db.b.c": ("db", "b", "c")}
+    lake.create_namespace(("db", "b"))
+    for name in names.values():
+        table = lake.create_table(name, SCHEMA)
+        table.append(rows(1))
+        table.overwrite(rows(2))
+    found = [row["table"] for row in expire(lake, older_than="0 s", dry_run=True)]
+    assert sorted(found) == sorted(names)
+    for name in names:
+        [row] = expire(lake, table=name, older_than="0 s")
+        assert (row["table"], row["data_files"]) == (name, 1)
+    head = lake._opened.catalog.references.read(deletions_reference(lake._opened.catalog.row))
+    batches = [head.store.get(entry.pointer, DeletedFiles) for _, entry in head.index(DELETIONS).range()]
+    assert {one.table for one in batches} == set(names)
 
 
 def test_files_of_what_was_removed_wait_while_garbage_is_not_to_be_collected(opened: Open) -> None:

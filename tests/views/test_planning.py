@@ -21,9 +21,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from polaris_spark.catalog.identifiers import dotted, parse_dotted
 from polaris_spark.spark.datasource import PolarisObjects
 from polaris_spark.spark.views import VIEWS
-from polaris_spark.spark.views.identifiers import dotted, parse_dotted
 from tests.views.catalogs import Catalog, Row, batches, reader, rows
 
 NAMESPACES = ("db", "db2", "a.b", "`", "\x01", "zebra")

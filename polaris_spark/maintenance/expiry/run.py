@@ -28,6 +28,7 @@ from polaris_spark.catalog.expiring import (
     namespace_levels,
 )
 from polaris_spark.catalog.exporting import Wanted
+from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import IDS, Unloaded, id_bytes
 from polaris_spark.catalog.sharing import Deletable, Neighbours, heads_around, table_content
@@ -199,7 +200,7 @@ class ExpiryRun:
                 outcome.notes += [one.error] if one.error else []
 
     def _outcome(self, entity_id: int, name: TableName | None) -> Outcome:
-        text = f"dropped table {entity_id:x}" if name is None else str(name)
+        text = f"dropped table {entity_id:x}" if name is None else dotted((*name.namespace, name.name))
         return self._outcomes.setdefault(entity_id, Outcome(text))
 
     # 3

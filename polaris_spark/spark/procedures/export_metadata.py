@@ -8,13 +8,13 @@ from typing import Any
 from polaris_spark.catalog.entities import namespace_key
 from polaris_spark.catalog.exporting import Exported, Exporter, Wanted, wanted
 from polaris_spark.catalog.files import absolute
+from polaris_spark.catalog.identifiers import dotted, levels_of
 from polaris_spark.catalog.rows import NAMES, TABLE
 from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.spark.jobs.export import export
 from polaris_spark.spark.options import location_of
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure
-from polaris_spark.spark.views.identifiers import dotted, levels_of
 
 FEW = 48
 """So many tables are exported faster than a Spark job starts."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from polaris_spark.catalog.identifiers import parse_dotted
 from polaris_spark.catalog.importing.importer import ImportOptions, Row
 from polaris_spark.catalog.importing.jobs import import_source, load_imported
 from polaris_spark.catalog.importing.opening import Scrubber, open_source
@@ -12,7 +13,6 @@ from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.spark.jobs.importing import SparkRun
 from polaris_spark.spark.options import location_of
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure
-from polaris_spark.spark.views.identifiers import parse_dotted
 
 _COLUMNS = tuple(
     Column(name, "STRING") for name in ("namespace", "name", "kind", "metadata_location", "status", "message")

@@ -12,6 +12,7 @@ from polaris_spark.catalog.entities import TableName, table_key
 from polaris_spark.catalog.expiring import gc_enabled
 from polaris_spark.catalog.files import absolute
 from polaris_spark.catalog.folders import Folders
+from polaris_spark.catalog.identifiers import levels_of
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import LOCATIONS, NAMES, TABLE, VIEW
@@ -37,7 +38,6 @@ from polaris_spark.spark.jobs.orphans import SparkEngine
 from polaris_spark.spark.options import location_of
 from polaris_spark.spark.procedures.maintaining import OLDER_THAN, has_executors, job, older_than, spread_of
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
-from polaris_spark.spark.views.identifiers import levels_of
 
 DEFAULT_FILES = 100_000
 """How many files one run deletes at most, unless it says so: its result names each."""

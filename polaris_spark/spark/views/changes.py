@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.rows import CATALOG, NAMESPACE, TABLE, VIEW
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.index.keys import DecodedKey, decode_key
@@ -22,7 +23,6 @@ from polaris_spark.spark.views.columns import (
 )
 from polaris_spark.spark.views.commits import entries_of
 from polaris_spark.spark.views.history import HistoryView, Logged
-from polaris_spark.spark.views.identifiers import dotted
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.recovery.carrying_out import ACTION as RECOVER
 from polaris_spark.system.registry import ROOT

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 import msgspec
 
+from polaris_spark.catalog.identifiers import dotted, parse_dotted
 from polaris_spark.catalog.rows import IDS, NAMES, Unloaded, id_bytes, id_from
 from polaris_spark.commits.state import Snapshot, StoredObjects
 from polaris_spark.errors import CorruptionError, InputError
@@ -19,7 +20,6 @@ from polaris_spark.index.keys import decode_key, encode_path, entry_key, key_aft
 from polaris_spark.spark.pruning import ANYTHING, Condition
 from polaris_spark.spark.reading import ReadStore, grouped
 from polaris_spark.spark.views.columns import LONG, STRING, Column, batches, equal_rows
-from polaris_spark.spark.views.identifiers import dotted, parse_dotted
 from polaris_spark.spark.views.pins import Pin, pins
 from polaris_spark.spark.views.view import Request, View, Weighted, partition_count
 from polaris_spark.store.objects import ObjectStore

@@ -16,6 +16,7 @@ import msgspec
 
 from polaris_spark.catalog import manifest_entries as m
 from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.manifest_entries import ListedManifest, ManifestEntry
 from polaris_spark.catalog.metadata.pieces import placed
 from polaris_spark.catalog.metadata.rows import Snapshot, Table
@@ -38,7 +39,6 @@ from polaris_spark.spark.views.entities import (
 )
 from polaris_spark.spark.views.file_columns import CONTENTS, FILE_COLUMNS, FileRow
 from polaris_spark.spark.views.file_plan import plan_files
-from polaris_spark.spark.views.identifiers import dotted
 from polaris_spark.spark.views.view import Request, View, Weighted
 from polaris_spark.store.objects import ObjectStore
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from pyspark.sql.types import LongType, MapType, StringType
 
+from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.metrics import (
     REPORTS,
     KeptReport,
@@ -32,7 +33,6 @@ from polaris_spark.spark.views.columns import (
     micros,
     pairs,
 )
-from polaris_spark.spark.views.identifiers import dotted
 from polaris_spark.spark.views.kept_batches import BatchesTask, BatchesView
 
 _LONG_MAP = MapType(StringType(), LongType(), valueContainsNull=False)

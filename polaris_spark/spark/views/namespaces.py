@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from polaris_spark.catalog.identifiers import dotted, parse_dotted
 from polaris_spark.catalog.rows import NAMESPACE, Namespace
 from polaris_spark.errors import InputError
 from polaris_spark.index.keys import entry_key, key_after
@@ -23,7 +24,6 @@ from polaris_spark.spark.views.columns import (
     text_bytes,
 )
 from polaris_spark.spark.views.entities import EntityView, Named, NamesTask, Range, plan_names, with_contents
-from polaris_spark.spark.views.identifiers import dotted, parse_dotted
 from polaris_spark.spark.views.view import Request, Weighted
 from polaris_spark.store.objects import ObjectStore
 

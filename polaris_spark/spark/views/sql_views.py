@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.metadata.rows import EMPTY_VIEW, Schema, View, ViewVersion
 from polaris_spark.catalog.rows import VIEW, Unloaded
 from polaris_spark.spark.views.columns import (
@@ -21,7 +22,6 @@ from polaris_spark.spark.views.columns import (
     text_bytes,
 )
 from polaris_spark.spark.views.entities import IDENTITY, EntityView, Named, by_id, of_loaded, with_loaded
-from polaris_spark.spark.views.identifiers import dotted
 from polaris_spark.store.objects import ObjectStore
 
 

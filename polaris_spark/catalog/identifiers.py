@@ -1,4 +1,4 @@
-"""Namespaces as one text, so that SQL compares and joins them easily."""
+"""Identifiers as one text, so that SQL takes, compares and joins them easily."""
 
 from __future__ import annotations
 
