@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, Any
@@ -34,7 +35,9 @@ def log(
         str | None,
         typer.Option(help="Any other reference instead, such as root or catalogs.", show_default=False),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many commits to show at most.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=sys.maxsize, help="How many commits to show at most.")
+    ] = 50,
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:

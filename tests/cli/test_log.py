@@ -49,6 +49,13 @@ def test_names_cannot_steer_the_terminal(store: str) -> None:
     assert r"db.inner.`[red]\x1b[31mtea`" in out
 
 
+@pytest.mark.parametrize("limit", ["0", "-1", "9" * 20, "many"])
+def test_a_limit_that_is_none_is_refused(store: str, limit: str) -> None:
+    answer = run("log", store, "--limit", limit)
+    assert answer.code == 2
+    assert "--limit" in answer.err
+
+
 def test_a_limit_says_how_much_is_left_out(store: str) -> None:
     out = run("log", store, "--limit", "2").out
     assert out.count("●") == 2
