@@ -7,12 +7,14 @@ contiguous ranges each.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
+from polaris_spark.catalog.files import absolute
 from polaris_spark.catalog.rows import LOCATIONS, id_bytes, id_from
 from polaris_spark.commits.state import State
-from polaris_spark.errors import BadRequestError, ForbiddenError
+from polaris_spark.errors import BadRequestError, ForbiddenError, InputError
 from polaris_spark.index import Entry
 from polaris_spark.index.keys import KeyRange, children, entry_key, subtree
 
@@ -35,8 +37,26 @@ _NO_AUTHORITY = ("", "file", "hdfs", "viewfs")
 PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 """Properties that send files elsewhere; the last two are Iceberg's old names of the first."""
 
+_ABSOLUTE = re.compile(r"/|file:|[A-Za-z][A-Za-z0-9+.-]*://")
+"""How a location begins that means the same folder wherever a job runs."""
+
 _OWN = 1 + len(PATHS)
 """How many locations one entity can own: its own, and one for each of these properties."""
+
+
+def folder(location: str) -> str:
+    """A folder that a person names for a job, as an absolute URI: one that is the same wherever the job runs.
+
+    Raises:
+        InputError: it is relative, or no location of files.
+    """
+    if not _ABSOLUTE.match(location):
+        raise InputError(f"location {location!r} is neither an absolute path nor a URI such as scheme://...")
+    try:
+        segments(absolute(location))
+    except (BadRequestError, ValueError) as error:
+        raise InputError(f"location {location!r} cannot be used: {error}") from error
+    return absolute(location)
 
 
 def segments(location: str) -> tuple[str, ...]:

@@ -131,6 +131,8 @@ def _run(
     password: str | None,
     as_json: bool,
 ) -> None:
+    if no_spark and master is not None:
+        raise InputError("--no-spark runs the job in this process, --master on Spark: give one of them")
     given = {"store": store, "realm": realm, "catalog": catalog, "branch": branch, "create": "false"}
     properties = properties_of(given, property, password)
     refuse_memory(properties.store)

@@ -14,6 +14,7 @@ tables are not touched: drop and purge tables first, or delete the warehouse's f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -24,6 +25,9 @@ from polaris_spark.maintenance.migrating.migration import MOVING_FROM, MOVING_FR
 from polaris_spark.system.realms import FOLLOWING, RealmRecord, Realms, RealmState
 from polaris_spark.system.registry import ROOT
 from polaris_spark.system.stores import SYSTEM_REALM
+
+INSTANCE = re.compile(r"[1-9a-f][0-9a-f]{0,15}")
+"""Ids of instances: snowflake ids in hexadecimal."""
 
 BATCH = 1_000
 """Objects that are deleted together."""
@@ -134,7 +138,7 @@ class Purge:
         """Delete the rows of an instance that no realm has: what came late when its realm was purged.
 
         Raises:
-            InputError: a realm has it.
+            InputError: a realm has it, or none ever can.
             TryAgainError: others go on writing its rows.
         """
         owner = next((r for r in self._realms.records() if r.instance == instance), None)
@@ -143,6 +147,8 @@ class Purge:
                 "the store itself" if owner is None else f"realm {owner.name!r}, which is {owner.state.value}"
             )
             raise InputError(f"the rows of {instance!r} are those of {whose}: purge realms by name")
+        if not INSTANCE.fullmatch(instance):
+            raise InputError(f"{instance!r} is no instance of a realm, whose ids are like 5c3f0a12b4d6e000")
         references, objects = self._delete_rows(instance)
         return Purged(None, instance, None, references, objects, deleted=True)
 

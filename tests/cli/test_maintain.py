@@ -49,6 +49,12 @@ def test_what_it_refuses_is_told_in_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "nosuch.db").exists()
 
 
+def test_a_job_with_and_without_spark_at_once_is_refused(tmp_path: Path) -> None:
+    answer = run("maintain", "trim", make_catalog(tmp_path), "--no-spark", "--master", "local[1]")
+    assert answer.code == 2
+    assert "--no-spark runs the job in this process, --master on Spark" in answer.err
+
+
 def a_job(*parameters: Parameter, run: Any = lambda call, given: [(str(given),)], **more: Any) -> Procedure:
     return Procedure(
         "a_job", parameters, (Column("given", "STRING"),), run, "Tests.", maintenance=True, **more

@@ -15,6 +15,7 @@ from polaris_spark.catalog.importing.jobs import UnloadedContents, load_imported
 from polaris_spark.catalog.importing.sources import Listed
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
 from polaris_spark.commits.log import entries
+from polaris_spark.errors import BadRequestError
 from tests.importing.support import Entries, run, statuses, table_in, table_metadata, view_metadata, write
 from tests.rest.client import Client, at_once, identifier, new_key, rename, set_properties, table, view
 
@@ -46,6 +47,15 @@ def test_tables_are_registered_without_reading_their_files(catalog: Client, root
     assert catalog.names("db") == ["t"]
     assert catalog.send("HEAD", table("t")).status == 204
     assert unloaded(catalog) == 1
+
+
+def test_a_namespace_to_load_exists(catalog: Client, root: Path) -> None:
+    table_in(root, "db", "t")
+    lazily(catalog, root)
+    with pytest.raises(BadRequestError, match="there is no namespace zz"):
+        load_all(catalog, namespaces=["db", "zz"])
+    assert unloaded(catalog) == 1
+    assert len(load_all(catalog, namespaces=["db"])) == 1
 
 
 def test_the_first_load_reads_the_file_and_answers_with_it(catalog: Client, root: Path) -> None:

@@ -267,3 +267,9 @@ def test_null_arguments_are_as_if_left_out(catalog: Client) -> None:
     assert len(export(catalog, table=None, namespace=None, location=None, overwrite=None)) == 3
     with pytest.raises(InputError, match="'overwrite' is 'yes'"):
         export(catalog, overwrite="yes")
+
+
+@pytest.mark.parametrize("location", ["", "out", "./out", "file:", "s3:out"])
+def test_a_location_that_differs_by_where_one_is_is_refused(catalog: Client, location: str) -> None:
+    with pytest.raises(InputError, match=f"location '{location}' "):
+        export(catalog, location=location)

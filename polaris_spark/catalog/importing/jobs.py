@@ -10,8 +10,9 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.importing.importer import Importer, ImportOptions, Row, Run
 from polaris_spark.catalog.importing.reading import Portion, Result, write_portion
 from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, Source
-from polaris_spark.catalog.rows import NAMES, Unloaded
+from polaris_spark.catalog.rows import NAMES, NAMESPACE, Unloaded
 from polaris_spark.commits.change import Operation
+from polaris_spark.errors import BadRequestError
 from polaris_spark.index.keys import decode_key
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.tasks import Tasks
@@ -112,9 +113,22 @@ def load_imported(
     """Load what was imported unread: a row for each table and view that was.
 
     Raises:
+        BadRequestError: a namespace that is asked for does not exist.
         TaskRunningError: an import into this catalog is running.
     """
+    _refuse_unknown(catalog, options.namespaces)
     source = UnloadedContents(catalog)
     # What is renamed, dropped or replaced while this runs stays so.
     options = options._replace(into=(), lazy=False, overwrite=False, only_present=True)
     return import_source(catalog, source, principal=principal, options=options, run=run, check=check)
+
+
+def _refuse_unknown(catalog: Catalog, namespaces: Sequence[str]) -> None:
+    """Refuse namespaces that do not exist, by their levels with dots between them."""
+    if not namespaces:
+        return
+    keys = (decode_key(key) for key, _ in catalog.head().index(NAMES).range())
+    there = {".".join((*key.path, key.name)) for key in keys if key.kind == NAMESPACE}
+    for name in namespaces:
+        if name not in there:
+            raise BadRequestError(f"there is no namespace {name}")

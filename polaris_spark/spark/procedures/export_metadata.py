@@ -7,8 +7,8 @@ from typing import Any
 
 from polaris_spark.catalog.entities import namespace_key
 from polaris_spark.catalog.exporting import Exported, Exporter, Wanted, wanted
-from polaris_spark.catalog.files import absolute
 from polaris_spark.catalog.identifiers import dotted, levels_of
+from polaris_spark.catalog.locations import folder
 from polaris_spark.catalog.rows import NAMES, TABLE
 from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import BadRequestError, InputError
@@ -61,7 +61,7 @@ def _export(
     call: Call, items: Sequence[Wanted], directory: str | None, *, overwrite: bool
 ) -> Iterator[Exported]:
     session = call.session
-    directory = absolute(directory) if directory else None
+    directory = None if directory is None else folder(directory)
     if len(items) > FEW and call.has_spark and session.properties.store.scheme != "memory":
         yield from export(
             call.spark(),

@@ -18,6 +18,8 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         raise InputError("purge_realm takes a name or an instance, not both")
     if name == session.properties.realm:
         raise InputError(f"realm {name!r} is the one that this catalog is in: purge it from another one")
+    if name is None and arguments.get("deactivate", False):
+        raise InputError("purge_realm: 'deactivate' says what to do with a realm; give its name")
     purge = Purge(session.connection.backend, session.connection.clock, progress=call.progress)
     if name is not None:
         return [_row(purge.realm(name, deactivate=arguments.get("deactivate", False)))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Literal
@@ -13,12 +12,12 @@ from polaris_spark.catalog.expiring import gc_enabled
 from polaris_spark.catalog.files import absolute
 from polaris_spark.catalog.folders import Folders
 from polaris_spark.catalog.identifiers import levels_of
-from polaris_spark.catalog.locations import segments
+from polaris_spark.catalog.locations import folder
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import LOCATIONS, NAMES, TABLE, VIEW
 from polaris_spark.catalog.sharing import heads_around
 from polaris_spark.commits.change import Operation
-from polaris_spark.errors import BadRequestError, InputError
+from polaris_spark.errors import InputError
 from polaris_spark.index.keys import decode_key
 from polaris_spark.maintenance.deletions import DeletedFile, DeletedFiles, record_deletions
 from polaris_spark.maintenance.orphans.deciding import (
@@ -41,9 +40,6 @@ from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
 
 DEFAULT_FILES = 100_000
 """How many files one run deletes at most, unless it says so: its result names each."""
-
-_ABSOLUTE = re.compile(r"/|file:|[A-Za-z][A-Za-z0-9+.-]*://")
-"""How a location begins that means the same folder wherever the job runs."""
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -92,17 +88,10 @@ def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
     if table is not None and location is not None:
         raise InputError("a table or a location can be cleaned, not both at once")
     if location is not None:
-        if not _ABSOLUTE.match(location):
-            raise InputError(
-                f"location {location!r} is neither an absolute path nor a URI such as scheme://..."
-            )
-        try:
-            segments(absolute(location))
-        except (BadRequestError, ValueError) as error:
-            raise InputError(f"cannot clean {location!r}: {error}") from error
-        if not Folders(session.catalog.files).exists(absolute(location)):
+        root = folder(location)
+        if not Folders(session.catalog.files).exists(root):
             raise InputError(f"the location {location!r} does not exist")
-        return [absolute(location)]
+        return [root]
     if table is not None:
         levels = levels_of(table)
         if levels is None:
