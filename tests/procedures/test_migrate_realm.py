@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from polaris_spark.backends.base import ObjectKey, ObjectRow
-from polaris_spark.errors import InputError
+from polaris_spark.errors import InputError, RealmMovedError
 from polaris_spark.maintenance.migrating.check import Difference
 from polaris_spark.maintenance.migrating.copy import Place
 from polaris_spark.maintenance.migrating.marks import SourceRealm
@@ -97,6 +97,17 @@ def test_by_sql(spark: SparkSession, store_on: StoreOn, tmp_path: Path) -> None:
     new = add_catalog(spark, store=target, warehouse=str(tmp_path), catalog="mine")
     spark.sql(f"INSERT INTO {new}.db.t VALUES (3)")
     assert [row["id"] for row in spark.sql(f"SELECT id FROM {new}.db.t ORDER BY id").collect()] == [1, 2, 3]
+
+
+def test_after_a_move_the_source_purges_nothing_and_says_where_the_realm_is(
+    store_on: StoreOn, tmp_path: Path
+) -> None:
+    session = opened(store_on("sqlite"), warehouse=str(tmp_path))
+    call(session, "migrate_realm", target=store_on("sqlite"), max_pause="60s")
+    for arguments in ({}, {"dry_run": True}):
+        with pytest.raises(RealmMovedError, match="this realm was moved to sqlite"):
+            call(session, "purge_dropped", **arguments)
+    session.close()
 
 
 def test_nothing_is_moved_from_a_database_into_memory(store_on: StoreOn, tmp_path: Path) -> None:

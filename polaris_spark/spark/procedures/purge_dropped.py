@@ -44,6 +44,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     max_files = arguments.get("max_files", DEFAULT_FILES)
     if max_files < 1:
         raise InputError(f"max_files is {max_files}; it is at least 1")
+    session.catalog.head()  # where the realm was moved, says so
     oldest = session.connection.clock.now_ms() - session.properties.grace
     search = Search((), _ANY_AGE, Names(Comparison()), Mismatch.IGNORE, (), oldest, max_files)
     dry_run = arguments.get("dry_run", False)
