@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import resource
+import shlex
+import shutil
 import signal
 import sqlite3
 import stat
@@ -156,6 +158,50 @@ def test_a_read_only_file_can_be_read_but_says_why_it_cannot_be_written() -> Non
         os.chmod(path, 0o444)
         os.chmod(directory, 0o777)
         assert _as_nobody(lambda: _read_only(path)) == 0
+
+
+def test_a_directory_that_may_not_be_entered_is_not_taken_for_a_missing_file() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        path = f"{directory}/closed/store.db"
+        os.mkdir(os.path.dirname(path))
+        backend = SQLiteBackend(path)
+        backend.setup()
+        backend.close()
+        os.chmod(os.path.dirname(path), 0)
+        assert _as_nobody(lambda: _closed(path)) == 0
+        os.chmod(os.path.dirname(path), 0o700)
+
+
+def _closed(path: str) -> bool:
+    with pytest.raises(StoreURIError, match=r"cannot be opened: permission denied in the directory .*closed"):
+        SQLiteBackend(path).read_reference("realm", "name")
+    return True
+
+
+def test_a_store_on_a_read_only_mount_says_so(tmp_path: Path) -> None:
+    backend = SQLiteBackend(str(tmp_path / "store.db"))
+    backend.setup()
+    backend.close()
+    place = str(tmp_path)
+    script = f"mount --bind '{place}' '{place}' && mount -o remount,ro,bind '{place}' && "
+    unshared = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*unshared, script + "true"], check=False).returncode
+    ):
+        pytest.skip("no mount can be made read-only here")
+    program = (
+        "from polaris_spark.backends.sqlite import SQLiteBackend; "
+        f"SQLiteBackend({str(tmp_path / 'store.db')!r}).read_reference('realm', 'name')"
+    )
+    done = subprocess.run(
+        [*unshared, f"{script} {shlex.quote(sys.executable)} -c {shlex.quote(program)}"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert "store.db cannot be opened: it lies on a read-only file system" in done.stderr
 
 
 def _read_only(path: str) -> bool:

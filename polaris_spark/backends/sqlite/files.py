@@ -150,15 +150,19 @@ def explained(path: str, error: sqlite3.Error) -> PolarisError:
 
 def _reason(path: str) -> str:
     directory = os.path.dirname(path)
-    if not os.path.isdir(directory):
-        return f"the directory {directory} does not exist; check the path, or make the directory first"
-    if not os.path.exists(path):
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        if not os.path.isdir(directory):
+            return f"the directory {directory} does not exist; check the path, or make the directory first"
         return "the file does not exist; check the path, or open a catalog there with create=true, which makes it"
-    return (
-        "permission denied"
-        if not os.access(path, os.R_OK)
-        else "not a regular file, or its log cannot be opened"
-    )
+    except OSError as error:
+        return f"{(error.strerror or str(error)).lower()} in the directory {directory}"
+    if not os.access(path, os.R_OK):
+        return "permission denied"
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        return "it lies on a read-only file system, where SQLite cannot open the log beside it"
+    return "not a regular file, or its log cannot be opened"
 
 
 def _number(connection: sqlite3.Connection, statement: str) -> int:
