@@ -12,7 +12,7 @@ import typer
 
 from polaris_spark import config
 from polaris_spark.catalog.expiring import GC_ENABLED, gc_enabled
-from polaris_spark.cli import app
+from polaris_spark.cli.app import app
 from polaris_spark.config import Properties
 from polaris_spark.errors import StoreURIError
 from polaris_spark.spark.options import DESCRIPTIONS

@@ -1,5 +1,18 @@
 """The command line: `polaris-spark`."""
 
-from polaris_spark.cli.app import app, main
+from __future__ import annotations
 
-__all__ = ["app", "main"]
+import sys
+
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended, as shells have it."""
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    try:
+        from polaris_spark.cli import app  # here, because it takes seconds, in which Ctrl-C may come
+    except KeyboardInterrupt:
+        print("polaris-spark: interrupted; run it again", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    app.main()

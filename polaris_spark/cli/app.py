@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from polaris_spark import __version__
+from polaris_spark.cli import INTERRUPTED
 from polaris_spark.cli.cat import cat
 from polaris_spark.cli.demo.command import demo
 from polaris_spark.cli.export import export
@@ -39,6 +40,9 @@ class OneLineErrors(TyperGroup):
         """Run the command."""
         try:
             return super().invoke(ctx)  # type: ignore[arg-type,unused-ignore]  # the same
+        except KeyboardInterrupt as interrupt:
+            errors().print("polaris-spark: interrupted; run it again", markup=False)
+            raise typer.Exit(INTERRUPTED) from interrupt
         except (PolarisError, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from typer.testing import CliRunner
 
 import polaris_spark
-from polaris_spark.cli import app
+from polaris_spark.cli.app import app
 
 SCHEMA = {
     "type": "struct",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import polaris_spark
+from polaris_spark.cli import app
 from tests.cli.catalogs import make_catalog, run
 
 
@@ -97,6 +99,41 @@ def test_a_process_ends_with_code_2_and_no_traceback(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("when", ["polaris_spark.cli.app", "polaris_spark.cli.realms"])
+def test_a_process_that_is_interrupted_while_it_starts_says_so_in_one_line(when: str) -> None:
+    program = f"""
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name == {when!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+from polaris_spark.cli import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "polaris-spark: interrupted; run it again\n"
+
+
+def test_a_command_that_is_interrupted_says_so_in_one_line(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app.app, "registered_commands", list(app.app.registered_commands))
+
+    @app.app.command("wait")
+    def wait() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    answer = run("wait")
+    assert (answer.code, answer.out) == (130, "")
+    assert answer.err == "polaris-spark: interrupted; run it again\n"
 
 
 def test_a_store_of_a_newer_format_is_refused(tmp_path: Path) -> None:
