@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from polaris_spark.backends.arrow import BATCH_BYTES
 from polaris_spark.backends.base import MAX_ROW_BYTES, Backend, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.errors import StateError
 from polaris_spark.testing.processes import in_processes, in_threads, rows, scan_of_store
@@ -147,7 +148,10 @@ class ScanCases(StoreCases):
                     assert backend.swap_reference("realm", name, current[name].version, new) == Swapped()
                     current[name] = new
                 number += 1
-        assert number > 1
+        assert number > 1, (
+            f"{len(seen)} references of {MAX_ROW_BYTES} bytes came in {number} batch: batches are too large, of more "
+            f"than BATCH_BYTES, {BATCH_BYTES} bytes"
+        )
         assert sorted(name for name, _ in seen) == sorted(current)
         assert all(version in versions[name] for name, version in seen)
 

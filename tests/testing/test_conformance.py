@@ -78,3 +78,18 @@ def test_a_scan_that_finds_what_was_swapped_behind_it_again_is_found_out(
     monkeypatch.setattr(backend, "scan", again)
     with pytest.raises(AssertionError):
         ServerConformance().test_references_that_are_swapped_during_a_scan_are_found_once(backend)
+
+
+def test_a_scan_of_batches_without_bound_is_told_so(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = backend.scan
+
+    def at_once(split: Split) -> Iterator[pa.RecordBatch]:
+        yield pa.Table.from_batches(scan(split)).combine_chunks().to_batches()[0]
+
+    monkeypatch.setattr(backend, "scan", at_once)
+    with pytest.raises(
+        AssertionError, match=r"in 1 batch: batches are too large, .* BATCH_BYTES, 4194304 bytes"
+    ):
+        ServerConformance().test_references_that_are_swapped_during_a_scan_are_found_once(backend)
