@@ -158,6 +158,21 @@ def test_what_is_missing_afterwards_is_found() -> None:
     }
 
 
+def test_a_migration_that_is_decided_is_not_aborted_and_says_how_to_go_on() -> None:
+    world = a_world()
+    migration = world.migration().run()
+    while next(migration).name != "switch":
+        pass
+    with pytest.raises(RealmStateError, match="cannot be undone; run the migration again to finish it"):
+        world.abort()
+    for _ in migration:
+        pass
+    with pytest.raises(RealmStateError, match="cannot be undone; open it there"):
+        world.abort()
+    with pytest.raises(RealmMovedError, match=r"was moved to .*: open it there"):
+        world.migrate()
+
+
 def test_what_a_migration_fills_is_purged_only_once_it_is_aborted() -> None:
     world = a_world()
     with pytest.raises(PauseTooLongError):

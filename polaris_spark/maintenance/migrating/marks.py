@@ -300,9 +300,10 @@ class SourceRealm:
 
         def change(record: RealmRecord) -> Mapping[str, str]:
             if MOVED_TO in record.properties:
+                finished = record.state is not RealmState.ACTIVE
                 raise RealmStateError(
                     f"realm {self.name!r} was moved to {record.properties[MOVED_TO]} already, which cannot be undone; "
-                    "run the migration again to finish it"
+                    + ("open it there" if finished else "run the migration again to finish it")
                 )
             return _without(record.properties, MOVING_TO, MOVING_TO_INSTANCE, PAUSE)
 
