@@ -36,6 +36,9 @@ from polaris_spark.system.stores import system_references
 TASK_MS: Final = 60_000
 """How long a lease or a renewal lasts unless told otherwise, milliseconds."""
 
+DONE: Final = "done"
+"""Outcome of a run that came to its end; then its last step is done, too."""
+
 _PREFIX: Final = "task"
 _RENEWALS = 3
 """A lease is renewed so many times in its duration."""
@@ -141,7 +144,7 @@ class Tasks:
         outcome = "interrupted"
         try:
             yield held
-            outcome = "done"
+            outcome = DONE
         except Exception as error:
             outcome = f"failed: {type(error).__name__}"
             raise
@@ -222,7 +225,7 @@ class HeldTask:
         with contextlib.suppress(TryAgainError, OutcomeUnknownError):  # nobody but who reads along misses it
             self.renew()
 
-    def release(self, outcome: str = "done") -> None:
+    def release(self, outcome: str = DONE) -> None:
         """End the run, so that the next may begin at once. Nothing happens if it is not held any more."""
         if self._process != os.getpid():
             return
@@ -231,7 +234,11 @@ class HeldTask:
                 return
             self._ended.set()
             now = self._tasks._clock.now_ms()
-            self._put(msgspec.structs.replace(self._record, until_ms=now, released=True, outcome=outcome))
+            last = self._record
+            done = (
+                last.total or last.done if outcome == DONE else last.done
+            )  # jobs tell what they begin, not its end
+            self._put(msgspec.structs.replace(last, until_ms=now, released=True, outcome=outcome, done=done))
 
     def renew_in_background(self) -> None:
         """Start the thread that renews the lease until it is released, lost, or the process ends."""

@@ -377,3 +377,25 @@ def progress(tasks: Tasks) -> tuple[str, int, int]:
     record = tasks.find("import", "catalog")
     assert record is not None
     return record.doing, record.done, record.total
+
+
+@pytest.mark.parametrize(("total", "shown"), [(4, 4), (0, 3)])
+def test_the_last_step_of_a_run_that_came_to_its_end_is_done(tasks: Tasks, total: int, shown: int) -> None:
+    with tasks.running("expire", "one") as held:
+        held.tell("deleting", 3, total)
+    record = tasks.find("expire", "one")
+    assert record is not None
+    assert (record.outcome, record.doing, record.done, record.total) == ("done", "deleting", shown, total)
+
+
+def test_a_run_that_failed_says_how_far_it_came(tasks: Tasks) -> None:
+    def fail() -> None:
+        with tasks.running("expire", "one") as held:
+            held.tell("deleting", 3, 4)
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        fail()
+    record = tasks.find("expire", "one")
+    assert record is not None
+    assert (record.done, record.total) == (3, 4)
