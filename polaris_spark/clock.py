@@ -171,3 +171,12 @@ def iso_time_ms(text: str, zone: Zone = lambda: timezone.utc) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zone())
     return (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)
+
+
+def iso_text(ms: int) -> str:
+    """Milliseconds since 1970 as ISO 8601 in UTC, to the millisecond; the number itself outside the years 1 to 9999."""
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=ms)
+    except OverflowError:  # clients may send any number of 64 bits
+        return str(ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from polaris_spark.catalog.rows import CATALOG, NAMESPACE, TABLE, VIEW
+from polaris_spark.clock import iso_text
 from polaris_spark.errors import CorruptionError
 from polaris_spark.index.keys import decode_key
 
@@ -56,8 +57,7 @@ def utc(ms: int) -> str:
 
 def iso(ms: int) -> str:
     """A time in milliseconds since 1970 as ISO 8601 text, to the millisecond; the number itself as by `utc`."""
-    moment = _moment(ms)
-    return str(ms) if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return iso_text(ms)
 
 
 def hexadecimal(id: int) -> str:

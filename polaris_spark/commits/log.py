@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from polaris_spark.clock import iso_text
 from polaris_spark.commits.rows import FIRST_SKIP, Commit, Entries, Head, LogEntry
 from polaris_spark.errors import HistoryTrimmedError
 from polaris_spark.store.objects import ObjectStore
@@ -47,9 +48,10 @@ def commit_at(store: ObjectStore, head: Head, time: int) -> int:
         HistoryTrimmedError: every commit from the floor on is newer.
     """
     low, high = head.floor_number, head.number
-    if store.get(ancestor(store, head, low), Commit).time > time:
+    first = store.get(ancestor(store, head, low), Commit).time
+    if first > time:
         raise HistoryTrimmedError(
-            f"the history of this reference begins after the time asked for ({time} ms)"
+            f"the history of this reference begins at {iso_text(first)}, after the time asked for, {iso_text(time)}"
         )
     while low < high:
         middle = (low + high + 1) // 2

@@ -78,7 +78,7 @@ def test_before_and_after_a_change(catalog: Catalog, clock: ManualClock) -> None
 
 
 def test_a_time_before_the_catalog_is_refused(catalog: Catalog, clock: ManualClock) -> None:
-    with pytest.raises(HistoryTrimmedError, match="begins after"):
+    with pytest.raises(HistoryTrimmedError, match=r"begins at .*Z, after"):
         catalog.read("tables", as_of=str(clock.now_ms() - 86_400_000))
 
 

@@ -96,7 +96,7 @@ def test_points_that_are_none_of_the_history_are_refused(catalog: Catalog, tmp_p
                 catalog.read("changes", **{option: str(id)})
     with pytest.raises(InputError, match="from is 'soon'; it is a commit id"):
         catalog.read("changes", **{"from": "soon"})
-    with pytest.raises(HistoryTrimmedError, match="begins after"):
+    with pytest.raises(HistoryTrimmedError, match=r"begins at .*Z, after"):
         catalog.read("changes", to="2001-01-01T00:00:00Z")
     other.session.close()
 
@@ -125,7 +125,7 @@ def test_what_was_trimmed_is_refused_and_what_follows_is_not(catalog: Catalog, c
     assert min(_commits(catalog)) == 6
     for number in (0, 4):
         for point in (str(commits[number]["commit_id"]), commits[number]["committed_at"].isoformat()):
-            with pytest.raises(HistoryTrimmedError, match=r"history floor|begins after"):
+            with pytest.raises(HistoryTrimmedError, match=r"history floor|begins at"):
                 catalog.read("changes", **{"from": point})
     # All that came after the last one that was trimmed away is there, even once that itself is swept.
     backend, realm = references.store.backend, references.store.realm
