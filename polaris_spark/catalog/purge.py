@@ -10,6 +10,7 @@ import msgspec
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import places
+from polaris_spark.catalog.drops import kept_places
 from polaris_spark.catalog.files import remove_empty_folders
 from polaris_spark.catalog.folders import Folders
 from polaris_spark.catalog.locations import require_allowed, segments
@@ -26,21 +27,37 @@ from polaris_spark.errors import MissingFileError, PolarisError
 
 log = logging.getLogger("polaris_spark")
 
+MOST_COMMITS = 10_000
+"""So many commits of all histories of the store are read for a purge at once: half a second, of a file of SQLite."""
+
 
 def purge(catalog: Catalog, table: Table) -> list[str]:
     """Delete every file of a dropped table: data, deletes, manifests, manifest lists, statistics, metadata.
 
     A file goes only if it lies in a location of the table, or in the warehouse and in no location of another table or
     view; nothing goes while the catalog has several live or recoverable heads, or one of the store has a table whose
-    location overlaps.
+    location overlaps, or a history that may bring one back: one that was dropped without PURGE. To know that, histories
+    are read; nothing goes either where they are long.
     Data goes first and metadata last, and what cannot be read or deleted keeps what leads to it: maintenance finds and
     deletes the rest after grace. Returns what was left behind.
     """
-    neighbours = Neighbours(catalog, heads_around(catalog, grace_ms=catalog.context.grace_ms))
-    if neighbours.has_branches or neighbours.of(table.entity_id, places(table)):
+    heads = heads_around(catalog, grace_ms=catalog.context.grace_ms)
+    neighbours = Neighbours(catalog, heads)
+    own = places(table)
+    if neighbours.has_branches or neighbours.of(table.entity_id, own):
+        return [table.location]
+    store = catalog.references.store
+    itself = (store.realm, table.entity_id)
+    kept = kept_places(heads, store.of_realm, but=itself, most_commits=MOST_COMMITS)
+    if kept is None or any(_overlap(one, other) for one in kept for other in own):
         return [table.location]
     metadata = msgspec.json.decode(render(table, catalog.reader, snapshots="all"))
-    return _Purge(catalog, table, Deletable(catalog, table, neighbours)).run(metadata)
+    return _Purge(catalog, table, Deletable(catalog, table, neighbours, kept)).run(metadata)
+
+
+def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]
 
 
 class _Purge:

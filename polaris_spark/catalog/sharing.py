@@ -118,7 +118,18 @@ class Deletable:
     """Which files of a table may be deleted: those in its own places, and those in the warehouse where no other table
     or view of the store lies, as is left when a table's location was changed."""
 
-    def __init__(self, catalog: Catalog, table: Table, neighbours: Neighbours) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        table: Table,
+        neighbours: Neighbours,
+        kept: Collection[tuple[str, ...]] = (),
+    ) -> None:
+        """
+        Args:
+            kept: places of tables that no head has any more, and whose files stay.
+        """
+        self._kept = frozenset(kept)
         self.places = places(table)
         self._warehouse = segments(catalog.context.warehouse)
         self._neighbours = neighbours
@@ -141,6 +152,8 @@ class Deletable:
         if any(parts[: len(place)] == place for place in self.places):
             return True
         inside = parts[: len(self._warehouse)] == self._warehouse
+        if any(parts[:n] in self._kept for n in range(1, len(parts) + 1)):
+            return False
         return inside and not self._neighbours.own(parts, but=self._entity_id)
 
 

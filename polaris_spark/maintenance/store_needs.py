@@ -1,6 +1,7 @@
 """Which of some files the tables of a store name, wherever these lie: what is asked before anything is deleted.
 
-Every table of every live or recoverable head counts, with all its snapshots. What is read once only: a version of a
+Every table of every live or recoverable head counts, with all its snapshots; so does one that a history lets be brought
+back (`catalog.drops`), as far as its files are there. What is read once only: a version of a
 table that several branches have, and a manifest, whoever names it. The driver reads indexes; contents, manifest lists
 and manifests are read where the work is spread to, and what comes back from there is the locations of manifests, some
 thousand tables at a time, and what was found of the files asked for.
@@ -9,7 +10,7 @@ thousand tables at a time, and what was found of the files asked for.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -19,7 +20,7 @@ from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.metadata import ObjectReader
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.store_heads import StoreHead
-from polaris_spark.errors import PolarisError
+from polaris_spark.errors import MissingFileError, PolarisError
 from polaris_spark.maintenance.needs import Content, Manifests, Needs, manifests_of_list, needs_of
 from polaris_spark.maintenance.orphans.deciding import Comparison, FileName
 from polaris_spark.maintenance.orphans.known_files import Names
@@ -47,6 +48,8 @@ class Listed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     manifests: tuple[str, ...] = ()
     """Those that may name content files."""
+    dropped: tuple[str, ...] = ()
+    """Such manifests that tables name which history alone has."""
     found: tuple[str, ...] = ()
     """Manifests, manifest lists and statistics that may be among the files asked for."""
     problem: str = ""
@@ -57,6 +60,8 @@ class ManifestFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Locations of some manifests."""
 
     locations: tuple[str, ...]
+    dropped: bool = False
+    """Whether they may have been deleted."""
 
 
 class Wanted:
@@ -87,15 +92,17 @@ class ListManifests(Work[Holders, Listed]):
     def __call__(self, reach: Reach, item: Holders) -> Listed:
         reader = reach.objects(item.realm)
         named: set[str] = set()
-        naming: set[str] = set()
+        naming: tuple[set[str], set[str]] = (set(), set())
         for table in item.tables:
+            if table.problem:
+                return Listed(problem=f"{table.owner}: {table.problem}")
             try:
                 found, manifests = _named_by(reach, reader, table)
             except (OSError, ValueError, PolarisError) as error:
                 return Listed(problem=f"{table.owner}: {error}")
             named |= found
-            naming |= manifests
-        return Listed(tuple(naming), self._wanted.among(named))
+            naming[table.dropped].update(manifests)
+        return Listed(tuple(naming[False]), tuple(naming[True] - naming[False]), self._wanted.among(named))
 
 
 def _named_by(reach: Reach, reader: ObjectReader, table: Holder) -> tuple[set[str], set[str]]:
@@ -106,6 +113,8 @@ def _named_by(reach: Reach, reader: ObjectReader, table: Holder) -> tuple[set[st
         OSError, ValueError, PolarisError: it is not known.
     """
     needs = _needs(reach, reader, table, table.content)
+    if needs.missing and table.dropped:
+        return set(), set()
     if needs.problem:
         raise ValueError(needs.problem.removeprefix(f"{table.owner}: "))
     known = _needs(reach, reader, table, table.before) if table.before else Needs()
@@ -113,7 +122,13 @@ def _named_by(reach: Reach, reader: ObjectReader, table: Holder) -> tuple[set[st
     naming = set(needs.manifests).difference(known.manifests)
     named = {*needs.files, *lists, *naming}
     for location in lists:
-        for manifest in manifests_of_list(reach.files, location):
+        try:
+            listed = manifests_of_list(reach.files, location)
+        except MissingFileError:
+            if not table.dropped:
+                raise
+            continue
+        for manifest in listed:
             named.add(manifest.path)
             if manifest.live_files != 0:
                 naming.add(manifest.path)
@@ -140,7 +155,7 @@ class FindNamed(Work[ManifestFiles, Listed]):
         found: set[str] = set()
         for location in item.locations:
             named = manifests.of_manifest(location)
-            if named.problem:
+            if named.problem and not (named.missing and item.dropped):
                 return Listed(problem=named.problem)
             found.update(self._wanted.among(named.locations))
         return Listed(found=tuple(found))
@@ -179,6 +194,8 @@ class Question:
             self._asked.setdefault(name.path, []).append((name, location))
         self._wanted = Wanted((location for same in self._asked.values() for _, location in same), naming)
         self._seen: set[int] = set()
+        self._seen_dropped: set[int] = set()
+        """Those that only dropped tables named, so that they might be missing."""
         self.needed: set[str] = set()
         self.problem = ""
 
@@ -192,13 +209,19 @@ class Question:
         done, waves = 0, iter(tables)
         while not self.problem and (wave := list(islice(waves, TABLES_OF_A_WAVE))):
             fresh: list[str] = []
+            dropped: list[str] = []
             for listed in self._spread(ListManifests(self._wanted), _items(wave)):
                 self._progress("reading what other tables list", done, 0)
                 if not self._note(listed):
                     return
-                fresh += self._unseen(listed.manifests)
+                fresh += _unseen(listed.manifests, self._seen)
+                dropped += listed.dropped
             done += len(wave)
             items = [ManifestFiles(tuple(part)) for part in _parts(fresh, MANIFESTS_OF_AN_ITEM)]
+            dropped = list(_unseen(dropped, self._seen_dropped, self._seen))
+            items += [
+                ManifestFiles(tuple(part), dropped=True) for part in _parts(dropped, MANIFESTS_OF_AN_ITEM)
+            ]
             for position, listed in enumerate(self._spread(FindNamed(self._wanted), items)):
                 self._progress("reading manifests of other tables", position, len(items))
                 if not self._note(listed):
@@ -216,13 +239,6 @@ class Question:
                     self.needed.add(asked)
         return not self.problem
 
-    def _unseen(self, manifests: Iterable[str]) -> Iterator[str]:
-        for manifest in manifests:
-            digest = _digest(manifest)
-            if digest not in self._seen:
-                self._seen.add(digest)
-                yield manifest
-
 
 class Watching:
     """Looks again, before files are deleted, whether tables have come to need them since heads were read."""
@@ -233,21 +249,26 @@ class Watching:
         seen: Iterable[StoreHead],
         heads: Callable[[], list[StoreHead]],
         objects: Objects,
+        oldest_purge_ms: int,
     ) -> None:
         """
         Args:
             question: about the files; what the tables of `seen` name of them is known.
             heads: reads the heads of the store.
+            oldest_purge_ms: see `Drop.keeps_files`.
         """
         self.question = question
         self._seen = {(head.realm, head.reference): head for head in seen}
         self._heads = heads
         self._objects = objects
+        self._oldest_purge_ms = oldest_purge_ms
 
     def look(self) -> set[str]:
-        """Those of the files that are named by what was changed, registered or branched since the last look."""
+        """Those of the files that are named by what was changed, registered or branched since the last look, or was
+        dropped since, too."""
         heads = self._heads()
-        found = self.question.ask(changed_since(self._seen.values(), heads, self._objects))
+        changed = changed_since(self._seen.values(), heads, self._objects, self._oldest_purge_ms)
+        found = self.question.ask(changed)
         self._seen.update({(head.realm, head.reference): head for head in heads})
         return found
 
@@ -261,6 +282,15 @@ def _items(tables: Sequence[tuple[str, Holder]]) -> list[Holders]:
         for realm, some in realms.items()
         for part in _parts(some, TABLES_OF_AN_ITEM)
     ]
+
+
+def _unseen(manifests: Iterable[str], seen: set[int], read: Collection[int] = ()) -> Iterator[str]:
+    """Those that are new, which are noted in `seen`, and not in `read`."""
+    for manifest in manifests:
+        digest = _digest(manifest)
+        if digest not in seen and digest not in read:
+            seen.add(digest)
+            yield manifest
 
 
 def _parts(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -1,13 +1,16 @@
-"""Versions of tables that the heads of a store have, and those that they have come to have since they were read."""
+"""Versions of tables that the heads of a store have or may bring back, and those that they have come to have since they
+were read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from polaris_spark.catalog.drops import Damage, Drop, drops_of, places_of
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
 from polaris_spark.catalog.store_heads import StoreHead
+from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.index import Entry, Index, IndexRoot, diff
@@ -29,6 +32,10 @@ class Holder(msgspec.Struct, frozen=True, array_like=True, gc=False):
     before: int = 0
     """An earlier version, of which is known already what it names; 0 if there is none."""
     is_view: bool = False
+    dropped: bool = False
+    """Whether history alone has it: its files may have been deleted."""
+    problem: str = ""
+    """Why nobody can say what it is: a part of a log cannot be read."""
 
 
 def tables_of_store(
@@ -53,12 +60,92 @@ def tables_of_store(
             yield realm, table
 
 
+class StoreDrops:
+    """What histories of a store took away (`catalog.drops`): each is read once, when it is first asked for."""
+
+    def __init__(self, heads: Iterable[StoreHead], objects: Objects) -> None:
+        """
+        Args:
+            heads: whose histories.
+        """
+        self._heads = list(heads)
+        self._objects = objects
+        self._read: dict[tuple[str, str], list[Drop | Damage]] = {}
+
+    def of(self, head: StoreHead) -> list[Drop | Damage]:
+        """What one of the histories took away, newest first."""
+        key = (head.realm, head.reference)
+        if key not in self._read:
+            self._read[key] = list(drops_of(self._objects(head.realm), head))
+        return self._read[key]
+
+    def last(self, head: StoreHead) -> dict[int, Drop]:
+        """How tables and views were taken away last, by their stable ids."""
+        found: dict[int, Drop] = {}
+        for one in self.of(head):
+            if isinstance(one, Drop):
+                found.setdefault(one.entity, one)
+        return found
+
+    def holders(
+        self, oldest_purge_ms: int, around: Collection[tuple[str, ...]] | None = None
+    ) -> Iterator[tuple[str, Holder]]:
+        """Every version of a table or view whose files are kept, once, with its realm's instance id.
+
+        Args:
+            oldest_purge_ms: see `Drop.keeps_files`.
+            around: only those whose locations overlap with these.
+        """
+        seen: set[tuple[str, int]] = set()
+        for head in self._heads:
+            store = self._objects(head.realm)
+            found = [
+                one for one in self.of(head) if isinstance(one, Damage) or one.keeps_files(oldest_purge_ms)
+            ]
+            if around is not None:
+                found = _around(store, found, around)
+            for one in found:
+                if isinstance(one, Drop):
+                    if (head.realm, one.content) in seen:
+                        continue
+                    seen.add((head.realm, one.content))
+                yield head.realm, _holder(one)
+
+
+def _around(
+    store: ObjectStore, found: Iterable[Drop | Damage], around: Collection[tuple[str, ...]]
+) -> list[Drop | Damage]:
+    """Those of what a history took away whose locations overlap with some others, or are not known."""
+    found = list(found)
+    above = {place[:n] for place in around for n in range(1, len(place) + 1)}
+    owned = places_of(store, [one.content for one in found if isinstance(one, Drop)])
+
+    def overlaps(one: Drop | Damage) -> bool:
+        places = None if isinstance(one, Damage) else owned[one.content]
+        return places is None or any(
+            place in above or any(place[:n] in around for n in range(1, len(place))) for place in places
+        )
+
+    return [one for one in found if overlaps(one)]
+
+
+def _holder(found: Drop | Damage, before: int = 0) -> Holder:
+    if isinstance(found, Damage):
+        return Holder(found.owner, 0, problem=found.problem)
+    is_view = decode_key(found.key).kind == VIEW
+    return Holder(found.owner, found.content, before=before, is_view=is_view, dropped=True)
+
+
 def changed_since(
-    seen: Iterable[StoreHead], heads: Iterable[StoreHead], objects: Objects
+    seen: Iterable[StoreHead], heads: Iterable[StoreHead], objects: Objects, oldest_purge_ms: int
 ) -> Iterator[tuple[str, Holder]]:
-    """The tables and views of heads that earlier heads did not have, or not as they are now.
+    """The tables and views of heads that earlier heads did not have, or not as they are now; and those that came and
+    went since, and whose files are kept.
 
     A branch that is new is compared with another of its catalog.
+
+    Args:
+        oldest_purge_ms: see `Drop.keeps_files`.
     """
     before = {(head.realm, head.reference): head for head in seen}
     families = {_family(head): head for head in before.values()}
@@ -76,6 +163,27 @@ def changed_since(
                     head.realm,
                     Holder(head.owner(key), entry.pointer, before=earlier_version, is_view=kind == VIEW),
                 )
+        known = Index(root, StoredObjects(store).read_shards)
+        for found in _dropped_since(store, earlier, head):
+            if isinstance(found, Damage):
+                yield head.realm, _holder(found)
+                continue
+            was = known.get(found.key)
+            known_version = 0 if was is None else was.pointer
+            if found.content != known_version and found.keeps_files(oldest_purge_ms):
+                yield head.realm, _holder(found, known_version)
+
+
+def _dropped_since(store: ObjectStore, earlier: StoreHead | None, head: StoreHead) -> Iterator[Drop | Damage]:
+    """What a history took away since an earlier head; all that it has, if that is no part of it."""
+    low = None
+    if earlier is not None:
+        shared = min(earlier.head.number, head.head.number)
+        floor = max(earlier.head.floor_number, head.head.floor_number)
+        if shared >= floor and ancestor(store, earlier.head, shared) == ancestor(store, head.head, shared):
+            low = shared + 1
+    if low is None or low <= head.head.number:
+        yield from drops_of(store, head, low)
 
 
 def _family(head: StoreHead) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from pyiceberg.manifest import read_manifest_list
 from pyiceberg.table import Table
 
 from polaris_spark.catalog.files import local_path
+from polaris_spark.clock import ManualClock
 from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.spark.procedures.registry import call
 
@@ -58,6 +59,12 @@ def expire(catalog: PolarisCatalog, spark: Any = None, **arguments: Any) -> list
     found = call(catalog._opened, "expire", spark=spark, **arguments)
     names = [column.name for column in PROCEDURE.columns]
     return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def give_up_drops(catalog: PolarisCatalog, clock: ManualClock) -> None:
+    """Let history lose what was dropped before its last commit."""
+    clock.advance(30 * 24 * 3_600_000)
+    call(catalog._opened, "trim")
 
 
 def make(catalog: PolarisCatalog, name: str, **properties: str) -> Table:

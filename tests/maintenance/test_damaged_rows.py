@@ -20,7 +20,8 @@ from polaris_spark.commits.rows import Commit, Entries
 from polaris_spark.spark.procedures.registry import call
 from polaris_spark.store.cache import process_cache
 from tests.cli.catalogs import run
-from tests.maintenance.lakes import Lake, folder, paths
+from tests.maintenance.histories import expire
+from tests.maintenance.lakes import ROWS, Lake, folder, paths
 from tests.test_objects import raw_row
 
 Damage = Callable[[Path, int], None]
@@ -96,6 +97,36 @@ def test_a_damaged_log_keeps_every_file(
     assert row_key(lake, commit.entries) in kept[5]
     assert kept[5].endswith("; nothing is deleted, since it may need any file")
     assert lake.files() == before
+
+
+@pytest.mark.parametrize("check_files", ["store", "locations"])
+def test_a_damaged_log_keeps_the_files_of_expired_snapshots(
+    lake: Lake, tmp_path: Path, check_files: str
+) -> None:
+    table = lake.table("sound")
+    lake.table("dropped")
+    lake.catalog.drop_table("db.dropped")
+    table.overwrite(ROWS)
+    _, commit = found(lake, "drop-table")
+    garble(tmp_path, commit.entries)
+    before = lake.files()
+    [row] = expire(lake.catalog, older_than="0 s", check_files=check_files)
+    assert f"the log of default.lake, commit number {commit.number}" in row["note"]
+    assert row_key(lake, commit.entries) in row["note"]
+    assert before <= lake.files()
+
+
+def test_where_the_log_is_damaged_a_purge_is_left_to_maintenance(tmp_path: Path) -> None:
+    lake = Lake(f"sqlite://{tmp_path}/c.db", tmp_path / "warehouse")
+    for name in ("first", "second"):
+        lake.table(name)
+    lake.catalog.drop_table("db.first")
+    _, commit = found(lake, "drop-table")
+    garble(tmp_path, commit.entries)
+    before = lake.files()
+    lake.catalog.purge_table("db.second")
+    assert lake.files() == before
+    lake.close()
 
 
 def test_a_history_that_is_broken_off_keeps_every_file(lake: Lake, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from polaris_spark.maintenance.expiry.manifests import Manifests, ReadManifests
 from polaris_spark.maintenance.spreading import Reach
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
-from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, rows, there
+from tests.maintenance.histories import SCHEMA, expire, give_up_drops, ids, make, needed, path, rows, there
 from tests.maintenance.manifests import write_manifest
 
 
@@ -93,7 +93,7 @@ def test_a_dry_run_says_what_a_run_does_and_changes_nothing(lake: PolarisCatalog
 
 
 def test_a_file_that_another_table_needs_stays(opened: Open) -> None:
-    lake = opened(shared_locations="allow")
+    lake = opened(shared_locations="allow", grace="0 s")
     lake.create_namespace("db")
     table = make(lake, "db.t")
     first = lake.register_table("db.first", table.metadata.metadata_log[2].metadata_file)
@@ -104,7 +104,7 @@ def test_a_file_that_another_table_needs_stays(opened: Open) -> None:
     expire(lake, older_than="0 s")
     assert data(there(table)) == data(needed(table, first.refresh()))
     assert needed(first) <= there(table)
-    lake.drop_table("db.first")
+    lake.purge_table("db.first")
     expire(lake, older_than="0 s")
     assert there(table) == needed(table)
 
@@ -273,9 +273,12 @@ def test_statistics_files_go_with_their_snapshots(lake: PolarisCatalog) -> None:
 
 
 def test_a_snapshot_may_have_more_statistics_files_than_a_record_names(
-    lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
+    opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiring, "RECORD_PIECES", 1)
+    clock = ManualClock(int(time.time() * 1_000))
+    lake = opened(clock=clock)
+    lake.create_namespace("db")
     table = lake.create_table("db.t", SCHEMA)
     table.append(rows(1))
     table.append(rows(2))
@@ -294,6 +297,7 @@ def test_a_snapshot_may_have_more_statistics_files_than_a_record_names(
     named.write_text(json.dumps(text))
     lake.drop_table("db.t")
     table = lake.register_table("db.t", str(named))
+    give_up_drops(lake, clock)
     [row] = expire(lake, older_than="0 s")
     assert row["snapshots"] == 1
     assert row["statistics_files"] == 3

@@ -74,7 +74,7 @@ def test_a_branch_that_is_made_from_an_old_commit_keeps_its_files(
 def test_a_table_that_is_registered_from_an_old_metadata_file_keeps_its_files(
     opened: Open, during: str, check_files: str
 ) -> None:
-    lake = opened(shared_locations="allow")
+    lake = opened(shared_locations="allow", grace="0 s")
     lake.create_namespace("db")
     table = make(lake, "db.t")
     made: list[Table] = []
@@ -87,7 +87,7 @@ def test_a_table_that_is_registered_from_an_old_metadata_file_keeps_its_files(
     assert row["data_files"] > 0
     assert needed(*made, table.refresh()) <= there(table)
     assert ids(made[0]) == [0, 1, 2, 3, 4, 5, 6, 7, 8]
-    lake.drop_table("db.old")
+    lake.purge_table("db.old")
     expire(lake, PASSES[0], lambda: None)
     assert there(table) == needed(table)
 

@@ -97,13 +97,11 @@ def test_a_branch_of_the_catalog_keeps_what_its_tables_added_while_it_can_come_b
     lake.create_namespace("db")
     table, other = make(lake, "db.t"), lake.create_table("db.u", SCHEMA)
     file = shared_file(table, [other])
-    table.add_files([file])
     session = lake._opened
     references, dev = session.catalog.references, head_name(session.catalog.row, "dev")
     operation = Operation(b"", "test")
-    lake.drop_table("db.t")  # the branch has the other table alone
-    references.create(dev, operation, source=session.catalog.head())
-    table = lake.register_table("db.t", table.metadata_location)
+    references.create(dev, operation, source=session.catalog.head())  # where the other table alone has it
+    table.add_files([file])
     forget(table)
     forget(other)
     clock.advance(60_000)

@@ -4,7 +4,8 @@
 2. Remove it from the tables, in few commits. Each commit also records what it removed (`catalog.expiring`).
 3. Find the files of everything recorded, by this run or by earlier ones, that nothing needs any more, spread over
    executors: neither the table as it is now, nor a table of any catalog, branch or realm of the store; or, if only
-   locations are to be compared, none of those whose place overlaps.
+   locations are to be compared, none of those whose place overlaps. A table counts, too, that was dropped and can be
+   brought back (`catalog.drops`).
 4. Delete them in three passes: content files, then the manifests that name them, then manifest lists and statistics,
    with another look at the store before each wave of files (`expiry.deleting` says which window remains).
    Whatever is missing was deleted before, so an interrupted run is simply run again: as long as a list is there, what
@@ -19,6 +20,7 @@ from typing import Literal, NamedTuple
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import content_of
+from polaris_spark.catalog.drops import Drop
 from polaris_spark.catalog.entities import NamespaceName, TableName, find, table_key
 from polaris_spark.catalog.expiring import (
     EXPIRED,
@@ -56,10 +58,9 @@ from polaris_spark.maintenance.expiry.leftovers import Leftover, Outcome
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, ReadManifests, manifests_of
 from polaris_spark.maintenance.expiry.names import digests, file_key, forget_folders
 from polaris_spark.maintenance.expiry.taking import take
-from polaris_spark.maintenance.orphans.contents import Drop, drops_of
 from polaris_spark.maintenance.spreading import Spread
 from polaris_spark.maintenance.store_needs import Question, Watching
-from polaris_spark.maintenance.store_tables import tables_of_store
+from polaris_spark.maintenance.store_tables import StoreDrops, tables_of_store
 
 CheckFiles = Literal["store", "locations"]
 """Which other tables are asked whether they need a file: all, or those whose locations overlap."""
@@ -111,6 +112,7 @@ class ExpiryRun:
         self._outcomes: dict[int, Outcome] = {}
         self._earlier: set[int] = set()
         """Records that earlier runs may have deleted files of."""
+        self._drops = StoreDrops((), catalog.references.store.of_realm)
 
     def run(self, tables: Sequence[Wanted], *, everything: bool, dry_run: bool) -> list[Outcome]:
         """Expire snapshots.
@@ -129,6 +131,7 @@ class ExpiryRun:
         if not dry_run:
             self._remove(decided)
         heads = self._heads()
+        self._drops = StoreDrops(heads, self._catalog.references.store.of_realm)
         view = self._own(heads)
         wanted = None if everything else {self._entity(view, table) for table in tables}
         most = self._limits.max_tables
@@ -214,15 +217,6 @@ class ExpiryRun:
         own = (self._realm, self._catalog.reference)
         return next((head for head in heads if (head.realm, head.reference) == own), None)
 
-    def _dropped_from(self, heads: Sequence[StoreHead]) -> dict[int, NamespaceName]:
-        """The namespaces that the branch's tables were dropped from, as far as its history tells."""
-        own = self._own_head(heads)
-        found: dict[int, NamespaceName] = {}
-        for drop in () if own is None else drops_of(self._catalog.references.store, own):
-            if isinstance(drop, Drop):
-                found.setdefault(drop.entity, decode_key(drop.key).path)
-        return found
-
     def _leftovers(
         self,
         view: State,
@@ -239,12 +233,13 @@ class ExpiryRun:
             return []
         neighbours = Neighbours(self._catalog, heads)
         all_there = all(table_content(view, entity_id) is not None for entity_id in records)
-        dropped_from = {} if all_there else self._dropped_from(heads)
+        own = None if all_there else self._own_head(heads)
+        dropped = {} if own is None else self._drops.last(own)
         found = []
         for position, (entity_id, ids) in enumerate(records.items()):
             self._progress("looking for tables with files to delete", position, len(records))
-            home = dropped_from.get(entity_id, ())
-            leftover = self._leftover(view, entity_id, ids, planned.get(entity_id), neighbours, home)
+            drop = dropped.get(entity_id)
+            leftover = self._leftover(view, entity_id, ids, planned.get(entity_id), neighbours, drop)
             if leftover is None:
                 continue
             found.append(leftover)
@@ -260,19 +255,22 @@ class ExpiryRun:
         records: list[int],
         planned: ToExpire | None,
         neighbours: Neighbours,
-        home: NamespaceName,
+        drop: Drop | None,
     ) -> Leftover | None:
         """
         Args:
-            home: of a dropped table.
+            drop: of a dropped table, unless history has it no more.
         """
         entry = view.lookup(IDS, id_bytes(entity_id))
         name = None
+        home: NamespaceName = ()
         content = table_content(view, entity_id)
         if entry is not None and content is not None:
             key = decode_key(entry.value)
             name = TableName(key.path, key.name)
-        else:  # dropped: nothing can have come to need more than what its last expiry left
+        elif drop is not None:
+            content, home = drop.content, decode_key(drop.key).path
+        else:  # it cannot be brought back; only what its last expiry left leads to what is left of it
             content = view.get(records[-1], ExpiredSnapshots).after
         table = content_of(view, content, Table)
         levels = namespace_levels(view, name.namespace if name else home)
@@ -364,18 +362,23 @@ class ExpiryRun:
                 if leftover.deletable(location):
                     holders.setdefault(location, []).append(leftover)
         store = self._catalog.references.store
+        oldest_purge_ms = self._catalog.context.clock.now_ms() - self._grace_ms
         question = Question(holders, self._spread, self._progress)
         if holders and self._check_files == "store":
             without = {table.content: table.decision.snapshots for table in planned.values()}
             own = (self._realm, self._catalog.reference)
             question.ask(tables_of_store(heads, store.of_realm, own, without))
+            question.ask(self._drops.holders(oldest_purge_ms))
+        elif holders:
+            around = {place for some in holders.values() for one in some for place in one.places}
+            question.ask(self._drops.holders(oldest_purge_ms, around))
         for location in question.needed:
             for leftover in holders.pop(location):
                 leftover.share(location)
         if question.problem:
             for leftover in {one for some in holders.values() for one in some}:
                 leftover.stop(f"nobody can say whether another table needs them: {question.problem}")
-        return Watching(question, heads, self._heads, store.of_realm)
+        return Watching(question, heads, self._heads, store.of_realm, oldest_purge_ms)
 
     def _heads(self) -> list[StoreHead]:
         return heads_around(self._catalog, grace_ms=self._grace_ms)

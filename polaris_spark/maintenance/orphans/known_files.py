@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from polaris_spark.catalog.drops import Damage, Drop, drops_of
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Links
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.maintenance.needs import Content, Manifests, Needs, needs_of
-from polaris_spark.maintenance.orphans.contents import (
-    Damage,
-    Drop,
-    contents_of,
-    contents_of_drops,
-    drops_of,
-)
+from polaris_spark.maintenance.orphans.contents import contents_of, contents_of_drops
 from polaris_spark.maintenance.orphans.deciding import Comparison, FileName, Place
 from polaris_spark.store.objects import ObjectStore
 
@@ -131,10 +126,7 @@ def needed_by(head: StoreHead, store: ObjectStore, oldest_purge_ms: int) -> Iter
 def kept_drops(
     head: StoreHead, store: ObjectStore, oldest_purge_ms: int, low: int | None = None, high: int | None = None
 ) -> Iterator[Content]:
-    """What commits of a history dropped, and whose files are kept all the same.
-
-    A table that was dropped without PURGE can be registered again: its files are kept until its drop is trimmed away
-    from history. One that was dropped with PURGE is gone for good; its files are kept for grace.
+    """What commits of a history dropped, and whose files are kept all the same (`catalog.drops`).
 
     A part of the log that cannot be read is a content with a problem: it may have dropped anything.
 
@@ -147,7 +139,7 @@ def kept_drops(
         for found in drops_of(store, head, low, high):
             if isinstance(found, Damage):
                 damaged.append(found)
-            elif not found.purge or found.time > oldest_purge_ms:
+            elif found.keeps_files(oldest_purge_ms):
                 yield found
 
     yield from contents_of_drops(head, store, kept())

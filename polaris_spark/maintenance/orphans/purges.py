@@ -1,7 +1,7 @@
 """Purges that were left to maintenance: files of tables that were dropped with PURGE.
 
-`DROP TABLE ... PURGE` deletes a table's files at once where no other head of its catalog may need them. Else, and if
-that was interrupted, the drop's log entry says that they are to go. They go once the drop is older than grace and no
+`DROP TABLE ... PURGE` deletes a table's files at once where it is soon known that nothing else may need them. Else, and
+if that was interrupted, the drop's log entry says that they are to go. They go once the drop is older than grace and no
 live or recoverable head of the store needs them; a log entry of its own then says that they are gone: of the entity
 that was dropped, and when. A drop that is trimmed away from history before that leaves orphans, which `search`
 finds.
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from polaris_spark.catalog.drops import Damage, Drop, drops_of, logged
 from polaris_spark.catalog.entities import CatalogChange, Context
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, repeated
@@ -26,7 +27,7 @@ from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State, StoredObjects
 from polaris_spark.errors import BadRequestError
 from polaris_spark.maintenance.needs import EVERYWHERE, needs_of
-from polaris_spark.maintenance.orphans.contents import Damage, Drop, contents_of_drops, drops_of, logged
+from polaris_spark.maintenance.orphans.contents import contents_of_drops
 from polaris_spark.store.objects import ObjectStore
 
 PURGED = "purge-table"

@@ -24,12 +24,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from polaris_spark.catalog.drops import Drop
 from polaris_spark.catalog.folders import CHANGED, Folders, Listed, repeated
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.maintenance.deleting import delete_files
 from polaris_spark.maintenance.needs import EVERYWHERE
-from polaris_spark.maintenance.orphans.contents import Drop
 from polaris_spark.maintenance.orphans.deciding import Mismatch, is_below
 from polaris_spark.maintenance.orphans.known_files import Names
 from polaris_spark.maintenance.spreading import Spread
@@ -202,7 +202,7 @@ def delete_in_waves(
         search.names,
         any_storage=search.mismatch is not Mismatch.DELETE,
     )
-    watching = Watching(question, seen, means.heads, means.objects)
+    watching = Watching(question, seen, means.heads, means.objects, search.oldest_purge_ms)
     for start in range(0, len(orphans), WAVE):
         means.progress("deleting files", start, len(orphans))
         watching.look()

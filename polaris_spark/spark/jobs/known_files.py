@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from polaris_spark.catalog.drops import Drop
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.rows import NAMES
 from polaris_spark.catalog.store_heads import StoreHead
@@ -17,7 +18,7 @@ from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.maintenance.needs import Content, Manifests, Named, needs_of
 from polaris_spark.maintenance.orphans import known_files
-from polaris_spark.maintenance.orphans.contents import Drop, contents_of, contents_of_drops
+from polaris_spark.maintenance.orphans.contents import contents_of, contents_of_drops
 from polaris_spark.maintenance.orphans.known_files import Names, kept_drops, places_of
 from polaris_spark.spark.jobs.scanning import scanned
 from polaris_spark.spark.options import StoreLocation

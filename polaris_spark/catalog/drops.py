@@ -1,0 +1,150 @@
+"""Tables and views that commits of a history took away, and which of these may need their files all the same.
+
+A table that was dropped without PURGE can be registered again: its files are kept until its drop is trimmed away from
+history. So can one that another was registered in place of. One that was dropped with PURGE is gone for good; its files
+are kept for grace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from polaris_spark.catalog.contents import places
+from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.rows import Unloaded
+from polaris_spark.catalog.store_heads import StoreHead
+from polaris_spark.commits.log import ancestor, commits
+from polaris_spark.commits.rows import Entries, LogEntry
+from polaris_spark.errors import CorruptionError
+from polaris_spark.store.objects import ObjectStore, read_each
+
+_READ_TOGETHER = 128
+"""How many commits, or contents, are read in one batch."""
+
+_TAKES_AWAY = ("drop-table", "drop-view", "register-table", "register-view")
+
+
+class Drop(NamedTuple):
+    """A table or view that was taken away, as the log says it."""
+
+    owner: str
+    content: int
+    time: int
+    """Milliseconds since 1970."""
+    purge: bool
+    """Whether its files were to go with it."""
+    commit: int
+    """Number of the commit."""
+    entity: int
+    key: bytes
+
+    def keeps_files(self, oldest_purge_ms: int) -> bool:
+        """Whether its files are kept.
+
+        Args:
+            oldest_purge_ms: the time, in milliseconds since 1970, from which on drops with PURGE count.
+        """
+        return not self.purge or self.time > oldest_purge_ms
+
+
+class Damage(NamedTuple):
+    """A part of a log that cannot be read."""
+
+    owner: str
+    """For messages: the catalog, and which part."""
+    problem: str
+    """Names the row."""
+
+
+def drops_of(
+    store: ObjectStore, at: StoreHead, low: int | None = None, high: int | None = None
+) -> Iterator[Drop | Damage]:
+    """The tables and views that commits of a history took away, or replaced by others that were registered.
+
+    Args:
+        low: number of the first commit to look at, by default the history floor.
+        high: number of the last one, by default the head.
+    """
+    head = at.head
+    low = head.floor_number if low is None else low
+    if high is not None and high < head.number:
+        head = msgspec.structs.replace(head, commit=ancestor(store, head, high), number=high)
+    for found in logged(store, at._replace(head=msgspec.structs.replace(head, floor_number=low))):
+        if isinstance(found, Damage):
+            yield found
+            continue
+        number, entry = found
+        if entry.before and entry.action in _TAKES_AWAY:
+            purge = entry.summary.get("purge") == "true"
+            yield Drop(at.owner(entry.key), entry.before, entry.time, purge, number, entry.entity, entry.key)
+
+
+def logged(store: ObjectStore, at: StoreHead) -> Iterator[tuple[int, LogEntry] | Damage]:
+    """The log entries of a history from the newest back to its floor, each with its commit's number; those of many
+    commits are read together."""
+    found = (commit for _, commit in commits(store, at.head))
+    while True:
+        try:
+            run = list(islice(found, _READ_TOGETHER))
+        except CorruptionError as error:
+            yield Damage(f"the history of {at.catalog}", str(error))
+            return
+        if not run:
+            return
+        ids = [commit.entries for commit in run if commit.entries]
+        entries = read_each(ids, lambda some: store.get_many(some, Entries)) if ids else {}
+        for commit in run:
+            listed = entries.get(commit.entries)
+            if isinstance(listed, CorruptionError):
+                yield Damage(f"the log of {at.catalog}, commit number {commit.number}", str(listed))
+            elif listed is not None:
+                yield from ((commit.number, entry) for entry in reversed(listed.entries))
+
+
+def kept_places(
+    heads: Iterable[StoreHead],
+    objects: Callable[[str], ObjectStore],
+    *,
+    but: tuple[str, int],
+    most_commits: int,
+) -> set[tuple[str, ...]] | None:
+    """The locations that tables and views owned which were dropped without PURGE, or replaced.
+
+    Args:
+        objects: those of a realm, by its instance id.
+        but: a table that does not count itself, with its realm's instance id.
+        most_commits: so many are looked at, of all heads together.
+    Returns:
+        None if that is not known: there are more commits, or a row is damaged.
+    """
+    heads = list(heads)
+    if sum(head.head.number - head.head.floor_number + 1 for head in heads) > most_commits:
+        return None
+    found: set[tuple[str, ...]] = set()
+    for head in heads:
+        store = objects(head.realm)
+        drops = list(drops_of(store, head))
+        kept = [drop for drop in drops if isinstance(drop, Drop) and not drop.purge]
+        contents = [drop.content for drop in kept if (head.realm, drop.entity) != but]
+        for owned in places_of(store, contents).values():
+            if owned is None:
+                return None
+            found |= owned
+        if any(isinstance(drop, Damage) for drop in drops):
+            return None
+    return found
+
+
+def places_of(store: ObjectStore, contents: Iterable[int]) -> dict[int, frozenset[tuple[str, ...]] | None]:
+    """The locations that some tables and views own, by their contents' ids; None of one that cannot be read."""
+    found: dict[int, frozenset[tuple[str, ...]] | None] = {}
+    ids = iter(dict.fromkeys(contents))
+    while run := list(islice(ids, _READ_TOGETHER)):
+        for id, read in read_each(run, store.read).items():
+            value = None if isinstance(read, CorruptionError) else read.value
+            found[id] = places(value) if isinstance(value, (Table, View, Unloaded)) else None
+    return found
