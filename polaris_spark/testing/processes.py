@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Final, NamedTuple, TypeVar
 
@@ -34,15 +34,21 @@ class Tally(NamedTuple):
 
 
 def in_threads(n: int, work: Callable[[int], T]) -> list[T]:
-    """What `work(0)` to `work(n - 1)` give, all started at once."""
-    barrier = threading.Barrier(n)
+    """What `work(0)` to `work(n - 1)` give, all started at once. One that hangs keeps no interpreter from ending."""
+    barrier = threading.Barrier(n, timeout=PATIENCE_S)
+    outcomes = [futures.Future[T]() for _ in range(n)]
 
-    def start(number: int) -> T:
-        barrier.wait(60)
-        return work(number)
+    def run(number: int) -> None:
+        try:
+            barrier.wait()
+            outcomes[number].set_result(work(number))
+        except BaseException as error:
+            outcomes[number].set_exception(error)
 
-    with ThreadPoolExecutor(n) as pool:
-        return list(pool.map(start, range(n)))
+    for number in range(n):
+        threading.Thread(target=run, args=(number,), daemon=True).start()
+    futures.wait(outcomes)
+    return [outcome.result() for outcome in outcomes]
 
 
 def in_processes(work: Callable[..., T], arguments: Sequence[tuple[object, ...]]) -> list[T]:

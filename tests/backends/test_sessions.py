@@ -49,7 +49,7 @@ class _Sessions(Sessions[_Session]):
 
 def test_an_operation_that_is_interrupted_anywhere_gives_its_place_back() -> None:
     sessions = _Sessions("server", 1_000 * PATIENCE_S, _POOL)
-    hasty = threading.Barrier(_POOL, timeout=10)
+    hasty = threading.Barrier(_POOL, timeout=PATIENCE_S)
     kept = []
     for interrupt in interruptions(lambda: sessions.read(lambda session: len(str(session)))):
         kept.append(interrupt)

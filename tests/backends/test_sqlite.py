@@ -34,6 +34,7 @@ from polaris_spark.errors import (
     StoreURIError,
     TryAgainError,
 )
+from polaris_spark.testing.processes import exit_status
 from polaris_spark.testing.waiting import wait_until
 
 
@@ -223,7 +224,7 @@ def _as_nobody(check: Callable[[], bool]) -> int:
             status = 0 if check() else 1
         finally:
             os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return exit_status(child)
 
 
 # Options
@@ -344,7 +345,7 @@ def _in_fork(check: Callable[[], bool]) -> int:
             status = 0 if check() else 1
         finally:
             os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return exit_status(child)
 
 
 # Forks
@@ -364,7 +365,7 @@ def test_what_a_forked_child_commits_survives_its_parents_close(backend: SQLiteB
     wait_until(lambda: backend.read_reference("realm", "name") != began, "the child commits")
     backend.close()
     os.write(close, b"x")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert exit_status(child) == 0
     assert SQLiteBackend(path).read_reference("realm", "name") == ReferenceRow(b"50", b"50")
 
 

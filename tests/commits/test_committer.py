@@ -29,7 +29,7 @@ from polaris_spark.errors import (
     UnprocessableError,
 )
 from polaris_spark.index import Entry
-from polaris_spark.testing.waiting import wait_until
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 
 from .support import Add, Box, committer, number
 
@@ -164,7 +164,7 @@ def test_changes_that_wait_together_go_into_few_commits_and_a_failing_one_fails_
 
     class Slow(Add):
         def apply(self, state: object, prepared: object) -> int:
-            gate.wait(10)
+            gate.wait(PATIENCE_S)
             return super().apply(state, prepared)  # type: ignore[arg-type]  # a state
 
     results: list[object] = []

@@ -60,10 +60,12 @@ def test_nothing_acknowledged_is_lost_and_everybody_goes_on_there(
             if elsewhere:
                 process.start()
                 sending.close()  # so that its death is told
+                assert receiving.poll(PATIENCE_S)
                 assert receiving.recv() == "began"
             rows = call(session, "migrate_realm", **arguments(target, monkeypatch), max_pause="60s")
             acknowledged = ["first", *writers.join()]
         if elsewhere:
+            assert receiving.poll(PATIENCE_S)
             acknowledged += receiving.recv()
             process.join(PATIENCE_S)
         assert write(session, "late") is None

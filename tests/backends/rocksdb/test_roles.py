@@ -16,7 +16,7 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.backends.rocksdb import RocksDBBackend, handles
 from polaris_spark.errors import StateError
-from polaris_spark.testing.processes import in_threads, increments
+from polaris_spark.testing.processes import exit_status, in_threads, increments
 from polaris_spark.testing.stores import row
 
 _FOLLOW = """
@@ -229,5 +229,5 @@ def test_a_forked_child_may_not_even_open_it_anew(uri: str, backend: Backend) ->
             status = 0 if "spawn" in str(error) else 2
         finally:
             os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert exit_status(child) == 0
     assert backend.insert_reference("realm", "other", row()) == Swapped()
