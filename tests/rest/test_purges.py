@@ -166,9 +166,8 @@ def test_a_purge_deletes_manifests_that_no_list_names(catalog: Client, warehouse
     snapshot["manifests"] = [f"file://{manifest}"]
     old = Path(made["metadata-location"].removeprefix("file://")).with_name("00007-old.metadata.json")
     old.write_text(json.dumps(metadata))
-    assert catalog.send("DELETE", table("t")).status == 204
-    assert register(catalog, f"file://{old}").status == 200
-    purge(catalog, "r")
+    assert register(catalog, f"file://{old}", "t", overwrite=True).status == 200
+    purge(catalog)
     assert not manifest.exists()
     assert list(warehouse.rglob("*.parquet")) == []
 
