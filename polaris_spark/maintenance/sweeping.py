@@ -55,6 +55,7 @@ marks, and may end registrations. This one then misses an object, or finds a row
 needs to be known of a sweep that was interrupted; the next one does all of it again.
 
 A reference whose registration was lost with rows of the database is kept, though nobody can open it: `recover` will.
+If its row was lost, nothing tells what it needs: until `recover` was run, nothing is swept.
 
 A realm that is being loaded has rows that no reference leads to yet: it is not swept, nor any that does not serve.
 """
@@ -62,10 +63,9 @@ A realm that is being loaded has rows that no reference leads to yet: it is not 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.clock import EPOCH_MS
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import ancestor, entries
@@ -76,6 +76,7 @@ from polaris_spark.errors import CorruptionError, HistoryTrimmedError, Reference
 from polaris_spark.ids import IdParts, pack
 from polaris_spark.maintenance.trimming import head_unchanged, trim
 from polaris_spark.system.leases import NodeLeases
+from polaris_spark.system.recovery.lost import unlisted
 from polaris_spark.system.registrations import REFERENCES, Registered, listed_in, registered_by
 from polaris_spark.system.registry import ROOT, References
 
@@ -164,7 +165,7 @@ def list_roots_only(references: References, policy: Policy, progress: Progress) 
             head.floor_number, after.get(registered.name, 0) if live else 0
         )
         roots += _history(references, head, floor)
-    for name, head in _unregistered(references):
+    for name, head in unlisted(references.store):
         if not head.sealed:
             floors[name] = head.floor_number
             roots += _history(references, head, head.floor_number)
@@ -300,41 +301,13 @@ def _bury(references: References) -> dict[str, int]:
     Returns:
         rows that the registry does not list although they are not sealed, with their floors.
     """
-    unlisted: dict[str, int] = {}
-    for name, head in _unregistered(references):
+    lost: dict[str, int] = {}
+    for name, head in unlisted(references.store):
         if head.sealed:
             references.bury(name)
         else:
-            unlisted[name] = head.floor_number
-    return unlisted
-
-
-def _unregistered(references: References) -> Iterator[tuple[str, Head]]:
-    """Rows that the registry does not list, and that are no tombstones.
-
-    Registrations come before rows, and go after rows are sealed: one that is not sealed is there because the registry
-    lost its registration, which a recovery brings back.
-    """
-    found = [name for name, head in _rows(references) if name != ROOT and head.commit]
-    registered = {one.row_name for one in references.listed()}
-    store = references.store
-    for name in found:
-        if name not in registered:
-            row = store.backend.read_reference(store.realm, name)  # again: perhaps it was sealed since
-            if row is not None and (head := read_head(row, name)).commit:
-                yield name, head
-
-
-def _rows(references: References) -> Iterator[tuple[str, Head]]:
-    """Every reference row of the realm."""
-    store = references.store
-    for split in store.backend.splits("references", [store.realm], 1):
-        for batch in store.backend.scan(split):
-            names, versions, values = (
-                batch.column(name).to_pylist() for name in ("name", "version", "value")
-            )
-            for name, version, value in zip(names, versions, values, strict=True):
-                yield name, read_head(ReferenceRow(version, value), name)
+            lost[name] = head.floor_number
+    return lost
 
 
 def _id_at(ms: int) -> int:

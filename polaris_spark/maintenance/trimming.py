@@ -16,6 +16,7 @@ from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import HistoryTrimmedError, InputError, ReferenceGoneError
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.recovery.lost import refuse_lost
 from polaris_spark.system.registrations import Registered
 from polaris_spark.system.registry import ROOT, References
 
@@ -83,8 +84,14 @@ def trim(
 
 
 def head_unchanged(references: References, registered: Registered) -> Head:
-    """The head of a reference, whose row is not completed as everybody who opens it does."""
+    """The head of a reference, whose row is not completed as everybody who opens it does.
+
+    Raises:
+        CorruptionError: it is live, and its row was lost.
+    """
     row = references.store.backend.read_reference(references.store.realm, registered.row_name)
+    if row is None and registered.registration.state == "live":
+        refuse_lost(references.store, registered, references.clock)
     return registered.first_head() if row is None else read_head(row, registered.row_name)
 
 

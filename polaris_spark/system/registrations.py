@@ -18,6 +18,9 @@ from polaris_spark.index import Entry, Index
 if TYPE_CHECKING:
     from polaris_spark.system.registry import References
 
+ROOT = "root"
+"""Name of the registry."""
+
 REFERENCES = "references"
 """Index of the registry: reference name -> source commit and registration."""
 

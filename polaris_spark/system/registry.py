@@ -40,8 +40,12 @@ from polaris_spark.errors import (
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import new_version
+from polaris_spark.system.recovery.lost import refuse_lost
 from polaris_spark.system.registrations import (
     REFERENCES as REFERENCES,
+)
+from polaris_spark.system.registrations import (
+    ROOT as ROOT,
 )
 from polaris_spark.system.registrations import (
     Create,
@@ -65,7 +69,6 @@ from polaris_spark.system.registrations import (
 
 R = TypeVar("R")
 
-ROOT = "root"
 _LOOKUPS = 10
 """How often a reference is looked up that others drop and create again meanwhile."""
 
@@ -128,6 +131,7 @@ class References:
 
         Raises:
             ReferenceGoneError: the registry lists no live reference of that name.
+            CorruptionError: its row was lost.
         """
         found = self._open.get(name)
         if found is not None:
@@ -237,14 +241,21 @@ class References:
 
     def _complete_unless_dropped(self, registered: Registered) -> None:
         with contextlib.suppress(ReferenceGoneError):  # it did live; what others did then is another matter
-            self.complete(registered)
+            self._insert(registered)
 
     def complete(self, registered: Registered) -> None:
-        """Insert the row of a live registration unless it is there already.
+        """Write the row of a live registration whose creator did not get that far.
 
         Raises:
             ReferenceGoneError: the registration is not live any more; its row must never come back.
+            CorruptionError: it had a row, which was lost.
         """
+        if self.store.backend.read_reference(self.store.realm, registered.row_name) is None:
+            refuse_lost(self.store, registered, self.clock)
+            self._insert(registered)
+
+    def _insert(self, registered: Registered) -> None:
+        """Insert the row of a live registration unless it is there already."""
         backend, realm = self.store.backend, self.store.realm
         first = ReferenceRow(new_version(), encode_head(registered.first_head()))
         while backend.read_reference(realm, registered.row_name) is None:

@@ -8,6 +8,7 @@ from polaris_spark.backends.base import ObjectKey, ObjectRow
 from polaris_spark.commits.log import commits, entries
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (
+    CorruptionError,
     RealmMovedError,
     RealmStateError,
     StateError,
@@ -187,6 +188,28 @@ def test_what_a_migration_fills_is_purged_only_once_it_is_aborted() -> None:
         world.migrate(max_pause_ms=-1.0)
     assert purge.realm("r", deactivate=True).deleted
     assert world.writer.add(MAIN)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_missing_row_moves_only_where_nothing_was_committed_to_it(committed: bool) -> None:
+    world = a_world()
+    world.writer.create("new", MAIN)
+    lost = world.here.lookup(MAIN if committed else "new")
+    assert lost is not None
+    realm = world.record.instance
+    row = world.inner["source"].read_reference(realm, lost.row_name)
+    assert row is not None
+    world.inner["source"].delete_reference(realm, lost.row_name, row.version)
+    if committed:
+        with pytest.raises(CorruptionError, match="run recover"):
+            world.migrate()
+        assert world.states()[0] is RealmState.ACTIVE
+        assert world.inner["source"].read_reference(realm, lost.row_name) is None
+    else:
+        world.migrate()
+        assert world.states() == DECIDED
+        assert world.writer.add("new")
+        world.check()
 
 
 def test_targets_that_cannot_be_used() -> None:

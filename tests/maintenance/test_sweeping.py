@@ -425,3 +425,34 @@ def test_rows_that_recovery_left_sealed_are_buried(place: Place) -> None:
     row = backend.read_reference(REALM, "stray@1")
     assert row is not None
     assert read_head(row, "").commit == 0
+
+
+def lose_row(place: Place, name: str) -> None:
+    lost = place.founder.lookup(name)
+    assert lost is not None
+    backend = place.process()[1]
+    row = backend.read_reference(REALM, lost.row_name)
+    assert row is not None
+    backend.delete_reference(REALM, lost.row_name, row.version)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_where_a_row_was_lost_nothing_is_swept_before_a_recovery(place: Place, dry_run: bool) -> None:
+    old(place)
+    lose_row(place, SIDE)
+    before = ids(place)
+    with pytest.raises(CorruptionError, match="run recover"):
+        place.sweep(dry_run=dry_run)
+    assert before <= ids(place)
+    found = {one.name: one for one in Survey(place.founder.store).run()}
+    assert found[SIDE].head is None
+    assert found[SIDE].newer
+
+
+def test_a_reference_whose_creator_died_before_it_wrote_the_row_hinders_no_sweep(place: Place) -> None:
+    place.founder.create("new", ME, source=place.founder.read(MAIN))
+    lose_row(place, "new")
+    old(place)
+    assert place.sweep().counts
+    place.check()
+    assert place.process()[0].commit("new", Add("n"))

@@ -68,7 +68,7 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
             ),
         ),
         {**BUSY, "registry": 0.6, "think_ms": 2.0},
-        most=200,
+        most=400,
     ),
     "a registration ends before its row is sealed": Mutant(
         (Patch(References, "end", "self._seal(registered)", "pass"),), {**BUSY, "registry": 0.6}

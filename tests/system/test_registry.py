@@ -181,7 +181,7 @@ def test_only_a_dropped_reference_is_undropped(two: Two) -> None:
 
 
 def test_what_a_dead_creator_registered_is_completed_by_who_finds_it(two: Two) -> None:
-    dying(two.one, "complete")
+    dying(two.one, "_insert")
     with pytest.raises(Died):
         two.one.create(NAME, ME)
     assert two.rows() == []
@@ -190,7 +190,7 @@ def test_what_a_dead_creator_registered_is_completed_by_who_finds_it(two: Two) -
 
 
 def test_what_a_dead_creator_registered_can_be_dropped(two: Two) -> None:
-    dying(two.one, "complete")
+    dying(two.one, "_insert")
     with pytest.raises(Died):
         two.one.create(NAME, ME)
     two.other.drop(NAME, ME)

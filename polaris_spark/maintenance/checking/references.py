@@ -18,7 +18,7 @@ from polaris_spark.index import Index, IndexRoot
 from polaris_spark.maintenance.checking.entities import row_of
 from polaris_spark.maintenance.checking.history import WRONG_HEAD, Root, head_faults
 from polaris_spark.maintenance.checking.rows import MISSING, UNREADABLE, WARNING, Problem, Rows
-from polaris_spark.system.recovery.survey import Survey
+from polaris_spark.system.recovery.lost import commits_of_missing
 from polaris_spark.system.registry import REFERENCES, ROOT, Registered, Registration
 
 UNLISTED = "unlisted-reference"
@@ -167,10 +167,9 @@ class _References:
     def _no_row(self, registered: Registered) -> None:
         """A live reference without a row: never written as yet, unless commits show that it was."""
         try:
-            found = Survey(self._rows.store).run(registered.name)
+            newer = commits_of_missing(self._rows.store, registered)
         except PolarisError:  # what else is wrong is told elsewhere; then nothing shows that there was a row
             return
-        newer = [known for one in found if one.name == registered.name for known in one.newer]
         if newer:
             message = (
                 f"its row is missing, and there are commits after commit {registered.registration.number}, "

@@ -37,6 +37,7 @@ from polaris_spark.errors import OutcomeUnknownError, RealmStateError, TaskLostE
 from polaris_spark.maintenance.migrating.copy import retried
 from polaris_spark.store.references import new_version
 from polaris_spark.system.realms import MOVED_TO, RealmRecord, Realms, RealmState
+from polaris_spark.system.recovery.lost import refuse_lost
 from polaris_spark.system.registry import REFERENCES, ROOT, References, Registered, listed_in
 
 MOVING_TO: Final = "moving-to"
@@ -166,10 +167,19 @@ class SourceRealm:
         return Held(name, read_head(row, name))
 
     def _amend_listed(self, registered: Registered, change: Callable[[Head], Head]) -> Held:
-        """Amend the row of a reference; one that nobody has written yet is written so."""
+        """Amend the row of a reference; one that nobody has written yet is written so.
+
+        Raises:
+            CorruptionError: the row of a live one was lost.
+        """
         backend, realm, name = self.store.backend, self.store.realm, registered.row_name
         first = change(_first_head(registered))
+        checked = registered.registration.state != "live"
         while backend.read_reference(realm, name) is None:
+            if not checked:
+                refuse_lost(self.store, registered, self.references.clock)
+                checked = True
+                continue
             with contextlib.suppress(OutcomeUnknownError):  # the next read tells
                 backend.insert_reference(realm, name, ReferenceRow(new_version(), encode_head(first)))
         return self._amend(name, change)

@@ -11,7 +11,7 @@ from polaris_spark.commits.lineage import Known, ancestors
 from polaris_spark.commits.rows import Commit
 from polaris_spark.errors import CorruptionError
 from polaris_spark.objects import decode_header, type_name
-from polaris_spark.system.registry import REFERENCES
+from polaris_spark.system.registrations import REFERENCES
 
 
 class _Stored(NamedTuple):
@@ -66,6 +66,22 @@ class StoredCommits:
             stored = self._stored[id]
             named = stored.ancestors if forks is None else stored.ancestors[: stored.near]
             if id not in besides and not found.isdisjoint(named) and later.isdisjoint(named):
+                found.add(id)
+        found.discard(base)
+        return _newest_first(self._stored[id].known for id in found)
+
+    def of_missing(self, base: int, *, others: Collection[int], above: int) -> list[Known]:
+        """Commits that descend from the commit `base`, and from no commit of another reference since, newest first.
+
+        Args:
+            others: commits after `base` that other references made.
+            above: an id that is below those of all commits that count.
+        """
+        found = {base}
+        for id in sorted(self._stored):
+            named = self._stored[id].ancestors  # the nearest first: what is lost of them is passed over
+            nearest = next((one for one in named if one in found or one in others), None)
+            if id > above and id not in others and nearest in found:
                 found.add(id)
         found.discard(base)
         return _newest_first(self._stored[id].known for id in found)

@@ -21,7 +21,7 @@ from polaris_spark.errors import InputError, NotFoundError
 from polaris_spark.index import Index
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.recovery.search import StoredCommits
-from polaris_spark.system.registry import REFERENCES, ROOT, Registered, listed_in
+from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, listed_in
 
 ReferenceState = Literal["live", "dropped", "unlisted"]
 """What the registry says of a reference; `unlisted`: it has a row, and the registry does not know it."""
