@@ -13,13 +13,18 @@ from polaris_spark.clock import Clock
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import Snapshot
+from polaris_spark.errors import CorruptionError
 from polaris_spark.index.keys import children, decode_key
 from polaris_spark.store.objects import ObjectStore
-from polaris_spark.system.realms import RealmRecord, Realms, RealmState
+from polaris_spark.system.realms import MOVED_TO, RealmRecord, Realms, RealmState
+from polaris_spark.system.recovery.lost import refuse_lost, unlisted
 from polaris_spark.system.registry import REFERENCES, ROOT, Registered, listed_in
 
 _GONE = (RealmState.PURGING, RealmState.PURGED, RealmState.GONE)
 """States from which no realm comes back."""
+
+_SERVED = (RealmState.ACTIVE, RealmState.INACTIVE)
+"""States of realms whose registry lists every reference; one that is being loaded has rows before that."""
 
 Objects = Callable[[RealmRecord], ObjectStore]
 """The objects of a realm."""
@@ -53,14 +58,16 @@ def store_heads(backend: Backend, objects: Objects, clock: Clock, *, grace_ms: i
     Args:
         grace_ms: for how long a dropped branch can be brought back, milliseconds; until then it counts as live.
     Raises:
-        CorruptionError: one cannot be read.
+        CorruptionError: one cannot be read, or was lost with its row or its registration: nobody can say what it needs.
     """
     oldest = clock.now_ms() - grace_ms
     records = [record for record in Realms(backend, clock).all() if record.state not in _GONE]
-    return [head for record in records for head in _of_realm(record, objects(record), oldest)]
+    return [head for record in records for head in _of_realm(record, objects(record), oldest, clock)]
 
 
-def _of_realm(record: RealmRecord, store: ObjectStore, oldest: int) -> Iterator[StoreHead]:
+def _of_realm(record: RealmRecord, store: ObjectStore, oldest: int, clock: Clock) -> Iterator[StoreHead]:
+    if record.state in _SERVED and MOVED_TO not in record.properties:
+        _refuse_unlisted(record, store)
     row = store.backend.read_reference(record.instance, ROOT)
     if row is None:  # it is being made
         return
@@ -69,7 +76,7 @@ def _of_realm(record: RealmRecord, store: ObjectStore, oldest: int) -> Iterator[
     catalogs: dict[str, CatalogRow] = {}
     for one in registered:
         if one.name == CATALOGS:
-            catalogs = _catalogs(store, _head(store, one))
+            catalogs = _catalogs(store, _head(store, one, clock))
     for one in registered:
         prefix, found, branch = one.name.partition("/heads/")
         if not found or not prefix.startswith("cat/"):
@@ -79,12 +86,24 @@ def _of_realm(record: RealmRecord, store: ObjectStore, oldest: int) -> Iterator[
             name = f"{record.name}.{prefix if catalog is None else catalog.name}"
             name = name if branch == "main" else f"{name}@{branch}"
             properties = {} if catalog is None else catalog.properties
-            yield StoreHead(record.instance, name, one.name, _head(store, one), properties)
+            yield StoreHead(record.instance, name, one.name, _head(store, one, clock), properties)
 
 
-def _head(store: ObjectStore, registered: Registered) -> Head:
+def _refuse_unlisted(record: RealmRecord, store: ObjectStore) -> None:
+    for row_name, head in unlisted(store):
+        if not head.sealed:
+            raise CorruptionError(
+                f"the registry of realm {record.name!r} does not list reference {row_name!r}, which was not dropped: "
+                "run recover first"
+            )
+
+
+def _head(store: ObjectStore, registered: Registered, clock: Clock) -> Head:
     """Its newest head; of one whose row is not written yet, the first."""
     row = store.backend.read_reference(store.realm, registered.row_name)
+    if row is None and registered.registration.state == "live":
+        refuse_lost(store, registered, clock)
+        row = store.backend.read_reference(store.realm, registered.row_name)
     return registered.first_head() if row is None else read_head(row, registered.row_name)
 
 
