@@ -176,6 +176,24 @@ def test_a_query_cannot_give_what_the_catalog_fixes(spark: SparkSession, option:
         spark.sql("SELECT * FROM polaris.system.tables WITH ('colour' = 'red')").collect()
 
 
+@pytest.mark.parametrize("view", ["tables", "tasks", "commits"])
+@pytest.mark.parametrize(
+    ("option", "text", "message"),
+    [
+        ("colour", "red", "there is no option 'colour'"),
+        ("splits", "0", "the option 'splits' is '0'"),
+        ("from", "2026-01-31", "a time without a zone"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused_in_one_line(
+    spark: SparkSession, view: str, option: str, text: str, message: str
+) -> None:
+    query = spark.sql(f"SELECT * FROM polaris.system.{view} WITH (`{option}` = '{text}')")
+    with pytest.raises(Exception, match=message) as refused:
+        query.collect()
+    assert "Traceback" not in str(refused.value)
+
+
 @pytest.mark.parametrize("pushdown", ["true", "false"])
 def test_two_scans_of_one_view_filter_for_themselves(
     spark: SparkSession, namespace: str, two_commits: Row, pushdown: str

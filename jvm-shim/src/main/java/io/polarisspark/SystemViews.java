@@ -210,6 +210,10 @@ final class SystemViews {
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap readOptions) {
       Map<String, String> all = with(readOptions);
+      if (!all.equals(options)) {
+        // Refuses options in one line; Spark's planning would show the stack of a Python worker, too.
+        python.view("COLUMNS", all);
+      }
       return new ViewScan(all, schema, counted ? () -> count(all) : null);
     }
 
