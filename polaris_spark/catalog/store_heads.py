@@ -41,6 +41,8 @@ class StoreHead(NamedTuple):
     head: Head
     properties: Mapping[str, str]
     """The catalog's."""
+    moved: bool = False
+    """Whether another store serves its realm by now: this is what it was then."""
 
     def snapshot(self, store: ObjectStore) -> Snapshot:
         """Its commit, opened for reading."""
@@ -86,7 +88,8 @@ def _of_realm(record: RealmRecord, store: ObjectStore, oldest: int, clock: Clock
             name = f"{record.name}.{prefix if catalog is None else catalog.name}"
             name = name if branch == "main" else f"{name}@{branch}"
             properties = {} if catalog is None else catalog.properties
-            yield StoreHead(record.instance, name, one.name, _head(store, one, clock), properties)
+            head, moved = _head(store, one, clock), MOVED_TO in record.properties
+            yield StoreHead(record.instance, name, one.name, head, properties, moved)
 
 
 def _refuse_unlisted(record: RealmRecord, store: ObjectStore) -> None:

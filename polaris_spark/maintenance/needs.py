@@ -44,6 +44,10 @@ class Content(NamedTuple):
     """Properties of its namespaces from the nearest upwards, and of the catalog."""
     problem: str = ""
     """Why it cannot be read, if it is damaged."""
+    moved: bool = False
+    """Whether another store has later versions of it, which may need any file in its places."""
+    warehouse: str = ""
+    """Where that store may have made others since."""
 
 
 class Needs(NamedTuple):
@@ -114,6 +118,8 @@ def needs_of(content: Content, reader: ObjectReader, files: Files, *, without: C
     value = content.value
     if content.problem:
         return Needs((EVERYWHERE,), collected=False, problem=f"{content.owner}: {content.problem}")
+    if content.warehouse:
+        return Needs((content.warehouse,))
     if value is None:
         return Needs(problem=f"{content.owner} is of a kind that is not installed here")
     if isinstance(value, View):

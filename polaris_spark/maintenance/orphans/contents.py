@@ -47,4 +47,5 @@ def _read(head: StoreHead, store: ObjectStore, named: Iterator[tuple[bytes, int]
                 continue
             value = read.value
             known = value if isinstance(value, (Table, View, Unloaded)) else None
-            yield Content(head.owner(key), known, levels=levels.of(decode_key(key).path))
+            above = levels.of(decode_key(key).path)
+            yield Content(head.owner(key), known, levels=above, moved=head.moved)

@@ -72,7 +72,7 @@ class Gathering:
         for content in contents:
             needs = needs_of(content, StoredObjects(store), self._files)
             self._name(needs.files, METADATA, [content])
-            self.known.places.extend(places_of(content.owner, needs, self._names))
+            self.known.places.extend(places_of(content, needs, self._names))
             if needs.problem and (content.strict or not needs.missing):
                 self.known.broken[content.owner] = needs.problem
             for location in needs.lists:
@@ -109,12 +109,12 @@ class Gathering:
                     self.known.broken[content.owner] = f"{content.owner}: {problem}"
 
 
-def places_of(owner: str, needs: Needs, names: Names) -> Iterator[Place]:
+def places_of(content: Content, needs: Needs, names: Names) -> Iterator[Place]:
     """The locations that a table or view owns."""
     for location in needs.places:
         # A path alone is one of this machine's: it is listed as such.
         name = names.of(f"file://{location}" if location.startswith("/") else location)
-        yield Place(name, owner, not needs.collected, needs.partitions)
+        yield Place(name, content.owner, content.moved or not needs.collected, needs.partitions)
 
 
 def needed_by(head: StoreHead, store: ObjectStore, oldest_purge_ms: int) -> Iterator[Content]:
@@ -127,6 +127,8 @@ def kept_drops(
     head: StoreHead, store: ObjectStore, oldest_purge_ms: int, low: int | None = None, high: int | None = None
 ) -> Iterator[Content]:
     """What commits of a history dropped, and whose files are kept all the same (`catalog.drops`).
+
+    A realm that was moved goes on in another store, with the files that are here: its warehouse is kept, too.
 
     A part of the log that cannot be read is a content with a problem: it may have dropped anything.
 
@@ -142,5 +144,8 @@ def kept_drops(
             elif found.keeps_files(oldest_purge_ms):
                 yield found
 
+    warehouse = head.properties.get("warehouse", "") if head.moved else ""
+    if warehouse and low in (None, head.head.floor_number):
+        yield Content(head.catalog, None, moved=True, warehouse=warehouse)
     yield from contents_of_drops(head, store, kept())
     yield from (Content(one.owner, None, problem=one.problem) for one in damaged)

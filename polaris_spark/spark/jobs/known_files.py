@@ -217,7 +217,7 @@ def _rows(contents: Iterable[Content], store: ObjectStore, files: Files, names: 
         for kind, locations in ((FILE, needs.files), (LIST, needs.lists), (MANIFEST, needs.manifests)):
             for location in locations:
                 yield {"kind": kind, "location": location, **names.of(location)._asdict(), **own}
-        for place in places_of(content.owner, needs, names):
+        for place in places_of(content, needs, names):
             partitions = list(place.partitions)
             name = place.name._asdict()
             yield {"kind": PLACE, "kept": place.kept, "partitions": partitions, **name, **own}
