@@ -82,10 +82,18 @@ class Applier:
     def _on(self, base: Snapshot) -> Applied:
         return Applied(State(base, self._ids.next_id), self._ids.next_id())
 
-    def repeated(self, change: Change[R], head: Snapshot) -> tuple[R] | None:
-        """The answer of a change whose operation `head`, which may be the last one, has in its history; None if it was
-        not done before."""
+    def repeated(self, change: Change[R], head: Snapshot | None) -> tuple[R] | None:
+        """The answer of a change whose operation was done before; None if it was not.
+
+        Args:
+            head: where to look: the newest, which may be the last one; None if nothing is left of it.
+        Raises:
+            OutcomeUnknownError: it may have been done and forgotten.
+        """
         if not change.operation.id:
+            return None
+        if head is None:  # it was dropped longer ago than keys are remembered
+            self._refuse_forgotten(change.operation, 0)
             return None
         applied = self._on(head)
         before = self._done_before(applied, change.operation)

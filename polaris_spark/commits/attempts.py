@@ -124,7 +124,7 @@ class Attempts:
                 self.group.unsent(batch)
             self._wait_out(run, publication.cause, deadline)
 
-    def repeated(self, change: Change[R], head: Snapshot) -> tuple[R] | None:
+    def repeated(self, change: Change[R], head: Snapshot | None) -> tuple[R] | None:
         """The answer of a change whose operation was done before; None if it was not."""
         return self._applier.repeated(change, head)
 

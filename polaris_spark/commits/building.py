@@ -13,6 +13,7 @@ from polaris_spark.commits.heads import thin
 from polaris_spark.commits.rows import Commit, Entries, RecentHead, child_pointers
 from polaris_spark.commits.settings import OPERATIONS, CommitSettings
 from polaris_spark.commits.state import Snapshot, StoredObjects
+from polaris_spark.errors import CorruptionError, NewerFormatError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Index
 from polaris_spark.store.objects import ObjectStore
@@ -85,5 +86,8 @@ def _cut_off(operations: Index, quota: int, floor: bytes) -> int:
     """
     if operations.embedded_bytes <= quota:
         return 0
-    newest = next(operations.range(b"", floor, reverse=True), None)
+    try:
+        newest = next(operations.range(b"", floor, reverse=True), None)
+    except (CorruptionError, NewerFormatError):  # of a leaf that perhaps nothing else needs
+        return made_ms(floor)
     return 0 if newest is None else made_ms(newest[0]) + 1

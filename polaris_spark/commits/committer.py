@@ -102,7 +102,22 @@ class Committer:
         )
         return self._heads.adopt(row)
 
+    def last(self) -> Snapshot | None:
+        """The head, also of a reference that takes no more commits; None if nothing is left of it."""
+        try:
+            return self._heads.last()
+        except MissingObjectError:
+            return None
+
     # Committing
+
+    def repeated_at_the_end(self, change: Change[R]) -> tuple[R] | None:
+        """The answer of a change that was done before its reference took its last commit; None if it was not.
+
+        Raises:
+            OutcomeUnknownError: it may have been, and that was forgotten since.
+        """
+        return self._attempts.repeated(change, self.last())
 
     def commit(self, change: Change[R], *, deadline_ms: float | None = None) -> R:
         """Carry out a change: all of it, once, or an error and nothing of it.
@@ -119,7 +134,7 @@ class Committer:
         try:
             return self._commit(change, deadline_ms)
         except (ReferenceGoneError, RealmMovedError):
-            repeated = self._repeated_at_the_end(change)
+            repeated = self.repeated_at_the_end(change)
             if repeated is None:
                 raise
             return repeated[0]
@@ -153,15 +168,6 @@ class Committer:
             if self._clock.monotonic_ms() >= deadline:
                 raise self._contended()
             view = self.read()
-
-    def _repeated_at_the_end(self, change: Change[R]) -> tuple[R] | None:
-        """The answer of a change that was done before its reference took its last commit; None if it was not, or if
-        that commit is no longer there: then keys of that time are no longer remembered either."""
-        try:
-            last = self._heads.last()
-            return None if last is None else self._attempts.repeated(change, last)
-        except MissingObjectError:
-            return None
 
     def _contended(self) -> TryAgainError:
         return TryAgainError(

@@ -34,6 +34,7 @@ from polaris_spark.commits.state import Snapshot
 from polaris_spark.commits.upkeep import fence as raise_fence
 from polaris_spark.errors import (
     OutcomeUnknownError,
+    RealmMovedError,
     ReferenceGoneError,
     TryAgainError,
 )
@@ -154,7 +155,21 @@ class References:
 
     def commit(self, name: str, change: Change[R]) -> R:
         """Commit a change to a reference, found again by the registry if it was dropped and created anew."""
-        return self._retrying(name, lambda committer: committer.commit(change))
+        try:
+            return self._retrying(name, lambda committer: committer.commit(change))
+        except (ReferenceGoneError, RealmMovedError):
+            repeated = self._repeated_at_the_end(name, change)
+            if repeated is None:
+                raise
+            return repeated[0]
+
+    def _repeated_at_the_end(self, name: str, change: Change[R]) -> tuple[R] | None:
+        """The answer of a change that was done before its reference was dropped or its realm moved; None if not."""
+        registry = self.root.last()
+        entry = None if registry is None else registry.index(REFERENCES).get(name.encode())
+        if entry is None:
+            return None
+        return self._committer(registered_by(name, entry).row_name).repeated_at_the_end(change)
 
     def _retrying(self, name: str, use: Callable[[Committer], R]) -> R:
         for _ in range(_LOOKUPS):

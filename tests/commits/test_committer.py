@@ -17,7 +17,7 @@ from polaris_spark.commits.change import Operation, PrepareAgain
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.log import entries
 from polaris_spark.commits.rows import LogEntry, Move
-from polaris_spark.commits.state import State
+from polaris_spark.commits.state import State, StoredObjects
 from polaris_spark.errors import (
     BadRequestError,
     CommitFailedError,
@@ -29,6 +29,7 @@ from polaris_spark.errors import (
     UnprocessableError,
 )
 from polaris_spark.index import Entry
+from polaris_spark.index.shards import Branch
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 
 from .support import Add, Box, committer, number
@@ -346,6 +347,32 @@ def test_a_clock_that_is_ahead_forgets_what_was_done_and_refuses_nothing_new() -
     clock.advance(1)
     mine.commit(Add("a", operation=operation(clock, 1)))
     assert number(mine, "a") == 2
+
+
+def test_operations_that_nobody_can_read_any_more_stop_no_commit_once_they_are_old() -> None:
+    backend, clock = open_backend(f"memory:{uuid.uuid4()}"), ManualClock()
+    c = committer(backend, clock=clock)
+
+    def commit(number: int) -> None:
+        id = clock.now_ms().to_bytes(6, "big") + number.to_bytes(10, "big")
+        c.commit(Add("a", operation=Operation(id, "tester", b"d")))
+
+    for n in range(1_500):
+        clock.advance(1_000)
+        commit(n)
+    head = c.read()
+    root = head.index("operations").tree.shard
+    branch = StoredObjects(head.store).read_shards([root])[root]
+    assert isinstance(branch, Branch)
+    middle = len(branch.children) // 2
+    backend.delete_objects(head.store.realm, [ObjectKey(branch.children[middle])])
+    inside = int.from_bytes(branch.separators[middle - 1][:6], "big") + 1_000
+    clock.advance(inside + 30 * 60_000 - clock.now_ms())  # the oldest that is kept would be in what was lost
+    c = committer(backend, clock=clock)
+    for n in range(300):
+        clock.advance(1)
+        commit(n)
+    assert number(c, "a") == 1_800
 
 
 @pytest.mark.parametrize("end", ["dropped", "moved"])

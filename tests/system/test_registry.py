@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from polaris_spark.backends import open_backend
@@ -20,8 +21,16 @@ from polaris_spark.backends.base import Backend
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries
+from polaris_spark.commits.rows import Move
 from polaris_spark.commits.state import State
-from polaris_spark.errors import AlreadyExistsError, NotFoundError, ReferenceGoneError, UnprocessableError
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RealmMovedError,
+    ReferenceGoneError,
+    UnprocessableError,
+)
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.registry import References
 from polaris_spark.testing.processes import in_processes
@@ -89,6 +98,30 @@ def test_a_reference_that_nobody_created_does_not_exist(two: Two) -> None:
     with pytest.raises(ReferenceGoneError):
         two.one.commit(NAME, Add("n"))
     assert two.one.lookup(NAME) is None
+
+
+@pytest.mark.parametrize("end", ["dropped", "moved"])
+def test_who_never_had_a_reference_open_is_answered_what_was_done_before_its_end(two: Two, end: str) -> None:
+    two.one.create(NAME, ME)
+    at = two.one.clock.now_ms()
+    done, new, old = (
+        Operation(made.to_bytes(6, "big") + b"\x70" + bytes(8) + bytes([n]), "me", b"d")
+        for n, made in enumerate((at, at, at - 40 * 60_000))
+    )
+    two.one.commit(NAME, Add("n", operation=done))
+    if end == "dropped":
+        two.one.drop(NAME, ME)
+    else:
+        move = Move("elsewhere", "pause", done=True)
+        for committer in (two.one.open(NAME), two.one.root):
+            with pytest.raises(RealmMovedError):
+                committer.amend(lambda head: msgspec.structs.replace(head, move=move))
+    assert two.other.commit(NAME, Add("n", operation=done)) == 1
+    for operation in (ME, new):
+        with pytest.raises((ReferenceGoneError, RealmMovedError)):
+            two.other.commit(NAME, Add("n", operation=operation))
+    with pytest.raises(OutcomeUnknownError):
+        two.other.commit(NAME, Add("n", operation=old))
 
 
 def test_a_name_is_created_once(two: Two) -> None:
