@@ -13,7 +13,7 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits.change import Operation, PrepareAgain
+from polaris_spark.commits.change import Operation, PrepareAgain, made_ms
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.log import entries
 from polaris_spark.commits.rows import LogEntry, Move
@@ -366,7 +366,7 @@ def test_operations_that_nobody_can_read_any_more_stop_no_commit_once_they_are_o
     assert isinstance(branch, Branch)
     middle = len(branch.children) // 2
     backend.delete_objects(head.store.realm, [ObjectKey(branch.children[middle])])
-    inside = int.from_bytes(branch.separators[middle - 1][:6], "big") + 1_000
+    inside = sum(made_ms(branch.separators[at].ljust(6, b"\0")) for at in (middle - 1, middle)) // 2
     clock.advance(inside + 30 * 60_000 - clock.now_ms())  # the oldest that is kept would be in what was lost
     c = committer(backend, clock=clock)
     for n in range(300):
