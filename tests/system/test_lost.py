@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
 import pytest
 
+from polaris_spark.backends.base import Conflict, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import CorruptionError
-from polaris_spark.system.recovery.lost import refuse_lost
+from polaris_spark.system.recovery.lost import commits_of_missing, refuse_lost
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.commits.support import Add, number
 from tests.system.losses import DEV, MAIN, ME, Died, Ending, History, process, recover, row_of
 
@@ -36,10 +42,10 @@ def test_where_branches_forked_either_s_row_is_missed(lost: str) -> None:
     history.create(MAIN)
     history.add(MAIN)
     history.create(DEV, MAIN)
-    for name in (DEV, MAIN, DEV, MAIN):
+    for name in (DEV, MAIN, DEV, MAIN, DEV, MAIN):
         history.add(name)
     lose_row(history.backend, lost)
-    with pytest.raises(CorruptionError, match="up to commit 3"):
+    with pytest.raises(CorruptionError, match="up to commit 4"):
         process(history.backend, history.clock).open(lost)
 
 
@@ -74,6 +80,54 @@ def test_what_a_dead_creator_registered_is_completed_whatever_others_did_since(s
         history.add(MAIN)
     found = process(history.backend, history.clock)
     assert found.commit(DEV, Add("n")) == (2 if source else 1)
+
+
+class Foreseeing(Ending):
+    """A store without transactions, for a process that ends before its first swap, once it has written the rows of the
+    commit after that as well."""
+
+    def __init__(self, inner: MemoryBackend) -> None:
+        super().__init__(inner, 0, lost_answer=False)
+        self.writes = 0
+
+    def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
+        super().write_objects(realm, rows)
+        self.writes += 1
+
+    def swap_reference(
+        self, realm: str, name: str, expected_version: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        if name.partition("@")[0] != MAIN:
+            return super().swap_reference(realm, name, expected_version, new)
+        wait_until(lambda: self.writes > 1, "the next commit is written")
+        raise Died
+
+
+def test_commits_that_were_written_in_the_hope_of_one_that_failed_are_nobody_s() -> None:
+    history = History()
+    history.create(MAIN)
+    history.add(MAIN)
+    dies_before_the_row(history, DEV, MAIN)
+    backend = Foreseeing(history.backend)
+    late = process(backend, history.clock)
+    late.ids.next_id()
+    late.read(MAIN)
+    backend.writes = 0
+
+    def commit() -> None:
+        with suppress(Died):
+            late.commit(MAIN, Add("n"))
+
+    first, second = (threading.Thread(target=commit, daemon=True) for _ in range(2))
+    first.start()
+    wait_until(lambda: backend.writes, "the first commit is written")
+    second.start()
+    for thread in (first, second):
+        thread.join(PATIENCE_S)
+    registered = history.references.lookup(DEV)
+    assert registered is not None
+    assert {one.number for one in commits_of_missing(history.references.store, registered)} == {2, 3}
+    assert process(history.backend, history.clock).commit(DEV, Add("n")) == 2
 
 
 def test_a_creator_that_is_at_work_is_waited_for_without_reading_the_realm() -> None:

@@ -21,6 +21,9 @@ _GLANCES = 10
 _GLANCE_MS = 50.0
 """Who creates a reference gets so long to write its row, before the whole realm is read for its commits."""
 
+_FORESEEN = 2
+"""How many commits, one after the other, a process may have written before it knows that the first is in force."""
+
 
 def refuse_lost(store: ObjectStore, registered: Registered, clock: Clock) -> None:
     """Refuse to go on with a live reference whose row is missing, unless nobody ever committed to it: then its creator
@@ -62,11 +65,11 @@ def commits_of_missing(store: ObjectStore, registered: Registered) -> list[Known
 
 
 def _show_loss(registered: Registered, newer: list[Known]) -> bool:
-    """Whether commits show that there was a row. A single one after a commit that others had, too, does not: that is
-    what an attempt of theirs leaves behind that failed, and nothing is ever made to follow such a one."""
+    """Whether commits show that there was a row. One or two after a commit that others had, too, do not: that is what
+    an attempt of theirs leaves behind that failed, and the next batch, which was written in the hope of it."""
     said = registered.registration
     is_own = (said.number, said.commit_time) == (0, said.time) and registered.source > said.generation
-    return any(is_own or known.number > said.number + 1 for known in newer)
+    return any(is_own or known.number > said.number + _FORESEEN for known in newer)
 
 
 def unlisted(store: ObjectStore) -> Iterator[tuple[str, Head]]:
