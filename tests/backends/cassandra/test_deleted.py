@@ -64,11 +64,12 @@ def scanned(backend: Backend, realms: list[str] | None) -> list[tuple[str, int]]
 
 
 def test_a_realm_of_many_rows_is_purged(backend: Backend) -> None:
+    instance = "5c3f0a12b4d6e000"
     for number in range(20):
-        backend.write_objects("realm", partition(number, MOST // 5))
+        backend.write_objects(instance, partition(number, MOST // 5))
     backend.write_objects("other", kept := partition(0, 300))
-    backend.insert_reference("realm", "name", row())
-    purged = Purge(backend, SystemClock()).instance("realm")
+    backend.insert_reference(instance, "name", row())
+    purged = Purge(backend, SystemClock()).instance(instance)
     assert (purged.references, purged.objects) == (1, -1)
     assert scanned(backend, None) == [("other", each.id) for each in kept]
 
