@@ -41,7 +41,7 @@ def purge(catalog: Catalog, table: Table) -> list[str]:
     Data goes first and metadata last, and what cannot be read or deleted keeps what leads to it: maintenance finds and
     deletes the rest after grace. Returns what was left behind.
     """
-    heads = heads_around(catalog, grace_ms=catalog.context.grace_ms)
+    heads = heads_around(catalog)
     neighbours = Neighbours(catalog, heads)
     own = places(table)
     if neighbours.has_branches or neighbours.of(table.entity_id, own):

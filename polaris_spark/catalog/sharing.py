@@ -28,23 +28,17 @@ class TableVersion(NamedTuple):
     content: int
 
 
-def heads_around(catalog: Catalog, *, grace_ms: int) -> list[StoreHead]:
-    """The newest heads of the store that a catalog lies in, of all realms and catalogs, read now.
+def heads_around(catalog: Catalog) -> list[StoreHead]:
+    """The newest heads of the store that a catalog lies in, of all realms and catalogs, read now: those that are live,
+    and dropped ones that can be brought back.
 
     Those of the catalog itself have the properties that it was opened with, too.
 
-    Args:
-        grace_ms: how long a dropped head may come back, milliseconds.
     Raises:
-        CorruptionError: one cannot be read.
+        CorruptionError: one cannot be read, or was lost.
     """
     own, branches = catalog.references.store, head_name(catalog.row, "")
-    heads = store_heads(
-        own.backend,
-        lambda record: own.of_realm(record.instance),
-        catalog.context.clock,
-        grace_ms=grace_ms,
-    )
+    heads = store_heads(own.backend, lambda record: own.of_realm(record.instance), catalog.context.clock)
     return [
         head._replace(properties={**head.properties, **catalog.context.retention})
         if head.realm == own.realm and head.reference.startswith(branches)

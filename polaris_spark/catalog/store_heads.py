@@ -54,20 +54,17 @@ class StoreHead(NamedTuple):
         return f"{self.catalog}.{dotted((*decoded.path, decoded.name))}"
 
 
-def store_heads(backend: Backend, objects: Objects, clock: Clock, *, grace_ms: int) -> list[StoreHead]:
+def store_heads(backend: Backend, objects: Objects, clock: Clock) -> list[StoreHead]:
     """The newest heads of all branches of all catalogs of a store, read now.
 
-    Args:
-        grace_ms: for how long a dropped branch can be brought back, milliseconds; until then it counts as live.
     Raises:
         CorruptionError: one cannot be read, or was lost with its row or its registration: nobody can say what it needs.
     """
-    oldest = clock.now_ms() - grace_ms
     records = [record for record in Realms(backend, clock).all() if record.state not in _GONE]
-    return [head for record in records for head in _of_realm(record, objects(record), oldest, clock)]
+    return [head for record in records for head in _of_realm(record, objects(record), clock)]
 
 
-def _of_realm(record: RealmRecord, store: ObjectStore, oldest: int, clock: Clock) -> Iterator[StoreHead]:
+def _of_realm(record: RealmRecord, store: ObjectStore, clock: Clock) -> Iterator[StoreHead]:
     if record.state in _SERVED and MOVED_TO not in record.properties:
         _refuse_unlisted(record, store)
     row = store.backend.read_reference(record.instance, ROOT)
@@ -83,13 +80,14 @@ def _of_realm(record: RealmRecord, store: ObjectStore, oldest: int, clock: Clock
         prefix, found, branch = one.name.partition("/heads/")
         if not found or not prefix.startswith("cat/"):
             continue
-        if one.registration.state == "live" or one.registration.time > oldest:
-            catalog = catalogs.get(prefix[4:])
-            name = f"{record.name}.{prefix if catalog is None else catalog.name}"
-            name = name if branch == "main" else f"{name}@{branch}"
-            properties = {} if catalog is None else catalog.properties
-            head, moved = _head(store, one, clock), MOVED_TO in record.properties
-            yield StoreHead(record.instance, name, one.name, head, properties, moved)
+        head = _head(store, one, clock)
+        if head.given_up:  # since the registry was read
+            continue
+        catalog = catalogs.get(prefix[4:])
+        name = f"{record.name}.{prefix if catalog is None else catalog.name}"
+        name = name if branch == "main" else f"{name}@{branch}"
+        properties = {} if catalog is None else catalog.properties
+        yield StoreHead(record.instance, name, one.name, head, properties, MOVED_TO in record.properties)
 
 
 def _refuse_unlisted(record: RealmRecord, store: ObjectStore) -> None:

@@ -77,7 +77,7 @@ from polaris_spark.ids import IdParts, pack
 from polaris_spark.maintenance.trimming import head_unchanged, trim
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.recovery.lost import unlisted
-from polaris_spark.system.registrations import REFERENCES, Registered, listed_in, registered_by
+from polaris_spark.system.registrations import REFERENCES, Registered, expired, listed_in, registered_by
 from polaris_spark.system.registry import ROOT, References
 
 Progress = Callable[[str, int, int], None]
@@ -133,7 +133,7 @@ def _list_roots(references: References, policy: Policy, operation: Operation, pr
         progress=lambda done, of: progress("trimming history", done, of),
     )
     progress("giving up dropped references", 0, 0)
-    ended = references.end(_expired(references.listed(), policy, now), operation)
+    ended = references.end_expired(policy.grace_ms, operation)
     try:
         fencing = _Fencing(references, progress, _bury(references))
         fence = fencing.run()
@@ -152,7 +152,7 @@ def list_roots_only(references: References, policy: Policy, progress: Progress) 
     after = {one.reference: one.after for one in trimmed}
     root = references.root.read()
     listed = listed_in(root.index(REFERENCES))
-    ended = _expired(listed, policy, now)
+    ended = expired(listed, now, policy.grace_ms)
     floors = {ROOT: after.get(ROOT, root.head.floor_number)}
     roots = _history(references, root.head, floors[ROOT])
     for position, registered in enumerate(listed):
@@ -284,15 +284,6 @@ def _history(references: References, head: Head, floor: int) -> array[int]:
         found.extend(some)
         number -= len(some)
     return found
-
-
-def _expired(listed: list[Registered], policy: Policy, now: int) -> list[Registered]:
-    """References that were dropped longer ago than the grace period."""
-    return [
-        one
-        for one in listed
-        if one.registration.state == "dropped" and now - one.registration.time >= policy.grace_ms
-    ]
 
 
 def _bury(references: References) -> dict[str, int]:

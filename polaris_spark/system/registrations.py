@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -81,6 +81,15 @@ def listed_in(index: Index) -> list[Registered]:
 def registered_by(name: str, entry: Entry) -> Registered:
     """What an entry of the index `REFERENCES` says of its name."""
     return Registered(name, entry.pointer, _decode(entry.value))
+
+
+def expired(listed: Iterable[Registered], now_ms: int, grace_ms: int) -> list[Registered]:
+    """References that were dropped longer ago than the grace period."""
+    return [
+        one
+        for one in listed
+        if one.registration.state == "dropped" and now_ms - one.registration.time >= grace_ms
+    ]
 
 
 class RegistryChange(Change[Registered]):

@@ -53,6 +53,7 @@ from polaris_spark.system.registrations import (
     Drop,
     End,
     Undrop,
+    expired,
     registered_by,
 )
 from polaris_spark.system.registrations import (
@@ -217,6 +218,15 @@ class References:
         self._afterwards(name, lambda: self._complete_unless_dropped(registered))
         self.forget(name)
         return registered
+
+    def end_expired(self, grace_ms: int, operation: Operation) -> list[Registered]:
+        """Give the references up for good that were dropped longer ago than the grace period, so that nobody brings
+        one back whose rows or files are deleted then. Jobs trust the registry, not their clock, in what that is.
+
+        Args:
+            grace_ms: milliseconds.
+        """
+        return self.end(expired(self.listed(), self.clock.now_ms(), grace_ms), operation)
 
     def end(self, dropped: Sequence[Registered], operation: Operation) -> list[Registered]:
         """Give dropped references up for good, those that are still registered as they are given here.

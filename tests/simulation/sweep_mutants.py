@@ -67,8 +67,7 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
                 "fresh, old = source, source.head",
             ),
         ),
-        {**BUSY, "registry": 0.6, "think_ms": 2.0},
-        most=400,
+        {**BUSY, "registry": 0.6, "think_ms": 2.0, "processes": 6, "upkeep": 0.4},
     ),
     "a registration ends before its row is sealed": Mutant(
         (Patch(References, "end", "self._seal(registered)", "pass"),), {**BUSY, "registry": 0.6}

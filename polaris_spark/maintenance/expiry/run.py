@@ -130,6 +130,7 @@ class ExpiryRun:
         decided = self._decide(tables)
         if not dry_run:
             self._remove(decided)
+            self._catalog.references.end_expired(self._grace_ms, self._operation)
         heads = self._heads()
         self._drops = StoreDrops(heads, self._catalog.references.store.of_realm)
         view = self._own(heads)
@@ -381,7 +382,7 @@ class ExpiryRun:
         return Watching(question, heads, self._heads, store.of_realm, oldest_purge_ms)
 
     def _heads(self) -> list[StoreHead]:
-        return heads_around(self._catalog, grace_ms=self._grace_ms)
+        return heads_around(self._catalog)
 
     def _count(self, leftovers: Sequence[Leftover]) -> None:
         for leftover in leftovers:

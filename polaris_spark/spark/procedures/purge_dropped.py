@@ -49,7 +49,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     search = Search((), _ANY_AGE, Names(Comparison()), Mismatch.IGNORE, (), oldest, max_files)
     dry_run = arguments.get("dry_run", False)
     call.progress("looking for drops")
-    means = means_of(call, PROCEDURE.name)
+    means = means_of(call, PROCEDURE.name, dry_run=dry_run)
     heads = means.heads()
     purges = _pending(session, heads, oldest)
     outcomes = [

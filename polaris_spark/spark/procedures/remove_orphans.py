@@ -43,12 +43,12 @@ DEFAULT_FILES = 100_000
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    search = _search(call, arguments)
+    search, dry_run = _search(call, arguments), arguments.get("dry_run", True)
     outcomes = remove(
         engine_of(call, search.names),
         search,
-        means_of(call, PROCEDURE.name),
-        dry_run=arguments.get("dry_run", True),
+        means_of(call, PROCEDURE.name, dry_run=dry_run),
+        dry_run=dry_run,
     )
     return [row_of(outcome) for outcome in outcomes] or list(_if_empty(call.session, arguments))
 
@@ -128,12 +128,15 @@ def engine_of(call: Call, names: Names) -> Engine:
     return SparkEngine(call.spark(), Reading(location, dict(session.properties.other), names))
 
 
-def means_of(call: Call, job: str) -> Means:
-    """What a run of a job works with."""
+def means_of(call: Call, job: str, *, dry_run: bool) -> Means:
+    """What a run of a job works with. Unless it is a dry run, branches that were dropped longer ago than the grace
+    period cannot be brought back any more."""
     session = call.session
+    if not dry_run:
+        session.catalog.references.end_expired(session.properties.grace, Operation(b"", session.principal))
     return Means(
         spread_of(call),
-        lambda: heads_around(session.catalog, grace_ms=session.properties.grace),
+        lambda: heads_around(session.catalog),
         session.catalog.references.store.of_realm,
         DeletionRecord(session, job),
         call.progress,
