@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,10 @@ class Server:
             self.process.kill()
 
 
+_IDLE_S = 30
+"""The server waits for 75 s for another request."""
+
+
 class Remote:
     """A session's `request` over HTTP, one connection per thread."""
 
@@ -124,8 +129,11 @@ class Remote:
         return response.status, dict(response.headers.items()), content.decode()
 
     def connection(self) -> http.client.HTTPConnection:
-        """This thread's connection."""
+        """This thread's connection, begun anew when it was idle for so long that the server may close it."""
         found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if found is not None and time.monotonic() - self._local.used > _IDLE_S:
+            found.close()
+        self._local.used = time.monotonic()
         if found is None:
             host, port = self.uri.hostname or "", self.uri.port
             if self.uri.scheme == "https":
