@@ -39,6 +39,10 @@ def namespaces(session: Session) -> set[str]:
     return {levels[0] for levels in json.loads(body)["namespaces"]}
 
 
+_PAUSE_S = 0.005
+"""Between two writes of a thread: a copy on a slow disk overtakes no writer that never rests."""
+
+
 class Writers:
     """Threads that create namespaces, first in one store, then in the other, until they are told to end.
 
@@ -72,6 +76,7 @@ class Writers:
                 left -= session is not self._session
             elif done is None:
                 session = opened(self._names[1])
+            self._over.wait(_PAUSE_S)
 
     def __enter__(self) -> Writers:
         return self
