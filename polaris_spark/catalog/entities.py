@@ -62,8 +62,6 @@ class Context(NamedTuple):
     """Whether columns added at once are merged in tables that do not say themselves."""
     retention: Mapping[str, str] = {}
     """The catalog's properties of retention (`expiring.PROPERTIES`), for tables and namespaces without their own."""
-    grace_ms: int = 3 * 3_600_000
-    """How long what was dropped can be brought back, milliseconds."""
     allowed: tuple[tuple[str, ...], ...] | None = None
     """Segments of the locations below which clients may have files read and written; None allows all."""
 

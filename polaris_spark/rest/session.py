@@ -245,7 +245,6 @@ def _context(properties: Properties, row: CatalogRow, context: Context) -> Conte
         manifest_files=process_manifest_files(dict(properties.other)),
         append_rebase=properties.append_rebase,
         schema_merge=properties.schema_merge,
-        grace_ms=properties.grace,
         retention={name: text for name, text in said.items() if name in RETENTION},
     )
 
