@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 import polaris_spark
 
 directory = Path(sys.argv[1] if len(sys.argv) > 1 else "polaris-example").absolute()
+directory.mkdir(exist_ok=True)
 builder = SparkSession.builder.master("local[*]").appName("polaris_spark example")
 spark = polaris_spark.configure(
     builder, store=f"sqlite://{directory}/catalog.db", warehouse=f"{directory}/warehouse"
 ).getOrCreate()
-directory.mkdir(exist_ok=True)
 
 spark.sql("CREATE NAMESPACE IF NOT EXISTS polaris.shop")
 spark.sql("CREATE TABLE IF NOT EXISTS polaris.shop.orders (id BIGINT, item STRING, price DECIMAL(9, 2))")

@@ -23,6 +23,8 @@ exec "$SPARK_SQL" \
   --conf spark.sql.catalogImplementation=in-memory \
   --conf spark.sql.defaultCatalog=polaris \
   --conf spark.sql.catalog.polaris=io.polarisspark.PolarisCatalog \
+  --conf spark.sql.catalog.polaris.type=rest \
+  --conf spark.sql.catalog.polaris.uri="sqlite://$DIRECTORY/catalog.db" \
   --conf spark.sql.catalog.polaris.store="sqlite://$DIRECTORY/catalog.db" \
   --conf spark.sql.catalog.polaris.warehouse="$DIRECTORY/warehouse" \
   --conf spark.sql.catalog.polaris.python="$PYTHON" \

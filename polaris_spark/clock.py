@@ -18,6 +18,24 @@ from typing import Protocol
 EPOCH_MS = 1_740_787_200_000
 """Milliseconds between 1970-01-01T00:00Z and 2025-03-01T00:00Z, the zero of snowflake ids."""
 
+FAR_MS = 5 * 60_000
+"""A clock further than this from the database's is wrong, and so is one that jumps ahead by more, milliseconds."""
+
+AHEAD_MS = 24 * 60 * 60_000
+"""Ids and commit times further than this ahead of now are not followed: a wrong clock made them. Milliseconds. Nearer
+ones are followed, as long as now has not reached them: ids of right clocks run ahead after a recovery, too."""
+
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Goes on while the machine sleeps, on Linux as `CLOCK_BOOTTIME`, on macOS as `CLOCK_MONOTONIC`."""
+
+
+CheckTime = Callable[[], None]
+"""Called at each step of long work; raises where the work has taken too long."""
+
+
+def unlimited() -> None:
+    """The `CheckTime` of work without a time limit."""
+
 
 class Signal(Protocol):
     """What one thread waits for and another sets, once."""
@@ -39,7 +57,11 @@ class Clock(Protocol):
         ...
 
     def monotonic_ms(self) -> float:
-        """A clock that never goes backwards, for deadlines within one process."""
+        """A clock that never goes backwards or jumps, for deadlines and durations within one process."""
+        ...
+
+    def elapsed_ms(self) -> float:
+        """Another such clock, which goes on while the machine sleeps, where the system has one."""
         ...
 
     def sleep_ms(self, duration: float) -> None:
@@ -88,6 +110,9 @@ class SystemClock:
     def monotonic_ms(self) -> float:
         return time.monotonic() * 1_000
 
+    def elapsed_ms(self) -> float:
+        return time.clock_gettime(_ELAPSED) * 1_000
+
     def sleep_ms(self, duration: float) -> None:
         time.sleep(duration / 1_000)
 
@@ -111,6 +136,9 @@ class ManualClock:
     def monotonic_ms(self) -> float:
         return self._monotonic
 
+    def elapsed_ms(self) -> float:
+        return self.monotonic_ms()
+
     def sleep_ms(self, duration: float) -> None:
         self.advance(duration)
 
@@ -121,12 +149,12 @@ class ManualClock:
         return threading.Lock()
 
     def advance(self, duration: float) -> None:
-        """Let `duration` milliseconds pass on both clocks."""
+        """Let `duration` milliseconds pass on all clocks."""
         self._now += duration
         self._monotonic += duration
 
     def set_wall(self, now_ms: int) -> None:
-        """Set the wall clock, backwards too, leaving the monotonic clock alone."""
+        """Set the wall clock, backwards too, leaving the others alone."""
         self._now = float(now_ms)
 
 

@@ -9,11 +9,21 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from polaris_spark.errors import InputError, StoreURIError
+from polaris_spark.names import MAIN
+from polaris_spark.property_values import (
+    count,
+    duration_ms,
+    flag,
+    metadata_files,
+    nonempty_text,
+    size_bytes,
+    variable_names,
+)
 from polaris_spark.secret_options import REFERENCE, is_secret, without_secrets
 
 FILE_SCHEMES = frozenset({"file", "sqlite", "rocksdb"})
@@ -24,15 +34,26 @@ LOCATING = ("endpoint", "schema", "socket")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _MEMORY_NAME = re.compile(r"[A-Za-z0-9_.-]{0,128}")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)")
-_COUNT = re.compile(r"[0-9]{1,6}", re.ASCII)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?")
-_MILLISECONDS = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_MOST_MS = 100_000 * 366 * 86_400_000
-_MOST_BYTES = 2**60
-_BYTES = {
-    "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30
-}  # fmt: skip  # one line reads as the table that it is
+
+
+def is_driver_text(text: str) -> bool:
+    """Whether database drivers accept a text: it must contain neither NUL nor a lone surrogate.
+
+    Drivers encode texts as UTF-8, and many pass them on as C strings. In Python, the value of an environment variable
+    contains lone surrogates if it is not UTF-8.
+    """
+    return not any(c == "\0" or 0xD800 <= ord(c) <= 0xDFFF for c in text)
+
+
+def _usable(text: str, what: str) -> str:
+    """The text itself.
+
+    Raises:
+        InputError: drivers do not accept the text; the message does not show it.
+    """
+    if not is_driver_text(text):
+        raise InputError(f"{what} is not valid Unicode, or contains the character NUL")
+    return text
 
 
 class Secret:
@@ -47,17 +68,17 @@ class Secret:
         """The password itself.
 
         Raises:
-            InputError: it names an environment variable that is not set.
+            InputError: it names an environment variable that is not set, or drivers do not accept the password.
         """
         if not self._text.startswith(REFERENCE):
-            return self._text
+            return _usable(self._text, "a secret")
         name = self._text.removeprefix(REFERENCE)
         value = os.environ.get(name)
         if value is None:
             raise InputError(
                 f"the environment variable {name!r}, which a secret is to be read from, is not set"
             )
-        return value
+        return _usable(value, f"the environment variable {name!r}")
 
     def __repr__(self) -> str:
         return "***"
@@ -104,6 +125,8 @@ class StoreURI:
         scheme, rest = match.group(1).lower(), match.group(2)
         if any(ord(c) < 32 or ord(c) == 127 for c in rest):
             raise StoreURIError(f"a store URI ({scheme}:) has control characters; percent-encode them")
+        if any(0xD800 <= ord(c) <= 0xDFFF for c in rest):
+            raise StoreURIError(f"a store URI ({scheme}:) is not valid Unicode: it contains a lone surrogate")
         if "#" in rest:
             raise StoreURIError(f"a store URI ({scheme}:) has no fragment; write '#' in a path as %23")
         rest, mark, query = rest.partition("?")
@@ -146,10 +169,11 @@ class Properties:
     warehouse: str | None = None
     realm: str = "default"
     catalog: str | None = None
-    branch: str = "main"
+    branch: str = MAIN
     principal: str | None = None
+    procedure_variables: tuple[str, ...] | None = None
+    """Names of the environment variables that arguments of procedures may name; by default none."""
     metadata_files: str = "every-commit"
-    python: str | None = None
     create: bool = True
     idempotency_key_lifetime: int = 30 * 60_000
     commit_timeout: int = 60_000
@@ -161,8 +185,12 @@ class Properties:
     """The property `polaris.append-rebase`, named as tables name it."""
     schema_merge: bool = False
     """The property `polaris.schema-merge`, named as tables name it."""
+    create_parent_namespaces: bool = True
+    """Whether missing parents of new namespaces are created."""
+    own: Mapping[str, str] = field(default_factory=dict)
+    """The text of those of the properties above that were given, by their names, without the store's."""
     other: Mapping[str, str] = field(default_factory=dict)
-    """Properties that are not ours, Iceberg's own among them, as they were given."""
+    """Properties that are not ours, Iceberg's own among them; `env:NAME` is looked up, as Iceberg does it."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, refuse_uri_password: bool = False) -> Properties:
@@ -179,6 +207,7 @@ class Properties:
         uri = _store(given, refuse_uri_password=refuse_uri_password)
         values: dict[str, object] = {}
         store_options: dict[str, str | Secret] = {}
+        own: dict[str, str] = {}
         other: dict[str, str] = {}
         for name, text in given.items():
             if name == "store":
@@ -187,45 +216,40 @@ class Properties:
                 option = name[len("store.") :]
                 store_options[option] = Secret(text) if _is_hidden(option, text) else text
             elif name in _PARSERS:
-                values[name.removeprefix("polaris.").replace("-", "_")] = _PARSERS[name](name, text)
+                value = _PARSERS[name](name, text)
+                own[name] = text
+                if name != "python":  # the JVM starts this process with it; nothing reads it here
+                    values[name.removeprefix("polaris.").replace("-", "_")] = value
             else:
                 _refuse_near_miss(name)
-                other[name] = text
+                if text.startswith(REFERENCE) and name.startswith(("table-default.", "table-override.")):
+                    raise InputError(f"{name} is stored in the catalog, so its value cannot be env:NAME")
+                other[name] = Secret(text).reveal() if text.startswith(REFERENCE) else text
         if uri.password is not None:
             store_options.setdefault("password", uri.password)
-        return cls(store=uri, store_options=store_options, other=other, **values)  # type: ignore[arg-type]  # each parser gives its field's type
+        return cls(store=uri, store_options=store_options, own=own, other=other, **values)  # type: ignore[arg-type]  # each parser gives its field's type
 
 
-def duration_ms(name: str, text: str) -> int:
-    """Milliseconds of a duration such as `30 min`, `3 d`, `1.5h`, `500ms`; `name` is named in errors.
+def refuse_unlisted_variables(options: Mapping[str, str], listed: Collection[str], list_name: str) -> None:
+    """Refuse options whose value is `env:NAME`, unless the operator has listed that variable.
 
+    A caller of SQL chooses options, and with them the hosts that their values are sent to. So options in SQL may name
+    only variables of the driver's environment that the operator lists.
+
+    Args:
+        options: by name, as they were given.
+        listed: names of the variables that may be used.
+        list_name: name of the operator's list, for the message.
     Raises:
-        InputError: it is none, or longer than any clock counts.
+        InputError: a variable is not listed; the message names it and the list.
     """
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise InputError(
-            f"{name} is {text!r}; write a duration with its unit: ms, s, min, h or d, such as '30 min'"
-        )
-    found = float(match.group(1)) * _MILLISECONDS[match.group(2)]
-    if found > _MOST_MS:
-        raise InputError(f"{name} is {text[:40]!r}, longer than 100000 years")
-    return int(found)
-
-
-def size_bytes(name: str, text: str) -> int:
-    """Bytes of a size such as `128 MiB` or `1000000`; `name` is named in errors.
-
-    Raises:
-        InputError: it is none, or larger than any machine's.
-    """
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise InputError(f"{name} is {text!r}; write a size such as '128 MiB', '64 kB' or a number of bytes")
-    found = float(match.group(1)) * _BYTES[match.group(2) or "B"]
-    if found > _MOST_BYTES:
-        raise InputError(f"{name} is {text[:40]!r}, more than 2^60 bytes")
-    return int(found)
+    for name, value in options.items():
+        variable = value.removeprefix(REFERENCE)
+        if value.startswith(REFERENCE) and variable not in listed:
+            raise InputError(
+                f"the option {name!r} names the environment variable {variable!r}, which {list_name} does not list: "
+                "the operator of the driver has to add it there"
+            )
 
 
 def refuse_unknown_options(scheme: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -261,48 +285,25 @@ def _store(given: Mapping[str, str], *, refuse_uri_password: bool) -> StoreURI:
     return uri
 
 
-def _text(name: str, text: str) -> str:
-    if not text.strip():
-        raise InputError(f"the property {name!r} is empty; leave it out to have its default")
-    return text
-
-
-def _count(name: str, text: str) -> int:
-    if not _COUNT.fullmatch(text.strip()):
-        raise InputError(f"the property {name!r} is {text!r}; it is a number from 0 to 999999")
-    return int(text)
-
-
-def _flag(name: str, text: str) -> bool:
-    flags = {"true": True, "false": False}
-    if text.strip().lower() not in flags:
-        raise InputError(f"the property {name!r} is {text!r}; it is true or false")
-    return flags[text.strip().lower()]
-
-
-def _metadata_files(name: str, text: str) -> str:
-    if text not in ("every-commit", "never"):
-        raise InputError(f"the property {name!r} is {text!r}; it is 'every-commit' or 'never'")
-    return text
-
-
 _PARSERS = {
-    "warehouse": _text,
-    "realm": _text,
-    "catalog": _text,
-    "branch": _text,
-    "principal": _text,
-    "metadata-files": _metadata_files,
-    "python": _text,
-    "create": _flag,
+    "warehouse": nonempty_text,
+    "realm": nonempty_text,
+    "catalog": nonempty_text,
+    "branch": nonempty_text,
+    "principal": nonempty_text,
+    "procedure-variables": variable_names,
+    "metadata-files": metadata_files,
+    "python": nonempty_text,
+    "create": flag,
     "idempotency-key-lifetime": duration_ms,
     "commit-timeout": duration_ms,
     "history-retention": duration_ms,
     "grace": duration_ms,
     "cache-bytes": size_bytes,
-    "metrics-reports": _count,
-    "polaris.append-rebase": _flag,
-    "polaris.schema-merge": _flag,
+    "metrics-reports": count,
+    "create-parent-namespaces": flag,
+    "polaris.append-rebase": flag,
+    "polaris.schema-merge": flag,
 }
 
 _ICEBERG = frozenset(
@@ -330,7 +331,9 @@ def _refuse_near_misses_of_store(given: Mapping[str, str]) -> None:
 
 def _options(scheme: str, query: str) -> dict[str, str]:
     try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict")
+    except UnicodeDecodeError:
+        raise StoreURIError(f"an option of a {scheme}: store URI is not UTF-8") from None
     except ValueError:
         raise StoreURIError(f"the options of a {scheme}: store URI are name=value, joined by '&'") from None
     options = dict(pairs)
@@ -339,11 +342,30 @@ def _options(scheme: str, query: str) -> dict[str, str]:
             f"an option of a {scheme}: store URI is given twice: {', '.join(n for n, _ in pairs)}"
         )
     for name, text in pairs:
+        if "\0" in name + text:
+            raise StoreURIError(f"an option of a {scheme}: store URI contains %00, the character NUL")
         if is_secret(name, text):
             raise StoreURIError(
                 f"a secret does not stand in the options of a {scheme}: store URI; use store.{name}"
             )
     return options
+
+
+def _unescaped(scheme: str, text: str) -> str:
+    """A part of a URI without its percent-encoding.
+
+    Raises:
+        StoreURIError: it encodes bytes that are not UTF-8, or the character NUL.
+    """
+    try:
+        found = unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise StoreURIError(f"a store URI ({scheme}:) has a percent-encoded part that is not UTF-8") from None
+    if "\0" in found:
+        raise StoreURIError(
+            f"a store URI ({scheme}:) contains %00, the character NUL, which no name can have"
+        )
+    return found
 
 
 def _memory_name(rest: str) -> str:
@@ -355,7 +377,7 @@ def _memory_name(rest: str) -> str:
 
 
 def _file_path(scheme: str, rest: str) -> str:
-    path = unquote(rest)
+    path = _unescaped(scheme, rest)
     if path.startswith("//") and not path.startswith("///"):
         raise StoreURIError(
             f"a {scheme}: store has no host; write {scheme}:///absolute/path or {scheme}:relative/path, "
@@ -387,6 +409,6 @@ def _network(scheme: str, rest: str, options: dict[str, str]) -> StoreURI:
     if "@" in authority:
         credentials, _, authority = authority.rpartition("@")
         name, colon, secret = credentials.partition(":")
-        user = unquote(name) or None
-        password = Secret(unquote(secret)) if colon else None
-    return StoreURI(scheme, unquote(authority), unquote(path), user, password, options)
+        user = _unescaped(scheme, name) or None
+        password = Secret(_unescaped(scheme, secret)) if colon else None
+    return StoreURI(scheme, _unescaped(scheme, authority), _unescaped(scheme, path), user, password, options)

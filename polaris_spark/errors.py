@@ -13,16 +13,19 @@ PolarisError
 │   ├── NewerFormatError      written by a newer release; the message names the version needed
 │   ├── ReferenceGoneError    a reference was dropped, or never existed: look again
 │   ├── HistoryTrimmedError   the commit lies below the history floor
+│   ├── BeforeHistoryError    the point lies before the first commit; the message says when that was
 │   └── TaskLostError         the lease of a task ended, and another holder took it over
 ├── CorruptionError           a row is missing or unreadable; the message names its key
 │   ├── MissingObjectError    there is no such row
 │   └── WrongTypeError        the row is there, but of another type than what points to it says
 ├── UnreadableFileError       a manifest or manifest list cannot be read; the message names the file
 │   └── MissingFileError      there is no such file
-├── ClockError                this machine's clock is too far behind the store's to issue ids
+├── ClockError                this machine's clock is wrong, or nothing tells that it is right; the message says why
 ├── TryAgainError             nothing was changed; the same request may succeed later
 │   ├── TaskRunningError      a task of this kind is being run; the message says by whom, and until when
-│   └── UnwritableFileError   a file beside the rows cannot be written now; the message names it
+│   ├── UnwritableFileError   a file beside the rows cannot be written now; the message names it
+│   └── StorageFullError      no space is left; it may succeed once there is some
+│       └── FileStorageFullError  (an UnwritableFileError, too) no space is left for a file beside the rows
 └── OutcomeUnknownError       a write may or may not have happened; never guessed
 ```
 Errors of the catalog (no such table, already exists, a failed requirement) carry the REST error model's type and code
@@ -95,6 +98,10 @@ class HistoryTrimmedError(StateError):
     """The commit asked for lies below the history floor of its reference."""
 
 
+class BeforeHistoryError(StateError):
+    """The point asked for lies before the first commit of its reference: nothing was there, and nothing was trimmed."""
+
+
 class TaskLostError(StateError):
     """The lease of a coordinated task ended and another holder took it over; its work goes on there."""
 
@@ -136,7 +143,7 @@ def _unpickled(cls: type[UnreadableFileError], message: str, location: str) -> U
 
 
 class ClockError(PolarisError):
-    """This machine's clock is behind the store's records by more than is safe."""
+    """This machine's clock differs from the database's, is behind the store's, jumped ahead, or is not trusted."""
 
 
 class TryAgainError(PolarisError):
@@ -149,6 +156,14 @@ class TaskRunningError(TryAgainError):
 
 class UnwritableFileError(TryAgainError):
     """A file that a change comes with cannot be written: perhaps not now, perhaps for want of a bucket or a right."""
+
+
+class StorageFullError(TryAgainError):
+    """The store, or the disk of a file, has no space left. Nothing was changed; the error is raised without retries."""
+
+
+class FileStorageFullError(StorageFullError, UnwritableFileError):
+    """The disk of a file that a change writes is full; other tables may have their files elsewhere."""
 
 
 class OutcomeUnknownError(PolarisError):

@@ -15,7 +15,7 @@ import time
 import weakref
 from typing import NamedTuple, Protocol
 
-from polaris_spark.clock import EPOCH_MS, Clock, SystemClock
+from polaris_spark.clock import AHEAD_MS, EPOCH_MS, FAR_MS, Clock, SystemClock
 from polaris_spark.errors import ClockError, InputError, PolarisError
 
 NODE_BITS = 10
@@ -97,6 +97,36 @@ class LeaseSource(Protocol):
         """Give a lease back; `last_id` is the last id made under it, 0 for none."""
         ...
 
+    def confirm(self, now_ms: int, expected_ms: int) -> None:
+        """Confirm that it is `now_ms`, although the monotonic clock measured `expected_ms`.
+
+        Raises:
+            ClockError: nothing confirms it.
+        """
+        ...
+
+
+class _Confirmed:
+    """The times of the clocks when the wall clock was last confirmed."""
+
+    __slots__ = ("elapsed_ms", "latest_ms", "wall_ms")
+
+    def __init__(self, clock: Clock) -> None:
+        # The measured time first: a process that is stopped in between takes no time for a jump.
+        self.elapsed_ms = clock.elapsed_ms()
+        self.wall_ms = clock.now_ms()
+        self.latest_ms = self.wall_ms + FAR_MS
+        """As long as the wall clock shows no later time, it has not jumped ahead."""
+
+    def expected_ms(self, clock: Clock) -> int:
+        """The time that the wall clock should show: the confirmed time plus the time measured since."""
+        return self.wall_ms + int(clock.elapsed_ms() - self.elapsed_ms)
+
+    def is_ahead(self, now_ms: int, clock: Clock) -> bool:
+        """Whether the wall clock, which shows a time after `latest_ms`, is far ahead of the measured time."""
+        self.latest_ms = self.expected_ms(clock) + FAR_MS
+        return now_ms > self.latest_ms
+
 
 class IdGenerator:
     """Makes ids, each higher than every id that this process made or observed before. Thread-safe.
@@ -116,13 +146,14 @@ class IdGenerator:
         self._last_id = 0
         self._retry_at = 0.0
         self._registered = False
+        self._confirmed: _Confirmed | None = None
         _generators.add(self)
 
     def next_id(self) -> int:
         """A new id.
 
         Raises:
-            ClockError: this machine's clock is too far behind the store's.
+            ClockError: this machine's clock is wrong, as far as anything tells.
             TryAgainError: every node number is leased.
         """
         with self._lock:
@@ -152,7 +183,7 @@ class IdGenerator:
         return blocks
 
     def observe(self, id: int) -> None:
-        """Make no id below `id` from now on: for every head and fence that this process reads.
+        """Make no id below `id` from now on: for every fence that this process reads, and heads by `observe_head`.
 
         Raises:
             InputError: it is no id.
@@ -166,6 +197,39 @@ class IdGenerator:
             if ms > self._ms or (ms == self._ms and id > self._last_id):
                 self._ms, self._used = ms, SEQUENCE
 
+    def observe_head(self, commit: int, fence: int) -> None:
+        """Make no id below the fence of a reference, nor below its head, from now on.
+
+        A head that lies more than `AHEAD_MS` ahead was made by a process whose clock was wrong. It is ignored, because
+        the ids of every reader would otherwise run ahead as far. Nothing but the order of ids in the history is lost:
+        a sweep relies on new ids being above the fence, and a fence is never ignored.
+
+        Raises:
+            InputError: one is no id.
+        """
+        self.observe(fence)
+        if commit <= self._last_id:
+            return
+        now = self._clock.now_ms()
+        expected = now if self._confirmed is None else self._confirmed.expected_ms(self._clock)
+        if id_time_ms(commit) <= max(now, expected) + AHEAD_MS:
+            self.observe(commit)
+
+    def now_ms(self) -> int:
+        """The current time for rows and commits, milliseconds since 1970.
+
+        Raises:
+            ClockError: the wall clock jumped ahead, and nothing confirms it.
+        """
+        now, confirmed = self._clock.now_ms(), self._confirmed
+        if confirmed is None:
+            self._confirmed = _Confirmed(self._clock)  # it is not, but a later jump is seen
+        elif now > confirmed.latest_ms and confirmed.is_ahead(now, self._clock):
+            new = _Confirmed(self._clock)
+            self._source.confirm(new.wall_ms, confirmed.expected_ms(self._clock))
+            self._confirmed = new
+        return now
+
     def release(self) -> None:
         """Give the lease back, if there is one; a later id takes a new one."""
         with self._lock:
@@ -178,6 +242,8 @@ class IdGenerator:
     def _take(self, wanted: int) -> tuple[int, int]:
         """The first of up to `wanted` consecutive ids within one millisecond, and how many they are."""
         ms, lease = self._next_ms(), self._lease
+        if lease is not None:
+            ms = max(ms, lease.start_ms)
         while lease is None or ms + RENEW_MARGIN_MS >= lease.end_ms:
             lease = self._leased(ms)
             ms = max(self._next_ms(), lease.start_ms)
@@ -193,7 +259,7 @@ class IdGenerator:
 
     def _next_ms(self) -> int:
         """The millisecond of the next id: now, or the last id's while it has room, or the one after that."""
-        now = self._clock.now_ms()
+        now = self.now_ms()
         if now > self._ms:
             return now
         return self._ms if self._used < SEQUENCE else self._ms + 1
@@ -206,12 +272,14 @@ class IdGenerator:
             if usable and self._clock.monotonic_ms() < self._retry_at:
                 return lease
             try:
+                before = _Confirmed(self._clock)
                 renewed = self._source.renew(lease)
             except PolarisError:
                 if not usable:
                     raise
                 self._retry_at = self._clock.monotonic_ms() + _RETRY_MS
                 return lease
+            self._confirmed = before
             if renewed is not None and ms < renewed.end_ms:
                 self._lease = renewed
                 return renewed
@@ -222,7 +290,9 @@ class IdGenerator:
             raise ClockError(
                 f"the time {ms} ms since 1970 is beyond what ids can say; repair this machine's clock"
             )
+        before = _Confirmed(self._clock)
         self._lease = taken = self._source.acquire(ms - 1)
+        self._confirmed = before
         self._used, self._last_id = SEQUENCE, 0
         if not self._registered:
             self._registered = True

@@ -21,13 +21,13 @@ import).
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib
 import inspect
 import struct as binary
 import typing
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import astuple
@@ -114,6 +114,19 @@ class _Type(NamedTuple):
     revision: int
     cls: type[msgspec.Struct]
     wire: _Wire
+    appended: tuple[tuple[str, ...], ...]
+    """Fields that the latest revisions appended, those of the newest revision last."""
+
+    def written(self, value: msgspec.Struct) -> int:
+        """The revision that an object is written as: the first one that has all fields that are not empty, so that a
+        realm whose writers do not all know the newest revision can hold the object."""
+        revision = self.revision
+        for names in reversed(self.appended):
+            for name in names:
+                if getattr(value, name):
+                    return revision
+            revision -= 1
+        return revision
 
 
 _types: dict[str, _Type] = {}
@@ -128,12 +141,17 @@ _FOUR_FIELDS, _TWO_FIELDS, _SHORT_TEXT = (
 )  # of MessagePack: arrays, and texts of up to 31 bytes
 
 
-def object_type(name: str, *, revision: int) -> Callable[[type[S]], type[S]]:
+def object_type(
+    name: str, *, revision: int, appended: tuple[tuple[str, ...], ...] = ()
+) -> Callable[[type[S]], type[S]]:
     """Register a struct as an object type.
 
     Args:
         name: short stable name, never reused for another type.
         revision: of the fields; raised by one whenever fields are appended.
+        appended: the fields that the latest revisions appended, those of the newest revision last, if an object whose
+            values of them are all empty means the same to a release that lacks them. Such an object is written as the
+            revision before.
     Raises:
         InputError: the name is taken by another class.
     """
@@ -142,28 +160,63 @@ def object_type(name: str, *, revision: int) -> Callable[[type[S]], type[S]]:
         known = _types.get(name)
         if known is not None and known.cls.__qualname__ != cls.__qualname__:
             raise InputError(f"object type {name!r} is already registered by {known.cls.__qualname__}")
-        _types[name] = _by_class[cls] = _Type(name, revision, cls, _wire(cls))
+        _types[name] = _by_class[cls] = _Type(name, revision, cls, _wire(cls), appended)
         return cls
 
     return register
 
 
+BUILT_IN: Final = {
+    "branch": "polaris_spark.index.shards",
+    "catalog": "polaris_spark.catalog.rows",
+    "commit": "polaris_spark.commits.rows",
+    "deleted-files": "polaris_spark.maintenance.deletions",
+    "entries": "polaris_spark.commits.rows",
+    "expired-snapshots": "polaris_spark.catalog.expiring",
+    "leaf": "polaris_spark.index.shards",
+    "log": "polaris_spark.catalog.metadata.rows",
+    "metrics-reports": "polaris_spark.catalog.metrics",
+    "namespace": "polaris_spark.catalog.rows",
+    "partition-spec": "polaris_spark.catalog.metadata.rows",
+    "partition-statistics": "polaris_spark.catalog.metadata.rows",
+    "schema": "polaris_spark.catalog.metadata.rows",
+    "snapshot": "polaris_spark.catalog.metadata.rows",
+    "sort-order": "polaris_spark.catalog.metadata.rows",
+    "statistics": "polaris_spark.catalog.metadata.rows",
+    "table": "polaris_spark.catalog.metadata.rows",
+    "unloaded": "polaris_spark.catalog.rows",
+    "view": "polaris_spark.catalog.metadata.rows",
+    "view-version": "polaris_spark.catalog.metadata.rows",
+}
+"""The object types of this package, each with the module that defines it. A process imports the module when it meets an
+object of the type."""
+
+
 @cache
 def load_plugins() -> None:
     """Import the modules named by the entry-point group `polaris_spark.object_types`, once per process."""
+    import importlib.metadata  # here, because it takes time that a command which meets no unknown type need not spend
+
     for entry in importlib.metadata.entry_points(group="polaris_spark.object_types"):
         entry.load()
 
 
 def known_types() -> dict[str, int]:
-    """Registered type names with the revision that this process writes."""
+    """The names of all types, of this package and of plugins, with the revision that this process writes."""
+    for module in dict.fromkeys(BUILT_IN.values()):
+        importlib.import_module(module)
     load_plugins()
     return {name: entry.revision for name, entry in _types.items()}
 
 
 def revision_of(cls: type[msgspec.Struct]) -> int:
-    """The revision that this process writes of an object type."""
+    """The newest revision of an object type that this process knows."""
     return _by_class[cls].revision
+
+
+def written_revision(value: msgspec.Struct) -> int:
+    """The revision that this process writes an object as: that of its type, or an earlier one."""
+    return _by_class[type(value)].written(value)
 
 
 def type_name(cls: type[msgspec.Struct]) -> str:
@@ -186,7 +239,8 @@ def encode_with_header(value: msgspec.Struct) -> tuple[Header, bytes]:
     strong: list[int] = []
     weak: list[int] = []
     payload = _encode(entry.wire.pack(value, strong, weak))
-    described = Header(entry.name, entry.revision, tuple(strong), tuple(weak))
+    revision = entry.written(value) if entry.appended else entry.revision
+    described = Header(entry.name, revision, tuple(strong), tuple(weak))
     header = _encode(described)
     if len(header) + _PREAMBLE.size > MAX_ROW_BYTES:
         raise ObjectTooLargeError(
@@ -232,10 +286,7 @@ def decode(data: bytes, key: str) -> Decoded:
         NewerFormatError: the format byte is unknown to this release.
     """
     header = decode_header(data, key)
-    entry = _types.get(header.type)
-    if entry is None:
-        load_plugins()
-        entry = _types.get(header.type)
+    entry = _types.get(header.type) or _find(header.type)
     if entry is None:
         return Decoded(header, None)
     _, length = _preamble(data, key)
@@ -252,13 +303,23 @@ def refuse_newer(header: Header, key: str) -> None:
     Raises:
         NewerFormatError: the row's revision is higher than this process knows, or its type is unknown.
     """
-    entry = _types.get(header.type)
+    entry = _types.get(header.type) or _find(header.type)
     if entry is None or header.revision > entry.revision:
         known = "not installed" if entry is None else f"known up to revision {entry.revision}"
         raise NewerFormatError(
             f"object {key} is {header.type!r} revision {header.revision}, {known} here: "
             f"it can be read but not changed; use a release that knows revision {header.revision}"
         )
+
+
+def _find(name: str) -> _Type | None:
+    """A type, whose module is imported if nobody has done so yet; None if it is not installed."""
+    if name not in _types:
+        if name in BUILT_IN:
+            importlib.import_module(BUILT_IN[name])
+        else:
+            load_plugins()
+    return _types.get(name)
 
 
 def _preamble(part_0: bytes, key: str) -> tuple[int, int]:
@@ -328,11 +389,12 @@ def _packer(cls: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, l
     pointing = [(position, field.pack) for position, field in enumerate(fields) if field.pack is not None]
 
     blank = None if any(info.required for info in msgspec.structs.fields(cls)) else cls()
+    blank_values = () if blank is None else astuple(blank)
 
-    def pack(value: Any, strong: list[int], weak: list[int]) -> list[Any]:
-        values = list(astuple(value))
+    def pack(value: Any, strong: list[int], weak: list[int]) -> Sequence[Any]:
         if value == blank:  # as most indexes and logs of most tables; 0 points to nothing
-            return values
+            return blank_values
+        values = list(astuple(value))
         for position, pack_field in pointing:
             found = values[position]
             if found:

@@ -231,7 +231,12 @@ class _InProcess:
         return _Answer(*self._session.request("HEAD", url))
 
     def post(self, url: str, data: bytes | None = None, json: Any = None, headers: Any = None) -> _Answer:
-        body = encode(json) if data is None else data.decode()
+        if data is not None:
+            return self._change("POST", url, None, data.decode())
+        try:
+            body = encode(json)
+        except TypeError as error:  # such as a property whose name is None
+            raise BadRequestError(f"the request cannot be written as JSON: {error}") from error
         return self._change("POST", url, None, body)
 
     def delete(self, url: str, params: Any = None) -> _Answer:

@@ -18,7 +18,7 @@ _WORDS: Final = (
 )  # fmt: skip  # one list of words, of names without their separators
 _PARTS: Final = frozenset({"pwd", "sas", "sig"})
 """Words too short to be looked for within others."""
-_LAST: Final = frozenset({"auth", "key"})
+_LAST: Final = frozenset({"auth", "key", "pass", "pw"})
 """Words that are a secret's at the end of a name only: `cache-key-size` holds none."""
 _FILES: Final = frozenset({"credentials", "passfile", "sslkey", "tlskey"})
 """Names of options that are paths of files with secrets; the text of such a file is refused all the same."""

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from polaris_spark.config import Properties, Secret, StoreURI, duration_ms, size_bytes
+from polaris_spark.config import Properties, Secret, StoreURI
 from polaris_spark.errors import InputError, StoreURIError
+from polaris_spark.property_values import duration_ms, size_bytes
 
 SECRET = "open-sesame-42"
 
@@ -160,7 +161,7 @@ def test_properties_have_defaults() -> None:
     assert properties.branch == "main"
     assert properties.metadata_files == "every-commit"
     assert properties.create is True
-    assert properties.catalog is properties.warehouse is properties.principal is properties.python is None
+    assert properties.catalog is properties.warehouse is properties.principal is None
     assert properties.idempotency_key_lifetime == 30 * 60_000
     assert properties.history_retention == 3 * 86_400_000
     assert properties.grace == 3 * 3_600_000
@@ -177,7 +178,7 @@ def test_properties_are_parsed() -> None:
     properties = Properties.parse(given)
     assert properties.store_options == {"timeout": "5 s"}
     assert (properties.warehouse, properties.realm, properties.catalog) == ("/tmp/w", "r", "c")
-    assert (properties.branch, properties.principal, properties.python) == ("b", "p", "/usr/bin/python3")
+    assert (properties.branch, properties.principal) == ("b", "p")
     assert (properties.metadata_files, properties.create) == ("never", False)
     assert properties.idempotency_key_lifetime == 3_600_000
     assert (properties.history_retention, properties.grace) == (7 * 86_400_000, 90 * 60_000)
@@ -223,6 +224,7 @@ def test_a_near_miss_of_our_names_is_refused_with_the_name_meant(name: str, mean
     ("name", "value"),
     [
         ("metadata-files", "sometimes"), ("create", "yes please"), ("grace", "3"), ("grace", "-3 h"), ("grace", "soon"),
+        ("grace", "\uff11 d"),
         ("cache-bytes", "lots"), ("cache-bytes", "12 parsecs"), ("realm", ""), ("warehouse", " "), ("branch", ""),
         ("polaris.append-rebase", "maybe"),
     ],
@@ -267,3 +269,24 @@ def test_sizes_may_have_units(text: str, size: int) -> None:
 def test_sizes_are_not_endless(digits: int) -> None:
     with pytest.raises(InputError, match=r"x is .9999.*more than"):
         size_bytes("x", "9" * digits)
+
+
+def test_a_property_of_iceberg_may_name_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLARIS_TEST_KEY", SECRET)
+    parsed = Properties.parse({"store": "memory:", "s3.secret-access-key": "env:POLARIS_TEST_KEY", "a": "b"})
+    assert parsed.other == {"s3.secret-access-key": SECRET, "a": "b"}
+    with pytest.raises(InputError, match=r"'POLARIS_NO_SUCH_VARIABLE'.*not set"):
+        Properties.parse({"store": "memory:", "s3.secret-access-key": "env:POLARIS_NO_SUCH_VARIABLE"})
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "caf\udce9"])
+def test_a_secret_that_no_driver_could_take_is_refused_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    with pytest.raises(InputError, match="NUL") as refused:
+        Secret(text).reveal()
+    assert "caf" not in str(refused.value)
+    if "\0" not in text and text.startswith("caf"):  # as Python reads a variable that is not UTF-8
+        monkeypatch.setenv("POLARIS_TEST_KEY", text)
+        with pytest.raises(InputError, match="'POLARIS_TEST_KEY'"):
+            Secret("env:POLARIS_TEST_KEY").reveal()

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polaris_spark import ids as ids_module
-from polaris_spark.clock import EPOCH_MS, ManualClock
-from polaris_spark.errors import InputError, TryAgainError
+from polaris_spark.clock import AHEAD_MS, EPOCH_MS, FAR_MS, ManualClock
+from polaris_spark.errors import ClockError, InputError, TryAgainError
 from polaris_spark.ids import (
     MAX_ID,
     NODES,
@@ -58,6 +58,9 @@ class Leases:
 
     def release(self, lease: Lease, last_id: int) -> None:
         self.released.append((lease, last_id))
+
+    def confirm(self, now_ms: int, expected_ms: int) -> None:
+        raise ClockError("it jumped")
 
     def _fail(self) -> None:
         if self.failing:
@@ -141,6 +144,74 @@ def test_a_clock_that_goes_backwards_repeats_no_id(ids: IdGenerator, clock: Manu
     second = ids.next_ids(5_000)
     assert second[0] > first[-1]
     assert second == sorted(set(second))
+
+
+@pytest.mark.parametrize("ahead", [FAR_MS + 1, HOUR, 400 * 24 * HOUR])
+def test_no_id_is_made_by_a_clock_that_jumped_ahead_until_it_is_right_again(
+    ids: IdGenerator, leases: Leases, clock: ManualClock, ahead: int
+) -> None:
+    first = ids.next_id()
+    right = clock.now_ms()
+    clock.set_wall(right + ahead)
+    for make in (ids.next_id, lambda: ids.next_ids(10), lambda: ids.next_blocks(3), ids.now_ms):
+        with pytest.raises(ClockError):
+            make()
+    clock.set_wall(right)
+    clock.advance(1)
+    assert id_time_ms(ids.next_id()) == id_time_ms(first) + 1
+    assert len(leases.given) == 1
+
+
+def test_a_clock_that_jumped_ahead_makes_ids_once_it_is_confirmed(
+    ids: IdGenerator, leases: Leases, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids.next_id()
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(leases, "confirm", lambda now, expected: asked.append((now, expected)))
+    right = clock.now_ms()
+    clock.set_wall(right + 10 * HOUR)
+    for _ in range(3):
+        assert id_time_ms(ids.next_id()) == right + 10 * HOUR
+    assert asked == [(right + 10 * HOUR, right)]
+
+
+def test_time_that_passes_on_both_clocks_is_no_jump(ids: IdGenerator, clock: ManualClock) -> None:
+    ids.next_id()
+    for hours in (1, 10, 10_000):
+        clock.advance(hours * HOUR)
+        assert id_time_ms(ids.next_id()) == clock.now_ms()
+
+
+def test_a_head_far_ahead_moves_no_ids_and_a_fence_far_ahead_does(
+    ids: IdGenerator, clock: ManualClock
+) -> None:
+    far = pack(IdParts(clock.now_ms() + AHEAD_MS + 1, 3, 0))
+    near = pack(IdParts(clock.now_ms() + AHEAD_MS - HOUR, 3, 0))
+    ids.observe_head(far, 0)
+    assert id_time_ms(ids.next_id()) == clock.now_ms()
+    ids.observe_head(near, 0)
+    assert ids.next_id() > near
+    ids.observe_head(near, far)
+    assert ids.next_id() > far
+
+
+def test_after_a_clock_was_refused_while_it_leased_ids_lie_in_the_lease(
+    ids: IdGenerator, leases: Leases, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquire, right = leases.acquire, clock.now_ms()
+
+    def jumps(after_ms: int) -> Lease:
+        clock.set_wall(right + HOUR // 2)
+        taken = acquire(after_ms)
+        clock.set_wall(right + 2 * HOUR)
+        return taken
+
+    monkeypatch.setattr(leases, "acquire", jumps)
+    with pytest.raises(ClockError):
+        ids.next_id()
+    clock.set_wall(right)
+    made = id_time_ms(ids.next_id())
+    assert leases.given[-1].start_ms <= made < leases.given[-1].end_ms
 
 
 def test_no_id_is_below_one_that_was_observed(ids: IdGenerator, clock: ManualClock) -> None:

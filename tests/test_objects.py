@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -168,3 +170,29 @@ def test_a_type_name_belongs_to_one_class() -> None:
 
     assert objects.known_types()["test-plain"] == 1
     assert objects.type_name(Plain) == "test-plain"
+
+
+def test_types_of_this_package_are_found_whatever_was_imported() -> None:
+    program = """
+from polaris_spark import objects
+known = objects.known_types()
+assert set(objects.BUILT_IN) <= set(known), set(objects.BUILT_IN) - set(known)
+import importlib, pkgutil, polaris_spark
+for path in polaris_spark.__path__:
+    for found in pkgutil.walk_packages([path], "polaris_spark."):
+        if not found.name.startswith(("polaris_spark.testing", "polaris_spark.cli")):
+            importlib.import_module(found.name)
+modules = {name: one.cls.__module__ for name, one in objects._types.items()}
+own = {name for name, module in modules.items() if not module.startswith("polaris_spark.testing.")}
+assert own == set(objects.BUILT_IN), own ^ set(objects.BUILT_IN)
+assert all(objects._types[name].cls.__module__ == module for name, module in objects.BUILT_IN.items())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["table", "deleted-files", "expired-snapshots", "metrics-reports", "catalog"]
+)
+def test_a_type_is_found_by_its_name_in_a_process_that_imported_nothing_else(name: str) -> None:
+    program = f"from polaris_spark import objects; assert objects._find({name!r}).name == {name!r}"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -8,20 +8,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from polaris_spark import config
-from polaris_spark.catalog.expiring import GC_ENABLED, gc_enabled
-from polaris_spark.cli.app import app
+from polaris_spark.catalog.expiring import gc_enabled
+from polaris_spark.catalog.metadata.bounds import BOUNDS
+from polaris_spark.catalog.properties import GC_ENABLED
+from polaris_spark.cli import commands
 from polaris_spark.config import Properties
 from polaris_spark.errors import StoreURIError
 from polaris_spark.spark.options import DESCRIPTIONS
 from polaris_spark.spark.procedures.registry import BUILT_IN
 from polaris_spark.spark.views import VIEWS
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.sweep_mutants import SWEEP_MUTANTS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
+COMMANDS: dict[str, Any] = {name: commands.load(name) for name in commands.COMMANDS}
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings."""
+    titles = re.findall(
+        r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE
+    )
+    return {re.sub(r"[^a-z0-9 _-]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def blocks(language: str) -> list[str]:
@@ -70,6 +81,19 @@ def test_it_begins_with_the_two_commands() -> None:
     assert test.strip() == "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest"
 
 
+def test_its_first_lines_and_the_package_tell_it_from_the_spark_client_of_apache_polaris() -> None:
+    first = README.split("\n\n")[1]
+    assert "not the Spark client of Apache Polaris" in first
+    assert "not Apache Polaris's Spark client" in (ROOT / "pyproject.toml").read_text().split("readme =")[0]
+
+
+def test_the_feed_that_it_shows_ends() -> None:
+    (feed,) = [text for text in blocks("python") if "readStream" in text]
+    assert "trigger(availableNow=True)" in feed
+    assert "max-changes-per-batch" not in feed  # one batch then has all changes
+    assert feed.rstrip().splitlines()[-1].startswith("audit.toTable")
+
+
 @pytest.mark.parametrize("line", shown_commands(), ids=" ".join)
 def test_commands_that_it_shows_exist(line: list[str]) -> None:
     command, options = line[1], {word for word in line[2:] if word.startswith("--")}
@@ -109,10 +133,14 @@ def test_defaults_of_properties_are_right(row: list[str]) -> None:
         assert gc_enabled([{name: default}]) == gc_enabled([])
         return
     field, plain = name.removeprefix("polaris.").replace("-", "_"), Properties.parse({"store": "memory:"})
-    if getattr(plain, field) is None:
+    if getattr(plain, field, None) is None:  # `python` is for the JVM alone
         assert " " in default  # said in words
     else:
         assert getattr(Properties.parse({"store": "memory:", name: default}), field) == getattr(plain, field)
+
+
+def test_every_bound_of_requests_is_listed_with_its_value() -> None:
+    assert table(section("Limits"), "what") == [[what, f"{most:,}"] for what, most in BOUNDS.items()]
 
 
 def test_every_view_is_listed_with_what_it_shows() -> None:
@@ -142,10 +170,23 @@ def test_the_program_with_pyiceberg_runs(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == "[{'id': 2, 'item': 'coffee'}]\n"
 
 
-def test_files_that_it_links_to_exist() -> None:
-    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+@pytest.mark.parametrize("page", ["README.md", "SECURITY.md"])
+def test_files_and_headings_that_a_page_links_to_exist(page: str) -> None:
+    links = re.findall(r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", (ROOT / page).read_text())
     assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    for file, heading in links:
+        target = ROOT / (file or page)
+        assert target.exists(), file
+        assert not heading or heading in headings(target), f"{file}#{heading}"
+
+
+def test_security_is_described_where_readers_look_for_it() -> None:
+    assert "(SECURITY.md)" in section("Security")
+    assert '"/SECURITY.md"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_number_of_broken_protocols_is_right() -> None:
+    assert f"sweeps, {len(MUTANTS) + len(SWEEP_MUTANTS)} of them" in section("Proved by simulation")
 
 
 def test_modules_that_it_names_can_be_imported() -> None:

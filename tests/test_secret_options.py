@@ -19,6 +19,8 @@ from polaris_spark.secret_options import holds_secret, is_secret, without_secret
         "adls.connection-string",
         "accountKey",
         "sas",
+        "jdbc.pass",
+        "pw",
         "token",
         "credential",
         "header.Authorization",

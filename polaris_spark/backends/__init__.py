@@ -113,10 +113,11 @@ def known_schemes() -> list[str]:
 
 def _opener(scheme: str) -> OpenBackend:
     try:
-        if scheme in _installed():
-            return cast("OpenBackend", _installed()[scheme].load())
+        # First, because looking for outside packages reads the directory of every archive on the module path.
         if scheme in BUILT_IN:
             return cast("OpenBackend", importlib.import_module(BUILT_IN[scheme]).open_backend)
+        if scheme in _installed():
+            return cast("OpenBackend", _installed()[scheme].load())
     except ImportError as error:
         raise _missing(scheme, error) from error
     near = difflib.get_close_matches(scheme, known_schemes(), n=1)

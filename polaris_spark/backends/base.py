@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 from polaris_spark.objects import MAX_ROW_BYTES as MAX_ROW_BYTES
 from polaris_spark.objects import ObjectRow as ObjectRow
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_NAME_BYTES = 512
 """The longest realm or reference name, in UTF-8 bytes."""
+NO_STORE: Final = "holds no store; a catalog that is opened there with create=true makes one"
+"""What errors say of a database without a store, after its address."""
 
 Scope = Literal["process", "writer", "machine", "cluster"]
 Table = Literal["objects", "references"]
@@ -131,6 +133,11 @@ class Backend(ABC):
 
     transaction_bytes: ClassVar[int] = 8 * 2**20
     """The same for the bytes of their values."""
+
+    def now_ms(self) -> int | None:
+        """The time of the database server's clock, in milliseconds since 1970, by one cheap request. None if the
+        database has no clock other than this machine's."""
+        return None
 
     def drop_realm(self, realm: str) -> bool:
         """Delete every row of a realm in bulk; False where the database cannot (rows are then deleted by scan)."""

@@ -7,8 +7,9 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from polaris_spark.backends import Options
-from polaris_spark.config import Secret, StoreURI, duration_ms, refuse_unknown_options
+from polaris_spark.config import Secret, StoreURI, is_driver_text, refuse_unknown_options
 from polaris_spark.errors import InputError, StoreURIError
+from polaris_spark.property_values import duration_ms
 from polaris_spark.secret_options import without_secrets
 
 _LONGEST_MS: Final = 2**31
@@ -36,6 +37,11 @@ class Given:
             StoreURIError: an option is unknown.
         """
         refuse_unknown_options(scheme, options, known)
+        for name, value in options.items():
+            if isinstance(value, str) and not is_driver_text(value):
+                raise StoreURIError(
+                    f"the option {name!r} of a {scheme}: store is not valid Unicode, or contains the character NUL"
+                )
         self._scheme = scheme
         password = options.get("password")
         self.password = Secret(password) if isinstance(password, str) else password

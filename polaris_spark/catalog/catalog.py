@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterable
 from copy import copy
 from typing import TypeVar
 
-from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.confinement import Confinement
 from polaris_spark.catalog.entities import Context
-from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.files import Files, local_path
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metrics import MetricsReports
+from polaris_spark.catalog.properties import EffectiveProperties
+from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import CatalogRow, Unloaded
 from polaris_spark.catalog.unloaded import LoadImported, loading
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.state import Snapshot, State, StoredObjects
+from polaris_spark.names import MAIN
 from polaris_spark.system.registry import References
 
 R = TypeVar("R")
@@ -30,13 +33,8 @@ class Catalog:
         context: Context,
         files: Files,
         *,
-        branch: str = "main",
-        metrics_reports: int = 0,
+        branch: str = MAIN,
     ) -> None:
-        """
-        Args:
-            metrics_reports: how many metrics reports the catalog keeps, about; 0: none, and none are asked for.
-        """
         self.references = references
         self.row = row
         self.context = context
@@ -44,17 +42,29 @@ class Catalog:
         self.reference = head_name(row, branch)
         self.reader = StoredObjects(references.store)
         """Reads committed content."""
-        self.metrics = MetricsReports(references, row, keep=metrics_reports)
+        self._read: list[Snapshot] = []
+        """A head that was read just now and is used for the next read, if there is one."""
+        self.metrics = MetricsReports(
+            references, row, keep=lambda: self.effective_properties().metrics_reports
+        )
 
-    def restricted(self, locations: Iterable[str]) -> Catalog:
+    def restricted(self, locations: Iterable[str], *, follow_links: bool = False) -> Catalog:
         """This catalog for clients that may name locations only below its warehouse and the given ones.
 
+        Args:
+            follow_links: whether to follow symbolic links below those locations that lead below one of them; otherwise
+                all links there are refused.
         Raises:
             BadRequestError: one of them is not an absolute location.
         """
         restricted = copy(self)
-        allowed = tuple(segments(place) for place in (self.context.warehouse, *locations))
-        restricted.context = self.context._replace(allowed=allowed)
+        places = (self.context.warehouse, *locations)
+        local = [str(path) for place in places if (path := local_path(place)) is not None]
+        confinement = Confinement(local, follow_links=follow_links)
+        allowed = tuple(segments(place) for place in places)
+        restricted.context = self.context._replace(allowed=allowed, confinement=confinement)
+        restricted.files = self.files.confined(confinement)
+        restricted.references = self.references.writing(restricted.files)
         return restricted
 
     @property
@@ -64,7 +74,17 @@ class Catalog:
 
     def head(self) -> Snapshot:
         """The newest commit, read now."""
-        return self.references.read(self.reference)
+        return self._read.pop() if self._read else self.references.read(self.reference)
+
+    def beginning_at(self, head: Snapshot) -> Catalog:
+        """This catalog for one thread that has just read its head: the first read gives that, later ones read again."""
+        catalog = copy(self)
+        catalog._read = [head]
+        return catalog
+
+    def effective_properties(self) -> EffectiveProperties:
+        """The properties that hold in the newest commit, read now."""
+        return self.context.binding.of(self.head())
 
     def view(self, at: Snapshot | None = None) -> State:
         """The newest commit, read now, or another one, as changes see it."""

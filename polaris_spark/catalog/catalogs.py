@@ -6,30 +6,30 @@ first, its head is completed by whoever opens it next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from polaris_spark.catalog.entities import CatalogChange, Context, check_name
-from polaris_spark.catalog.rows import CATALOG, NAMES, CatalogRow, id_bytes
+from polaris_spark.catalog.entities import CatalogChange, Context, check_new_name
+from polaris_spark.catalog.files import absolute
+from polaris_spark.catalog.locations import overlap, owner_of, segments
+from polaris_spark.catalog.properties import SHARED_LOCATIONS, WAREHOUSE
+from polaris_spark.catalog.references import CATALOGS, head_name, heads_prefix
+from polaris_spark.catalog.rows import CATALOG, NAMES, PROPERTIES, CatalogRow, id_bytes
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
-from polaris_spark.commits.state import State
-from polaris_spark.errors import AlreadyExistsError, NotFoundError, ReferenceGoneError
+from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    CorruptionError,
+    ForbiddenError,
+    NotFoundError,
+    ReferenceGoneError,
+)
 from polaris_spark.index import Entry
 from polaris_spark.index.keys import children, entry_key
 from polaris_spark.system.registry import References
-
-CATALOGS = "catalogs"
-MAIN = "main"
-
-
-def head_name(catalog: CatalogRow, branch: str = MAIN) -> str:
-    """Name of the reference of a catalog's branch."""
-    return heads_prefix(catalog) + branch
-
-
-def heads_prefix(catalog: CatalogRow) -> str:
-    """What the names of the references of a catalog's branches begin with; the rest is the branch."""
-    return f"cat/{catalog.entity_id:x}/heads/"
 
 
 def initialize(references: References, operation: Operation) -> None:
@@ -56,11 +56,38 @@ def ensure_reference(references: References, name: str, operation: Operation) ->
             references.open(name)
 
 
-def find_catalog(references: References, name: str) -> CatalogRow | None:
-    """The catalog of that name, from a fresh head."""
+class StoredCatalog(NamedTuple):
+    """A catalog as the reference `catalogs` has it."""
+
+    pointer: int
+    """Object id of the row."""
+    row: CatalogRow
+    changed: bool
+    """Whether properties were set since the creation. If not, no branch has a copy of the row."""
+
+
+def read_catalog(references: References, name: str, *, for_rewrite: bool = False) -> StoredCatalog | None:
+    """The catalog of that name, from a fresh head.
+
+    Args:
+        for_rewrite: refuse a row that a newer release wrote, for whoever writes a copy of it.
+    Raises:
+        NewerFormatError: the row is refused.
+    """
     head = references.read(CATALOGS)
-    entry = head.index(NAMES).get(_key(name))
-    return None if entry is None else head.store.get(entry.pointer, CatalogRow)
+    key = catalog_key(name)
+    entry = head.index(NAMES).get(key)
+    if entry is None:
+        return None
+    read = head.store.get_for_rewrite if for_rewrite else head.store.get
+    changed = head.index(PROPERTIES).get(key) is not None
+    return StoredCatalog(entry.pointer, read(entry.pointer, CatalogRow), changed)
+
+
+def find_catalog(references: References, name: str) -> CatalogRow | None:
+    """The row of the catalog of that name, from a fresh head."""
+    found = read_catalog(references, name)
+    return None if found is None else found.row
 
 
 def list_catalogs(references: References) -> list[CatalogRow]:
@@ -84,6 +111,7 @@ def open_catalog(
 
     Raises:
         NotFoundError: it does not exist and `create` is false.
+        ForbiddenError: the catalog is new, and its warehouse overlaps another catalog's warehouse or tables.
     """
     row = find_catalog(references, name)
     if row is None:
@@ -92,9 +120,71 @@ def open_catalog(
             raise NotFoundError(
                 f"catalog {name!r} does not exist (and 'create' is false); there are: {known}"
             )
+        _refuse_used(references, name, properties or {})
         row = references.commit(CATALOGS, CreateCatalog(context, operation, name, properties or {}))
     ensure_reference(references, head_name(row), operation)
     return row
+
+
+def warehouse_of(row: CatalogRow) -> tuple[str, ...] | None:
+    """The location of the warehouse that a catalog was created with; None if it has none, or a malformed one."""
+    try:
+        return segments(absolute(row.properties[WAREHOUSE]))
+    except (KeyError, BadRequestError):
+        return None
+
+
+def is_shared(row: CatalogRow) -> bool:
+    """Whether a catalog's tables may overlap the locations of other tables."""
+    return row.properties.get(SHARED_LOCATIONS) == "allow"
+
+
+def heads_of(references: References, row: CatalogRow) -> list[Snapshot]:
+    """The heads of all live branches of a catalog, read now, without damaged ones. A damaged head must not stop work in
+    other catalogs, and no job deletes files while there is one."""
+    found = []
+    for one in references.listed():
+        if one.name.startswith(heads_prefix(row)) and one.registration.state == "live":
+            try:
+                found.append(references.read(one.name))
+            except (ReferenceGoneError, CorruptionError):  # dropped since it was listed, or damaged
+                continue
+    return found
+
+
+def owner_in(heads: Iterable[Snapshot], place: tuple[str, ...]) -> tuple[str, ...] | None:
+    """A location in these heads that a table or view owns and that overlaps `place`; damaged rows are ignored."""
+    for head in heads:
+        with contextlib.suppress(CorruptionError):
+            found = owner_of(State(head, _no_id, rewrites=False), place)
+            if found is not None:
+                return found[0]
+    return None
+
+
+def _no_id() -> int:
+    raise AssertionError("reading needs no ids")
+
+
+def _refuse_used(references: References, name: str, properties: Mapping[str, str]) -> None:
+    """Refuse a new catalog if its warehouse overlaps a table of another catalog, in the current heads.
+
+    Raises:
+        ForbiddenError: there is such a table.
+    """
+    new = CatalogRow(0, name, 0, "", dict(properties))
+    warehouse = None if is_shared(new) else warehouse_of(new)
+    for row in list_catalogs(references) if warehouse is not None else ():
+        place = None if is_shared(row) else owner_in(heads_of(references, row), warehouse or ())
+        if place is not None:
+            raise _taken(new, f"{'/'.join(place)}, which belongs to a table or view of catalog {row.name!r}")
+
+
+def _taken(new: CatalogRow, by: str) -> ForbiddenError:
+    return ForbiddenError(
+        f"catalog {new.name!r} cannot have the warehouse {new.properties[WAREHOUSE]}: it overlaps with {by}; give it "
+        "another location"
+    )
 
 
 def require_branch(references: References, row: CatalogRow, branch: str) -> None:
@@ -110,7 +200,11 @@ def require_branch(references: References, row: CatalogRow, branch: str) -> None
 
 
 class CreateCatalog(CatalogChange[CatalogRow]):
-    """Create a catalog; one that exists already is returned as it is."""
+    """Create a catalog; one that exists already is returned as it is.
+
+    Raises:
+        ForbiddenError: its warehouse overlaps that of another catalog of the realm.
+    """
 
     action = "create-catalog"
 
@@ -118,25 +212,38 @@ class CreateCatalog(CatalogChange[CatalogRow]):
         self, context: Context, operation: Operation, name: str, properties: Mapping[str, str]
     ) -> None:
         super().__init__(context, operation)
-        check_name([name])
+        check_new_name(name)
         self.name = name
         self.properties = dict(properties)
 
     def apply(self, state: State, prepared: object) -> CatalogRow:
         assert isinstance(prepared, int)
-        key = _key(self.name)
+        key = catalog_key(self.name)
         entry = state.lookup(NAMES, key)
         if entry is not None:
             return state.get(entry.pointer, CatalogRow)
         row = CatalogRow(state.new_id(), self.name, prepared, self.operation.principal, self.properties)
+        self._refuse_overlap(state, row)
         content = state.add(row)
         state.put(NAMES, key, Entry(content, id_bytes(row.entity_id)))
         self.record(state, prepared, row.entity_id, key, after=content)
         return row
 
+    def _refuse_overlap(self, state: State, new: CatalogRow) -> None:
+        """Refuse a warehouse that overlaps another catalog's; `others` gives the reason for this rule."""
+        warehouse = None if is_shared(new) else warehouse_of(new)
+        if warehouse is None:
+            return
+        there = [entry.pointer for _, entry in state.scan(NAMES, *children((), CATALOG))]
+        for row in state.get_many(there, CatalogRow).values():
+            other = None if is_shared(row) else warehouse_of(row)
+            if other is not None and overlap(other, warehouse):
+                raise _taken(new, f"{'/'.join(other)}, the warehouse of catalog {row.name!r}")
+
     def repeat(self, state: State, entries: list[LogEntry]) -> CatalogRow:
         return state.get(entries[-1].after, CatalogRow)
 
 
-def _key(name: str) -> bytes:
+def catalog_key(name: str) -> bytes:
+    """Key of a catalog in the index `names` of the reference `catalogs`."""
     return entry_key((), CATALOG, name)

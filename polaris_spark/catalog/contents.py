@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import math
 import uuid
 from collections.abc import Mapping
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
-from polaris_spark.catalog import locations
+import msgspec
+
+from polaris_spark.catalog import locations, ownership
 from polaris_spark.catalog.entities import (
     CatalogChange,
     Context,
@@ -15,6 +18,7 @@ from polaris_spark.catalog.entities import (
     TableName,
     add_entity,
     check_name,
+    check_new_name,
     put,
     remove_entity,
     require,
@@ -24,6 +28,7 @@ from polaris_spark.catalog.entities import (
     taken_by,
 )
 from polaris_spark.catalog.expiring import gc_enabled, namespace_levels
+from polaris_spark.catalog.locations import Holdings
 from polaris_spark.catalog.metadata import (
     ObjectReader,
     TableDraft,
@@ -39,11 +44,16 @@ from polaris_spark.catalog.rows import IDS, TABLE, VIEW, Unloaded, id_bytes
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
-from polaris_spark.errors import AlreadyExistsError, BadRequestError, WrongTypeError
+from polaris_spark.errors import AlreadyExistsError, BadRequestError, ForbiddenError, WrongTypeError
 from polaris_spark.index import Entry
 from polaris_spark.objects import type_name
 
 C = TypeVar("C", Table, View)
+
+
+UNCONFIRMED_LOCATIONS = "unconfirmed-locations"
+"""Key in the summary of a log entry. The value lists the locations that an imported table or view names but does not
+own, separated by spaces."""
 
 
 class Prepared(NamedTuple):
@@ -78,9 +88,62 @@ def metadata_file(value: Table | View, reader: ObjectReader) -> tuple[str, bytes
     return where, gzip.compress(text) if is_compressed(where) else text
 
 
+def holdings_of(value: Table | View | Unloaded) -> Holdings:
+    """The locations that a table or view uses; those that are known of one that is not loaded.
+
+    Raises:
+        BadRequestError: one of them is not an absolute location.
+    """
+    properties = {} if isinstance(value, Unloaded) else value.properties
+    return locations.holdings(value.location, properties, value.unconfirmed)
+
+
 def places(value: Table | View | Unloaded) -> frozenset[tuple[str, ...]]:
-    """The locations that a table or view owns; those that are known of one that is not loaded."""
-    return locations.owned(value.location, {} if isinstance(value, Unloaded) else value.properties)
+    """The locations that a table or view owns; raises as `holdings_of`."""
+    return holdings_of(value).owned
+
+
+def unconfirmed_summary(value: Table | View) -> dict[str, str]:
+    """The entry in the audit log for the locations that an imported table or view names but does not own."""
+    return {UNCONFIRMED_LOCATIONS: " ".join(value.unconfirmed)} if value.unconfirmed else {}
+
+
+def occupy(context: Context, state: State, entity_id: int, before: Holdings, after: Holdings) -> None:
+    """Replace the locations `before` of a table or view by the locations `after`.
+
+    All checks precede all changes, so that a commit with many tables can continue after one is refused.
+
+    Raises:
+        ForbiddenError: no entity may own one of the locations (`require_ownable`); or locations are not shared, and one
+            that is newly used or newly owned overlaps a location that another entity owns.
+    """
+    new = after.owned - before.owned
+    if not context.shared_locations:
+        for place in sorted(new | (after.unconfirmed - before.unconfirmed - before.owned)):
+            locations.refuse_overlap(state, entity_id, place)
+    for place in sorted(new):
+        require_ownable(context, place)
+    locations.move(state, entity_id, before, after)
+
+
+def require_ownable(context: Context, place: tuple[str, ...]) -> None:
+    """Refuse a location that no table or view may own.
+
+    Raises:
+        ForbiddenError: it is the root of a file system or bucket, or a home folder; or locations are not shared, and it
+            contains the catalog's warehouse, or overlaps the warehouse or a table of another catalog of the realm.
+    """
+    why = ownership.unownable(place) or _taken(context, place)
+    if why:
+        raise ForbiddenError(f"location {'/'.join(place)} cannot belong to a table or view: {why}")
+
+
+def _taken(context: Context, place: tuple[str, ...]) -> str:
+    if context.shared_locations:
+        return ""
+    if locations.is_below_any(locations.segments(context.warehouse), [place]):
+        return f"the warehouse of this catalog, {context.warehouse}, lies in it"
+    return context.refused_elsewhere(place)
 
 
 def content_of(reader: ObjectReader, content: int, cls: type[C]) -> C | Unloaded:
@@ -116,13 +179,14 @@ class ContentChange(CatalogChange[Stored[C]], Generic[C]):
         return Stored(entries[-1].after, state.get(entries[-1].after, self.cls))
 
     def require_place(self, state: State) -> None:
-        """The namespace exists and the name is free.
+        """The namespace exists, the name is free, and it can be that of something new.
 
         Raises:
             NoSuchNamespaceError, AlreadyExistsError, BadRequestError: it is not so.
         """
         _require_namespace(state, self.name)
         require_free(state, self.name, self.kind)
+        check_new_name(self.name.name)
 
     def store(
         self,
@@ -139,26 +203,36 @@ class ContentChange(CatalogChange[Stored[C]], Generic[C]):
             before = content_of(state, found.content, self.cls)
         entity_id = found.entity_id if found else state.new_id()
         where = existing_file or metadata_location(draft, prepared.uuid)
+        if isinstance(draft, TableDraft) and not state.allows(Table):
+            draft.overflow_bound = math.inf
         value, objects = draft.freeze(state.new_id, entity_id=entity_id, metadata_location=where)
         assert isinstance(value, self.cls)
+        if existing_file is not None:
+            away = ownership.unconfirmed_of(value.location, value.properties, existing_file)
+        else:
+            away = locations.still_named(value.unconfirmed, value.location, value.properties)
+        if away != value.unconfirmed:
+            value = msgspec.structs.replace(value, unconfirmed=away)
         state.add_all(objects)
         content = state.add(value)
-        if existing_file is None and self.context.metadata_files:
+        if existing_file is None and self.context.binding.at(state).metadata_files:
             state.write_file(*metadata_file(value, state))
         if before is None or not _same_places(before, value):
-            old = places(before) if before else frozenset()
-            new = places(value)
-            locations.require_allowed(self.context.allowed, new - old)
-            locations.move(state, entity_id, old, new, shared=self.context.shared_locations)
+            old = holdings_of(before) if before else Holdings()
+            new = holdings_of(value)
+            added = (new.owned | new.unconfirmed) - (old.owned | old.unconfirmed)
+            self.context.require_allowed(added)
+            occupy(self.context, state, entity_id, old, new)
         key = self.key
         if found is None:
             add_entity(state, key, content, entity_id)
         else:
             put(state, key, Found(content, entity_id))
         before_id = found.content if found else 0
-        self.record(
-            state, prepared.now, entity_id, key, before=before_id, after=content, summary=draft.summary()
-        )
+        summary = draft.summary()
+        if existing_file is not None:
+            summary |= unconfirmed_summary(value)
+        self.record(state, prepared.now, entity_id, key, before=before_id, after=content, summary=summary)
         return Stored(content, value)
 
 
@@ -169,7 +243,7 @@ def _require_namespace(state: State, name: TableName) -> None:
 
 
 def _same_places(one: Table | View | Unloaded, other: Table | View) -> bool:
-    if isinstance(one, Unloaded) or one.location != other.location:
+    if isinstance(one, Unloaded) or one.location != other.location or one.unconfirmed != other.unconfirmed:
         return False
     before, after = one.properties.get, other.properties.get
     return list(map(before, locations.PATHS)) == list(map(after, locations.PATHS))
@@ -195,16 +269,17 @@ class DropContent(CatalogChange["C | Unloaded"], Generic[C]):
         assert isinstance(prepared, int)
         found = require(state, self.name, self.kind)
         value = content_of(state, found.content, self.cls)
+        effective = self.context.binding.at(state)
         if self.purge:
             own = state.get(found.content, self.cls).properties
-            if not gc_enabled([own, *namespace_levels(state, self.name.namespace), self.context.retention]):
+            if not gc_enabled([own, *namespace_levels(state, self.name.namespace), effective.retention]):
                 raise BadRequestError(
                     f"Cannot purge {self.name}: gc.enabled is false for it, its namespace or the catalog, so its "
                     "files may belong to other tables; drop it without PURGE, or set gc.enabled to true first"
                 )
         key = table_key(self.name, self.kind)
         remove_entity(state, key, found.entity_id)
-        locations.move(state, found.entity_id, places(value), ())
+        occupy(self.context, state, found.entity_id, holdings_of(value), Holdings())
         summary = {"purge": "true"} if self.purge else {}
         self.record(state, prepared, found.entity_id, key, before=found.content, summary=summary)
         return value
@@ -221,6 +296,8 @@ class Rename(CatalogChange[None]):
     ) -> None:
         super().__init__(context, operation)
         check_name((*target.namespace, target.name))
+        if target.name != source.name:
+            check_new_name(target.name)
         self.action = "rename-table" if kind == TABLE else "rename-view"
         self.source = source
         self.target = target

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.catalog.contents import places
+from polaris_spark.catalog.contents import holdings_of
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import Unloaded
 from polaris_spark.catalog.store_heads import StoreHead
@@ -112,7 +112,7 @@ def kept_places(
     but: tuple[str, int],
     most_commits: int,
 ) -> set[tuple[str, ...]] | None:
-    """The locations that tables and views owned which were dropped without PURGE, or replaced.
+    """The locations that tables and views used which were dropped without PURGE, or replaced.
 
     Args:
         objects: those of a realm, by its instance id.
@@ -140,11 +140,15 @@ def kept_places(
 
 
 def places_of(store: ObjectStore, contents: Iterable[int]) -> dict[int, frozenset[tuple[str, ...]] | None]:
-    """The locations that some tables and views own, by their contents' ids; None of one that cannot be read."""
+    """The locations that some tables and views use, by their contents' ids; None of one that cannot be read."""
     found: dict[int, frozenset[tuple[str, ...]] | None] = {}
     ids = iter(dict.fromkeys(contents))
     while run := list(islice(ids, _READ_TOGETHER)):
         for id, read in read_each(run, store.read).items():
             value = None if isinstance(read, CorruptionError) else read.value
-            found[id] = places(value) if isinstance(value, (Table, View, Unloaded)) else None
+            if isinstance(value, (Table, View, Unloaded)):
+                held = holdings_of(value)
+                found[id] = held.owned | held.unconfirmed
+            else:
+                found[id] = None
     return found

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from polaris_spark.catalog.confinement import Confinement
+from polaris_spark.catalog.files import local_path
+from polaris_spark.catalog.locations import require_allowed
 from polaris_spark.catalog.manifest_files import ManifestFiles
+from polaris_spark.catalog.properties import Binding
 from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Namespace, id_bytes, id_from
+from polaris_spark.catalog.store_files import StoreFiles
 from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.rows import LogEntry
@@ -16,12 +22,14 @@ from polaris_spark.commits.state import State
 from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
+    ForbiddenError,
     NoSuchNamespaceError,
     NoSuchTableError,
     NoSuchViewError,
 )
 from polaris_spark.index import Entry
-from polaris_spark.index.keys import entry_key
+from polaris_spark.index.keys import decode_key, entry_key
+from polaris_spark.names import problem_of_part
 
 R = TypeVar("R")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -48,22 +56,48 @@ class Context(NamedTuple):
     clock: Clock
     warehouse: str
     """Absolute location below which tables and views without a location of their own are put."""
-    metadata_files: bool
-    """Whether every commit also writes the metadata file."""
     shared_locations: bool
     """Whether tables may overlap with others' locations."""
     operation_lifetime_ms: int
     """How long an operation id is remembered, at least."""
+    binding: Binding
+    """Which properties hold for a change."""
     manifest_files: ManifestFiles | None = None
     """Reads the manifest lists of appends that are rebased; without it none are."""
-    append_rebase: bool = False
-    """Whether appends are rebased to tables that do not say themselves."""
-    schema_merge: bool = False
-    """Whether columns added at once are merged in tables that do not say themselves."""
-    retention: Mapping[str, str] = {}
-    """The catalog's properties of retention (`expiring.PROPERTIES`), for tables and namespaces without their own."""
     allowed: tuple[tuple[str, ...], ...] | None = None
     """Segments of the locations below which clients may have files read and written; None allows all."""
+    trusts: Callable[[int], bool] = lambda _: True
+    """Whether the store trusts a time (milliseconds since 1970), so that snapshots that are old then may be dropped."""
+    refused_elsewhere: Callable[[tuple[str, ...]], str] = lambda _place: ""
+    """Why the realm's other catalogs forbid a table to own a location (`others`); empty if they do not."""
+    confinement: Confinement | None = None
+    """Decides which symbolic links below those locations are followed; None follows all."""
+
+    def require_allowed(
+        self, places: Iterable[tuple[str, ...]], also: Collection[tuple[str, ...]] = ()
+    ) -> None:
+        """Refuse locations that clients of this catalog must not name: those outside the allowed locations, local ones
+        that are part of a store, and local ones that symbolic links lead outside.
+
+        Args:
+            places: the locations, as segments.
+            also: further allowed locations; if they lie outside the other ones, links in them are followed.
+        Raises:
+            ForbiddenError: a location is refused.
+        """
+        if self.allowed is None:
+            return
+        places = list(places)
+        require_allowed((*self.allowed, *also), places)
+        stores = StoreFiles.of_process()
+        for place in places:
+            path = local_path("/".join(place))
+            if path is None:
+                continue
+            if self.confinement is not None:
+                self.confinement.require(path)
+            if stores.holds(str(path)) or stores.holds(os.path.realpath(path)):
+                raise ForbiddenError(f"location {path} lies among the files of a store")
 
 
 class Found(NamedTuple):
@@ -100,6 +134,19 @@ def check_name(parts: Sequence[str]) -> None:
             part.encode()
         except UnicodeEncodeError as error:
             raise BadRequestError(f"name {part!r} is not valid Unicode") from error
+
+
+def check_new_name(name: str) -> None:
+    """Refuse a text that cannot be a new name (`polaris_spark.names`).
+
+    Stored names are not checked, so that names of an earlier release can still be used and renamed.
+
+    Raises:
+        BadRequestError: some clients cannot address the name, or it cannot be printed safely.
+    """
+    problem = problem_of_part(name)
+    if problem is not None:
+        raise BadRequestError(f"the name {name[:200]!a} {problem}; choose another name")
 
 
 def find(state: State, key: bytes) -> Found | None:
@@ -210,7 +257,12 @@ class CatalogChange(Change[R]):
 
 
 def add_entity(state: State, key: bytes, content: int, entity_id: int) -> None:
-    """A new entity under `key`."""
+    """A new entity under `key`.
+
+    Raises:
+        BadRequestError: as `check_new_name`, for the last part of the key.
+    """
+    check_new_name(decode_key(key).name)
     put(state, key, Found(content, entity_id))
     state.put(IDS, id_bytes(entity_id), Entry(value=key))
 
@@ -221,6 +273,11 @@ def remove_entity(state: State, key: bytes, entity_id: int) -> None:
     state.remove(IDS, id_bytes(entity_id))
 
 
+_FOLDER_BYTES: Final = 1_024
+"""The most bytes of the folders of a default location that are named after namespaces. File systems and object stores
+allow 1,024 to 4,096 bytes for a whole path; a deeper namespace shares the folder of one above it."""
+
+
 def default_location(state: State, context: Context, name: TableName, uuid: str) -> str:
     """Where a table or view without a location of its own is put: it ends in its uuid, so it is never taken.
 
@@ -228,9 +285,15 @@ def default_location(state: State, context: Context, name: TableName, uuid: str)
     """
     found = require_namespace(state, name.namespace)
     base = state.get(found.content, Namespace).properties.get("location") if found else None
-    if base is None:
-        base = "/".join((context.warehouse, *(slug(part) for part in name.namespace)))
+    if not base or not base.strip():
+        base = default_namespace_location(context, name.namespace)
     return f"{base.rstrip('/')}/{slug(name.name)}-{uuid}"
+
+
+def default_namespace_location(context: Context, namespace: NamespaceName) -> str:
+    """The folder of the tables and views of a namespace that has no `location` property."""
+    folders = "/".join([slug(part) for part in namespace])[:_FOLDER_BYTES]
+    return f"{context.warehouse}/{folders}".rstrip("/")
 
 
 def slug(part: str) -> str:

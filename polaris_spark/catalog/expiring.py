@@ -10,34 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.catalog.entities import NamespaceName, namespace_key
+from polaris_spark.catalog.entities import NamespaceName
 from polaris_spark.catalog.merging import is_on
 from polaris_spark.catalog.metadata import ObjectReader, TableDraft, apply_all, logs
 from polaris_spark.catalog.metadata.pieces import key_of
 from polaris_spark.catalog.metadata.rows import Snapshot as TableSnapshot
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.snapshot_history import read_entries
-from polaris_spark.catalog.rows import NAMES, Namespace, id_bytes, id_from
+from polaris_spark.catalog.properties import GC_ENABLED, MAX_REF_AGE, MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS
+from polaris_spark.catalog.rows import NAMES, NAMESPACE, Namespace, id_bytes, id_from
 from polaris_spark.commits.state import Snapshot, State
 from polaris_spark.errors import BadRequestError
 from polaris_spark.index import Entry, Index, IndexRoot
-from polaris_spark.index.keys import key_after
+from polaris_spark.index.keys import entry_keys_upwards, key_after
 from polaris_spark.objects import Strong, object_type
 
 EXPIRED = "expired"
 """Index of a catalog's head: table's entity id and id of the record -> `ExpiredSnapshots`."""
 
 EXPIRE_ON_COMMIT = "polaris.expire-on-commit"
-MAX_SNAPSHOT_AGE = "history.expire.max-snapshot-age-ms"
-MIN_SNAPSHOTS = "history.expire.min-snapshots-to-keep"
-MAX_REF_AGE = "history.expire.max-ref-age-ms"
-GC_ENABLED = "gc.enabled"
-PROPERTIES = (MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS, MAX_REF_AGE, GC_ENABLED)
-"""What tables, namespaces and catalogs may say of retention; the nearest that says it holds."""
 
 _FOREVER_MS = 2**63 - 1
 _DEFAULTS = {
@@ -106,8 +102,8 @@ def retention(
 def namespace_levels(state: State, namespace: NamespaceName) -> list[Properties]:
     """Properties of a namespace and of those above it, the nearest first."""
     found: list[Properties] = []
-    for depth in range(len(namespace), 0, -1):
-        entry = state.lookup(NAMES, namespace_key(namespace[:depth]))
+    for key in reversed(entry_keys_upwards(namespace, NAMESPACE)):
+        entry = state.lookup(NAMES, key)
         if entry is not None:
             found.append(state.get(entry.pointer, Namespace).properties)
     return found
@@ -253,7 +249,12 @@ def expire_on_commit(
             break
         at: SnapshotFacts | None = facts
         # Ancestors that one commit added and replaced were never current, and so are not in the log.
-        while at is not None and at.timestamp_ms < limit and at.snapshot_id not in needed | dropped.keys():
+        while (
+            at is not None
+            and at.timestamp_ms < limit
+            and at.snapshot_id not in needed
+            and at.snapshot_id not in dropped
+        ):
             dropped[at.snapshot_id] = None
             if len(dropped) >= DROPPED_BY_A_COMMIT:
                 break
@@ -281,6 +282,7 @@ def _facts(draft: TableDraft, ids: Collection[int]) -> list[SnapshotFacts]:
 def _needed(draft: TableDraft, kept: Retention) -> tuple[int, set[int]]:
     """Up to which time nothing is kept for its age, and the snapshots that are kept whatever their age."""
     limit, needed = kept.older_than, set()
+    branches: list[tuple[int, int]] = []
     for ref in draft.refs.values():
         needed.add(ref.snapshot_id)
         facts = read_ref_facts(ref.text)
@@ -288,15 +290,31 @@ def _needed(draft: TableDraft, kept: Retention) -> tuple[int, set[int]]:
             continue
         if facts.max_snapshot_age_ms is not None:
             limit = min(limit, draft.now_ms - facts.max_snapshot_age_ms)
-        at: int | None = ref.snapshot_id
         least = kept.min_snapshots if facts.min_snapshots_to_keep is None else facts.min_snapshots_to_keep
-        for _ in range(least):
-            snapshot = draft.snapshots.get(at) if at is not None else None
-            if at is None or snapshot is None:
-                break
-            needed.add(at)
-            at = snapshot.get("parent-snapshot-id")
-    return limit, needed
+        branches.append((-least, ref.snapshot_id))
+    return limit, needed | _nearest_ancestors(draft, branches)
+
+
+def _nearest_ancestors(draft: TableDraft, branches: list[tuple[int, int]]) -> set[int]:
+    """The snapshots that branches keep whatever their age. Each is read once, even if several branches share it.
+
+    Args:
+        branches: the number of snapshots that each branch keeps, negated, and its newest snapshot.
+    """
+    found: set[int] = set()
+    heapify(branches)
+    while branches:  # the branch that keeps most comes first, so no snapshot has to be visited again
+        draft.check_time()
+        left, at = heappop(branches)
+        if not left or at in found:
+            continue
+        snapshot = draft.snapshots.get(at)
+        if snapshot is not None:
+            found.add(at)
+            parent = snapshot.get("parent-snapshot-id")
+            if parent is not None:
+                heappush(branches, (left + 1, parent))
+    return found
 
 
 class SnapshotFacts(msgspec.Struct, frozen=True, rename="kebab", gc=False):

@@ -7,6 +7,7 @@ followed nor deleted: what they point to lies elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +15,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from polaris_spark.catalog.confinement import Below, remove_folder, unlink
 from polaris_spark.catalog.files import Files, local_path
+from polaris_spark.catalog.permits import Grant, Permit
 from polaris_spark.errors import BadRequestError, PolarisError, UnreadableFileError
 
 if TYPE_CHECKING:
@@ -118,50 +121,75 @@ class Folders:
         info = system.get_file_info(name)
         return _listed(location, system, info) if _is_file(info) else None
 
-    def delete(self, location: str) -> None:
+    def delete(self, grant: Grant, permit: Permit, *, changed_before: int | None = None) -> bool:
         """Delete a file that is there; a local one's Hadoop checksum goes with it.
 
+        Args:
+            permit: the permit that covers it.
+            changed_before: milliseconds since 1970; what was changed last since then stays.
+        Returns:
+            whether it was deleted; False if it is too young.
         Raises:
-            FileNotFoundError: it was gone.
+            FileNotFoundError: it does not exist.
+            ForbiddenError: the permit refuses, or a folder of its path has become a link.
             OSError, ValueError: it cannot be deleted.
             BadRequestError: nothing here deletes such locations.
         """
-        path = local_path(location)
-        if path is not None:
-            path.unlink()
-            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-            return
+        permit.require(grant)
+        if grant.root:
+            since = None if changed_before is None else changed_before * 1_000_000
+            return unlink(grant.below, permit.stores.identities(), changed_before_ns=since)
+        location = grant.location
+        if changed_before is not None:
+            there = self.file(location)
+            if there is None:
+                raise FileNotFoundError(location)
+            if there.modified_ms >= changed_before:
+                return False
         system, name = self._system(location)
         inner = getattr(system, "handler", None)
         if inner is None:
             system.delete_file(name)
         else:  # `rm` of fsspec, which Arrow would call, takes `*`, `?` and `[` for patterns
             inner.fs.rm_file(name)
+        return True
 
-    def delete_all(self, locations: Iterable[str], *, changed_before: int | None = None) -> dict[str, str]:
+    def delete_all(
+        self, grants: Iterable[Grant], permit: Permit, *, changed_before: int | None = None
+    ) -> dict[str, str]:
         """Delete files; those already gone count as deleted.
 
         Args:
+            permit: lets them be deleted.
             changed_before: milliseconds since 1970; what was changed last since then stays (`CHANGED`).
         Returns:
-            why not, of those that could not be deleted.
+            the files that could not be deleted, by location, each with the reason.
         """
         failed = {}
-        for location in locations:
+        for grant in grants:
             try:
-                if changed_before is not None:
-                    there = self.file(location)
-                    if there is None:
-                        continue
-                    if there.modified_ms >= changed_before:
-                        failed[location] = CHANGED
-                        continue
-                self.delete(location)
+                if not self.delete(grant, permit, changed_before=changed_before):
+                    failed[grant.location] = CHANGED
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, PolarisError) as error:
-                failed[location] = str(error)
+                failed[grant.location] = str(error)
         return failed
+
+    def remove_empty(self, location: str, deleted: Iterable[Grant], permit: Permit) -> None:
+        """Remove empty folders of deleted files, up to and including the folder of a local location."""
+        top = permit.may(f"{location.rstrip('/')}/x")
+        forbidden = permit.stores.identities()
+        folders = {(grant.root, grant.path.rpartition("/")[0]) for grant in deleted if grant.root}
+        for root, folder in folders if top is not None and top.root else ():
+            assert top is not None
+            end = top.path.rpartition("/")[0]
+            at = folder
+            while at and root == top.root and (at == end or at.startswith(f"{end}/" if end else "")):
+                with contextlib.suppress(OSError, PolarisError):
+                    permit.require(Grant(f"file://{root}/{at}", root, at))
+                    remove_folder(Below(root, at), forbidden)
+                at = at.rpartition("/")[0]
 
     def _remote(self, folder: str) -> Contents:
         from pyarrow.fs import FileSelector, FileType
@@ -216,6 +244,15 @@ class Links:
             return location
         folder, _, name = str(path).rpartition("/")
         return f"file://{self._real(folder)}/{name}"
+
+    def real(self, place: tuple[str, ...]) -> tuple[str, ...]:
+        """A location as segments; a local one with all symbolic links resolved, also in the last segment."""
+        if place[0] != "file://" or len(place) < 2:
+            return place
+        path = f"{self._real('/' + '/'.join(place[1:-1]))}/{place[-1]}"
+        if os.path.islink(path):
+            path = os.path.realpath(path)
+        return ("file://", *(part for part in path.split("/") if part))
 
     def __reduce__(self) -> tuple[type[Links], tuple[()]]:
         return Links, ()  # elsewhere, other links

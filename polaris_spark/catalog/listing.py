@@ -78,7 +78,7 @@ def _parse(token: str, reference: str) -> PageToken:
     try:
         parsed = _decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
     except (ValueError, msgspec.MsgspecError) as error:
-        raise BadRequestError(f"{token!r} is not a page token") from error
+        raise BadRequestError(f"{token[:80]!r} is not a page token") from error
     if parsed.reference != reference:
         raise BadRequestError("this page token belongs to another catalog or branch")
     return parsed

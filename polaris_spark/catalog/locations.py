@@ -2,21 +2,23 @@
 
 A location is compared by whole path segments of its normalised URI. The index `locations` keys it by scheme and
 authority, then its segments, so that owners of a location, of anything above it and of anything below it are
-contiguous ranges each.
+contiguous ranges each. The index `unconfirmed` has the same keys for locations that a table only reads
+(`catalog.ownership`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from polaris_spark.catalog.files import absolute
-from polaris_spark.catalog.rows import LOCATIONS, id_bytes, id_from
+from polaris_spark.catalog.rows import IDS, LOCATIONS, TABLE, UNCONFIRMED, id_bytes, id_from
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError, ForbiddenError, InputError
 from polaris_spark.index import Entry
-from polaris_spark.index.keys import KeyRange, children, entry_key, subtree
+from polaris_spark.index.keys import KeyRange, children_upwards, decode_key, entry_key, subtree
 
 _KIND = b"l"
 SAME_SCHEME = {
@@ -93,8 +95,18 @@ def segments(location: str) -> tuple[str, ...]:
     return (f"{scheme}://{authority}", *parts)
 
 
-def owned(location: str, properties: dict[str, str]) -> frozenset[tuple[str, ...]]:
-    """The locations that a table or view owns: its own, and its data and metadata paths where they lie elsewhere."""
+def named(location: str, properties: Mapping[str, str]) -> tuple[str, ...]:
+    """The locations that a table or view names, as written: its own, and its data and metadata paths."""
+    paths = [location, *(properties[name] for name in PATHS if name in properties)]
+    return tuple(path for path in dict.fromkeys(paths) if path)
+
+
+def used(location: str, properties: Mapping[str, str]) -> frozenset[tuple[str, ...]]:
+    """The locations that a table or view uses: its own, and its data and metadata paths where they lie elsewhere.
+
+    Raises:
+        BadRequestError: one of them is not an absolute location.
+    """
     base = segments(location)
     mine = {base}
     for name in PATHS:
@@ -105,9 +117,67 @@ def owned(location: str, properties: dict[str, str]) -> frozenset[tuple[str, ...
     return frozenset(mine)
 
 
+class Holdings(NamedTuple):
+    """The locations that a table or view uses."""
+
+    owned: frozenset[tuple[str, ...]] = frozenset()
+    """Locations that the table or view owns."""
+    unconfirmed: frozenset[tuple[str, ...]] = frozenset()
+    """Locations that it uses but does not own until they are adopted."""
+
+
+def holdings(location: str, properties: Mapping[str, str], unconfirmed: Iterable[str]) -> Holdings:
+    """The locations that a table or view uses, divided into owned and unconfirmed ones. All jobs use this rule.
+
+    Args:
+        unconfirmed: the locations that its row lists; it owns neither these nor any location below them.
+    Raises:
+        BadRequestError: one of them is not an absolute location.
+    """
+    away = [segments(one) for one in unconfirmed]
+    all_used = used(location, properties)
+    mine = frozenset(place for place in all_used if not is_below_any(place, away))
+    return Holdings(mine, all_used - mine)
+
+
+def owned_names(
+    location: str, properties: Mapping[str, str], unconfirmed: Iterable[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The locations that a table or view names, as written: those that it owns according to `holdings`, and the others.
+
+    Raises:
+        BadRequestError: one of them is not an absolute location, and some are unconfirmed.
+    """
+    away = [segments(one) for one in unconfirmed]
+    names = named(location, properties)
+    others = tuple(one for one in names if away and is_below_any(segments(one), away))
+    return tuple(one for one in names if one not in others), others
+
+
+def still_named(
+    unconfirmed: tuple[str, ...], location: str, properties: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The unconfirmed locations that a changed table or view still uses: it names them, or a location below them."""
+    if not unconfirmed:
+        return ()
+    places = [segments(one) for one in named(location, properties)]
+    return tuple(one for one in unconfirmed if any(is_below_any(place, [segments(one)]) for place in places))
+
+
+def is_below_any(location: tuple[str, ...], folders: Iterable[tuple[str, ...]]) -> bool:
+    """Whether a location is one of these folders or lies in one of them."""
+    return any(location[: len(folder)] == folder for folder in folders)
+
+
+def overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether two locations are the same, or one of them lies in the other."""
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]
+
+
 def is_allowed(allowed: Collection[tuple[str, ...]] | None, location: tuple[str, ...]) -> bool:
     """Whether a location is one of those allowed or lies below one, by whole segments; None allows all."""
-    return allowed is None or any(location[: len(place)] == place for place in allowed)
+    return allowed is None or is_below_any(location, allowed)
 
 
 def require_allowed(
@@ -126,66 +196,91 @@ def require_allowed(
             )
 
 
-def move(
-    state: State,
-    entity_id: int,
-    before: Iterable[tuple[str, ...]],
-    after: Iterable[tuple[str, ...]],
-    *,
-    shared: bool = False,
-) -> None:
-    """Give up the locations `before` and own those `after`.
+def move(state: State, entity_id: int, before: Holdings, after: Holdings) -> None:
+    """Record that an entity uses the locations `after` instead of those `before`; overlaps are not checked.
 
     Raises:
-        ForbiddenError: one of them overlaps with what another entity owns, and `shared` is false.
+        InputError, ObjectTooLargeError: a location is too long for a key; nothing was changed.
     """
-    old, new = set(before), set(after)
-    for location in old - new:
-        state.remove(LOCATIONS, _key(location, entity_id))
-    for location in sorted(new - old):
-        if not shared:
-            _refuse_overlap(state, entity_id, location)
-        state.put(LOCATIONS, _key(location, entity_id), Entry(value=id_bytes(entity_id)))
+    changes = [
+        (
+            index,
+            [_key(one, entity_id) for one in old - new],
+            [_key(one, entity_id) for one in sorted(new - old)],
+        )
+        for index, old, new in zip((LOCATIONS, UNCONFIRMED), before, after, strict=True)
+    ]
+    for index, removed, added in changes:
+        for key in removed:
+            state.remove(index, key)
+        for key in added:
+            state.put(index, key, Entry(value=id_bytes(entity_id)))
 
 
 def owner_of(state: State, location: tuple[str, ...], *, but: int = 0) -> tuple[tuple[str, ...], int] | None:
     """An entity other than `but` that owns a location overlapping `location`: (its location, entity id)."""
     found = owner_above(state, location[:-1], but=but)
-    return found or _first_owner(state, [(location, subtree(location))], but)
+    if found is None:
+        owner = _first_owner(state, subtree(location), but)
+        found = None if owner is None else (location, owner)
+    return found
 
 
 def owner_above(
     state: State, location: tuple[str, ...], *, but: int = 0
 ) -> tuple[tuple[str, ...], int] | None:
     """An entity other than `but` that owns `location` or a location that it lies in: (its location, entity id)."""
-    return _first_owner(
-        state, [(location[:n], children(location[:n], _KIND)) for n in range(1, len(location) + 1)], but
-    )
-
-
-def overlapping(state: State, location: tuple[str, ...], *, but: int = 0) -> set[int]:
-    """All entities other than `but` that own `location`, a location that it lies in, or one that lies in it."""
-    above = [children(location[:n], _KIND) for n in range(1, len(location))]
-    found = [state.scan(LOCATIONS, *where) for where in (*above, subtree(location))]
-    return {id_from(entry.value) for entries in found for _, entry in entries} - {but}
-
-
-def _first_owner(
-    state: State, ranges: list[tuple[tuple[str, ...], KeyRange]], but: int
-) -> tuple[tuple[str, ...], int] | None:
-    for at, (start, end) in ranges:
-        for _, entry in state.scan(LOCATIONS, start, end, limit=_OWN + 1):
-            if id_from(entry.value) != but:
-                return at, id_from(entry.value)
+    for length, where in enumerate(children_upwards(location, _KIND), 1):
+        owner = _first_owner(state, where, but)
+        if owner is not None:
+            return location[:length], owner
     return None
 
 
-def _refuse_overlap(state: State, entity_id: int, location: tuple[str, ...]) -> None:
+def user_above(state: State, location: tuple[str, ...], *, but: int = 0) -> bool:
+    """Whether an entity other than `but` owns or reads `location` or a location that it lies in."""
+    above = children_upwards(location, _KIND)
+    indexes = (LOCATIONS, UNCONFIRMED)
+    return any(_first_owner(state, where, but, index) is not None for index in indexes for where in above)
+
+
+def overlapping(state: State, location: tuple[str, ...], *, but: int = 0) -> set[int]:
+    """All entities other than `but` that own or read `location`, a location that it lies in, or one that lies in it."""
+    ranges = (*children_upwards(location[:-1], _KIND), subtree(location))
+    found = [state.scan(index, *where) for index in (LOCATIONS, UNCONFIRMED) for where in ranges]
+    return {id_from(entry.value) for entries in found for _, entry in entries} - {but}
+
+
+def _first_owner(state: State, where: KeyRange, but: int, index: str = LOCATIONS) -> int | None:
+    """The first entity other than `but` in a range of the index of locations."""
+    state.check_time()
+    for _, entry in state.scan(index, *where, limit=_OWN + 1):
+        if id_from(entry.value) != but:
+            return id_from(entry.value)
+    return None
+
+
+def refuse_overlap(state: State, entity_id: int, location: tuple[str, ...]) -> None:
+    """Refuse a location that overlaps with what another entity owns.
+
+    Raises:
+        ForbiddenError: it does.
+    """
     other = owner_of(state, location, but=entity_id)
     if other is not None:
         raise ForbiddenError(
-            f"location {'/'.join(location)} overlaps with {'/'.join(other[0])}, which belongs to entity {other[1]:x}"
+            f"location {'/'.join(location)} overlaps with {'/'.join(other[0])}, which belongs to "
+            f"{_shown_owner(state, other[1])}"
         )
+
+
+def _shown_owner(state: State, entity_id: int) -> str:
+    """The table or view of an entity id, for messages."""
+    entry = state.lookup(IDS, id_bytes(entity_id))
+    if entry is None:  # a damaged index
+        return f"entity {entity_id:x}"
+    path, kind, name = decode_key(entry.value)
+    return f"{'table' if kind == TABLE else 'view'} {'.'.join((*path, name))}"
 
 
 def _key(location: tuple[str, ...], entity_id: int) -> bytes:

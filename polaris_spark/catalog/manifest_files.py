@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 
+from polaris_spark.catalog.confinement import Confinement
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.metadata import manifest_lists
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
@@ -57,15 +58,20 @@ class ManifestFiles:
                 _, gone = self._lists.popitem(last=False)
                 self._bytes -= gone.weight
 
-    def read(self, location: str) -> ManifestList:
+    def read(self, location: str, confinement: Confinement | None = None) -> ManifestList:
         """The list at a location, from its file unless it is held.
 
+        Args:
+            confinement: decides which symbolic links are followed.
         Raises:
             BadRequestError: it cannot be read, is too long, or is no manifest list.
+            ForbiddenError: a symbolic link leads to it that is not followed.
         """
         found = self.known(location)
         if found is None:
-            found = manifest_lists.parse(self._files.read(location, limit=MAX_FILE_BYTES))
+            found = manifest_lists.parse(
+                self._files.confined(confinement).read(location, limit=MAX_FILE_BYTES)
+            )
             self.keep(location, found)
         return found
 

@@ -20,7 +20,7 @@ it, the ids that a client chose are not the ones that its columns get.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -52,7 +52,7 @@ class _OverlapError(Exception):
     """The additions cannot be merged."""
 
 
-def is_on(properties: dict[str, str], name: str, *, default: bool) -> bool:
+def is_on(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
     """Whether a table with these properties has a switch on; `default` is what the catalog says."""
     value = properties.get(name)
     return default if value is None else value.strip().lower() == "true"
@@ -173,7 +173,8 @@ def _merged_fields(base: list[Json], current: list[Json], sent: list[Json]) -> l
 
 
 def _in_base(known: list[int], fields: list[Json]) -> list[Json]:
-    kept = [field for field in fields if field["id"] in known]
+    wanted = set(known)
+    kept = [field for field in fields if field["id"] in wanted]
     _require([field["id"] for field in kept] == known)
     return kept
 
@@ -183,7 +184,7 @@ def _behind(known: list[int], fields: list[Json]) -> dict[int | None, list[Json]
     behind: dict[int | None, list[Json]] = {id: [] for id in (None, *known)}
     at = None
     for field in fields:
-        if field["id"] in known:
+        if field["id"] in behind:
             at = field["id"]
         else:
             behind[at].append(field)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -187,10 +188,10 @@ def _end(key: bytes, entry: Entry) -> int:
 class MetricsReports:
     """Takes the reports of one process and commits them, at most one batch a second. Thread-safe."""
 
-    def __init__(self, references: References, row: CatalogRow, *, keep: int) -> None:
+    def __init__(self, references: References, row: CatalogRow, *, keep: Callable[[], int]) -> None:
         """
         Args:
-            keep: how many reports the catalog keeps, about; 0: none.
+            keep: reads how many reports the catalog keeps, about; 0: none.
         """
         self.keep = keep
         self._references = references
@@ -247,4 +248,4 @@ class MetricsReports:
     def _commit(self, reports: tuple[KeptReport, ...]) -> None:
         operation = Operation(b"", reports[-1].principal)
         ensure_reference(self._references, self._name, operation)
-        self._references.commit(self._name, AddReports(reports, self.keep, operation))
+        self._references.commit(self._name, AddReports(reports, self.keep(), operation))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -13,11 +13,18 @@ from polaris_spark.catalog.entities import (
     NamespaceName,
     add_entity,
     check_name,
+    default_namespace_location,
     find,
     namespace_key,
     put,
     remove_entity,
     require_namespace,
+)
+from polaris_spark.catalog.locations import segments
+from polaris_spark.catalog.metadata.bounds import (
+    require_properties_growth,
+    require_properties_within,
+    require_within,
 )
 from polaris_spark.catalog.rows import NAMES, Namespace
 from polaris_spark.commits.change import Operation
@@ -36,6 +43,35 @@ RESERVED = "system"
 """The namespace of the catalog's own views and procedures; it cannot be created."""
 
 
+LOCATION: Final = "location"
+"""The property of a namespace that names the folder of its tables and views."""
+
+
+def with_default_location(
+    context: Context, name: NamespaceName, properties: Mapping[str, str]
+) -> dict[str, str]:
+    """The properties of a namespace as clients load them: with its default location if it has no other one, as
+    Iceberg's own catalogs do.
+
+    No further property says which of the two it is: Trino's `SHOW CREATE SCHEMA` fails on properties that it does not
+    know.
+    """
+    if LOCATION in properties:
+        return dict(properties)
+    return {**properties, LOCATION: default_namespace_location(context, name)}
+
+
+def require_location(properties: Mapping[str, str]) -> None:
+    """Refuse a `location` of a namespace below which no table can be put.
+
+    Raises:
+        BadRequestError: it is no absolute path or URI, or the root of the file system.
+    """
+    location = properties.get(LOCATION)
+    if location is not None and segments(location) == ("file://",):
+        raise BadRequestError(f"location {location!r} of a namespace is the root of the file system")
+
+
 class PropertiesUpdated(NamedTuple):
     """Which properties a change touched."""
 
@@ -45,13 +81,15 @@ class PropertiesUpdated(NamedTuple):
 
 
 class CreateNamespace(CatalogChange[Namespace]):
-    """Create a namespace; its parent must exist."""
+    """Create a namespace, and its missing parents unless the property `create-parent-namespaces` is false."""
 
     action = "create-namespace"
 
     def __init__(
         self, context: Context, operation: Operation, name: NamespaceName, properties: Mapping[str, str]
     ) -> None:
+        require_properties_within(properties)
+        require_within("levels of a namespace", len(name))
         super().__init__(context, operation)
         check_name(name)
         if name[0].lower() == RESERVED:
@@ -66,11 +104,21 @@ class CreateNamespace(CatalogChange[Namespace]):
         key = namespace_key(self.name)
         if find(state, key) is not None:
             raise AlreadyExistsError(f"Namespace already exists: {'.'.join(self.name)}")
-        require_namespace(state, self.name[:-1])
-        namespace = Namespace(state.new_id(), prepared, self.operation.principal, self.properties)
+        if self.context.binding.at(state).create_parents:
+            for levels in range(1, len(self.name)):
+                state.check_time()
+                parent = namespace_key(self.name[:levels])
+                if find(state, parent) is None:
+                    self._create(state, prepared, parent, {})
+        else:
+            require_namespace(state, self.name[:-1])
+        return self._create(state, prepared, key, self.properties)
+
+    def _create(self, state: State, now: int, key: bytes, properties: dict[str, str]) -> Namespace:
+        namespace = Namespace(state.new_id(), now, self.operation.principal, properties)
         content = state.add(namespace)
         add_entity(state, key, content, namespace.entity_id)
-        self.record(state, prepared, namespace.entity_id, key, after=content)
+        self.record(state, now, namespace.entity_id, key, after=content)
         return namespace
 
     def repeat(self, state: State, entries: list[LogEntry]) -> Namespace:
@@ -114,6 +162,7 @@ class UpdateNamespace(CatalogChange[PropertiesUpdated]):
         updates: Mapping[str, str],
         removals: Sequence[str],
     ) -> None:
+        self.size = require_properties_within(updates) + require_properties_within(removals)
         super().__init__(context, operation)
         both = sorted(set(updates) & set(removals))
         if both:
@@ -135,6 +184,7 @@ class UpdateNamespace(CatalogChange[PropertiesUpdated]):
         gone = set(removed)
         properties = {k: v for k, v in before.properties.items() if k not in gone} | self.updates
         if properties != before.properties:
+            require_properties_growth(before.properties, properties)
             after = state.add(msgspec.structs.replace(before, properties=properties))
             key = namespace_key(self.name)
             put(state, key, found._replace(content=after))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import places
 from polaris_spark.catalog.drops import kept_places
-from polaris_spark.catalog.files import remove_empty_folders
 from polaris_spark.catalog.folders import Folders
-from polaris_spark.catalog.locations import require_allowed, segments
+from polaris_spark.catalog.locations import overlap, require_allowed, segments
 from polaris_spark.catalog.manifest_entries import (
     FILE_PATH,
     ListedManifest,
@@ -22,7 +21,8 @@ from polaris_spark.catalog.manifest_entries import (
 )
 from polaris_spark.catalog.metadata import render
 from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.sharing import Deletable, Neighbours, heads_around
+from polaris_spark.catalog.permits import Grant
+from polaris_spark.catalog.sharing import Deletable, Neighbours, heads_around, real_places
 from polaris_spark.errors import MissingFileError, PolarisError
 
 log = logging.getLogger("polaris_spark")
@@ -31,33 +31,57 @@ MOST_COMMITS = 10_000
 """So many commits of all histories of the store are read for a purge at once: half a second, of a file of SQLite."""
 
 
-def purge(catalog: Catalog, table: Table) -> list[str]:
+MOST_PLACES = 100_000
+"""Largest number of locations of the store's tables that an immediate purge checks for symbolic links."""
+
+
+class Kept(NamedTuple):
+    """What a purge did not delete."""
+
+    files: tuple[str, ...] = ()
+    """Files that could not be read or deleted, or that are not the table's to delete."""
+    because: str = ""
+    """Why every file of the table was kept; empty if they were deleted, but for `files`."""
+
+
+def purge(catalog: Catalog, table: Table) -> Kept:
     """Delete every file of a dropped table: data, deletes, manifests, manifest lists, statistics, metadata.
 
-    A file goes only if it lies in a location of the table, or in the warehouse and in no location of another table or
-    view; nothing goes while the catalog has several live or recoverable heads, or one of the store has a table whose
-    location overlaps, or a history that may bring one back: one that was dropped without PURGE. To know that, histories
-    are read; nothing goes either where they are long.
+    A file is deleted only if it lies in a location of the table, or in the warehouse and in no location of another
+    table or view (`Deletable`). Nothing is deleted in three cases: the catalog has several live or recoverable heads; a
+    head of the store has a table whose location overlaps under any name; or a history may restore such a table, because
+    it was dropped without PURGE. To check this, histories and locations are read. If these are many, nothing is deleted
+    either.
     Data goes first and metadata last, and what cannot be read or deleted keeps what leads to it: maintenance finds and
-    deletes the rest after grace. Returns what was left behind.
+    deletes the rest after grace.
     """
     heads = heads_around(catalog)
     neighbours = Neighbours(catalog, heads)
     own = places(table)
-    if neighbours.has_branches or neighbours.of(table.entity_id, own):
-        return [table.location]
+    deletable = Deletable(catalog, table, neighbours)
+    every = real_places(deletable.permit, own)
+    if neighbours.has_branches:
+        return Kept(because="the catalog has other branches, which may hold the table")
+    if neighbours.of(table.entity_id, every):
+        return Kept(because=_OVERLAP)
+    if deletable.permit.is_local:
+        if neighbours.places > MOST_PLACES:
+            return Kept(because=f"the tables of this store have more than {MOST_PLACES} locations to check")
+        if neighbours.overlap_by_link(every, but=table.entity_id):
+            return Kept(because=_OVERLAP)
     store = catalog.references.store
     itself = (store.realm, table.entity_id)
     kept = kept_places(heads, store.of_realm, but=itself, most_commits=MOST_COMMITS)
-    if kept is None or any(_overlap(one, other) for one in kept for other in own):
-        return [table.location]
+    if kept is None:
+        return Kept(because=f"the histories of this store have more than {MOST_COMMITS} commits to check")
+    if any(overlap(one, other) for one in kept for other in every):
+        return Kept(because="history holds a dropped table whose location overlaps")
     metadata = msgspec.json.decode(render(table, catalog.reader, snapshots="all"))
-    return _Purge(catalog, table, Deletable(catalog, table, neighbours, kept)).run(metadata)
+    deletable.keep(kept)
+    return _Purge(catalog, table, deletable).run(metadata)
 
 
-def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    shorter = min(len(one), len(other))
-    return one[:shorter] == other[:shorter]
+_OVERLAP: Final = "the location of another table overlaps"
 
 
 class _Purge:
@@ -74,7 +98,7 @@ class _Purge:
         self._foreign: list[str] = []
         """Files that are not the table's to delete."""
 
-    def run(self, metadata: dict[str, Any]) -> list[str]:
+    def run(self, metadata: dict[str, Any]) -> Kept:
         snapshots = metadata.get("snapshots", [])
         manifests = {m.path: m for snapshot in snapshots for m in self._manifests(snapshot)}
         lists = [snapshot["manifest-list"] for snapshot in snapshots if snapshot.get("manifest-list")]
@@ -87,14 +111,18 @@ class _Purge:
             self._delete(some)
             if self._kept:  # only what names them leads maintenance to them
                 break
-        return [*self._kept, *self._foreign]
+        return Kept((*self._kept, *self._foreign))
 
     def _delete(self, locations: Iterable[str]) -> None:
-        mine: list[str] = []
+        mine: list[Grant] = []
         for location in dict.fromkeys(locations):
-            (mine if self._deletable(location) else self._foreign).append(location)
-        self._kept += self._folders.delete_all(mine)
-        remove_empty_folders(self._table.location, mine)
+            grant = self._deletable.grant(location)
+            if grant is None:
+                self._foreign.append(location)
+            else:
+                mine.append(grant)
+        self._kept += self._folders.delete_all(mine, self._deletable.permit)
+        self._folders.remove_empty(self._table.location, mine, self._deletable.permit)
 
     def _manifests(self, snapshot: dict[str, Any]) -> list[ListedManifest]:
         listed = snapshot.get("manifest-list", "")

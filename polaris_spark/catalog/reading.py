@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import zlib
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, cast
+
+import msgspec
 
 from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.memory import charge, parsed_bytes
 from polaris_spark.catalog.metadata import TableDraft, ViewDraft, is_compressed, parse_table, parse_view
 from polaris_spark.catalog.metadata.parse import read_fields
 from polaris_spark.catalog.metadata.rows import NewId, NewRows, Table, View
+from polaris_spark.catalog.ownership import unconfirmed_of
 from polaris_spark.catalog.rows import TABLE, VIEW
-from polaris_spark.errors import BadRequestError
+from polaris_spark.errors import BadRequestError, UnreadableFileError
 
 MAX_METADATA_BYTES = 512 * 2**20
 """The longest metadata file, and the longest text of a compressed one: clients over HTTP name files to be read."""
 
-_CHUNK_BYTES = 2**20
+_PIECE_BYTES = 2**20
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -36,32 +41,70 @@ class Rows(NamedTuple):
 def read_text(files: Files, location: str) -> bytes:
     """The JSON of a metadata file; one whose name or first bytes say so is decompressed.
 
+    The file is read in pieces. Each piece, and an estimate for parsing the text, is charged to the request's memory.
+
     Raises:
-        BadRequestError: it cannot be read, or is too long.
+        BadRequestError: the file cannot be read, or is too long.
+        RequestTooLargeError, TryAgainError: as `charge`.
     """
-    text = files.read(location, limit=MAX_METADATA_BYTES)
-    if not is_compressed(location) and not text.startswith(_GZIP_MAGIC):
-        return text
     try:
-        return _decompressed(text)
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadRequestError(f"{location!r} is not a gzip file: {error}") from error
-    except ValueError as error:
-        raise BadRequestError(f"cannot read {location!r}: {error}") from error
+        with files.stream(location) as file:
+            text = _text(_Pieces(file), compressed=is_compressed(location))
+    except UnreadableFileError as error:
+        raise BadRequestError(str(error)) from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadRequestError(f"{location!r} is not a gzip file: {error}") from None
+    except (OSError, ValueError) as error:
+        raise BadRequestError(f"cannot read {location!r}: {error}") from None
+    charge(parsed_bytes(text))
+    return text
 
 
-def _decompressed(text: bytes) -> bytes:
-    plain = bytearray()
-    with gzip.GzipFile(fileobj=io.BytesIO(text)) as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            plain += chunk
-            if len(plain) > MAX_METADATA_BYTES:
-                raise ValueError(f"it has more than {MAX_METADATA_BYTES} bytes when decompressed")
-    return bytes(plain)
+class _Pieces:
+    """A file that is read once from its beginning, and whose first bytes can be inspected before."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._begun = file.read(len(_GZIP_MAGIC))
+        self.first = self._begun
+
+    def read(self, size: int) -> bytes:
+        if self._begun:
+            begun, self._begun = self._begun[:size], self._begun[size:]
+            return begun
+        return self._file.read(size)
+
+
+def _text(pieces: _Pieces, *, compressed: bool) -> bytes:
+    """
+    Raises:
+        ValueError: it is too long.
+        OSError, EOFError, zlib.error: it cannot be read, or is not compressed as it should be.
+    """
+    compressed = compressed or pieces.first == _GZIP_MAGIC
+    source = gzip.GzipFile(fileobj=cast("BinaryIO", pieces)) if compressed else pieces
+    text = io.BytesIO()
+    length = 0
+    while piece := source.read(_PIECE_BYTES):
+        length += len(piece)
+        if length > MAX_METADATA_BYTES:
+            raise ValueError(
+                f"it has more than {MAX_METADATA_BYTES} bytes{' when decompressed' if compressed else ''}"
+            )
+        charge(len(piece))
+        text.write(piece)
+    return text.getvalue()
 
 
 def read_rows(
-    files: Files, location: str, kind: bytes | None, new_id: NewId, *, entity_id: int, now_ms: int
+    files: Files,
+    location: str,
+    kind: bytes | None,
+    new_id: NewId,
+    *,
+    entity_id: int,
+    now_ms: int,
+    allows_overflow: bool,
 ) -> Rows:
     """A metadata file as rows, the whole of it.
 
@@ -70,13 +113,18 @@ def read_rows(
         new_id: issues the ids of pieces and shards.
         entity_id: of the table or view.
         now_ms: milliseconds since 1970.
+        allows_overflow: whether the realm allows tables whose refs or properties are in an index.
     Raises:
         BadRequestError: it cannot be read, or is no valid metadata of that kind; the message names the file.
     """
     text = read_text(files, location)
     try:
         draft = _parse(text, kind, now_ms)
+        if isinstance(draft, TableDraft) and not allows_overflow:
+            draft.overflow_bound = math.inf
         value, pieces = draft.freeze(new_id, entity_id=entity_id, metadata_location=location)
+        away = unconfirmed_of(value.location, value.properties, location)
+        value = msgspec.structs.replace(value, unconfirmed=away)
     except BadRequestError as error:
         raise BadRequestError(f"metadata file {location!r}: {error}", type=error.type) from error
     except RecursionError as error:

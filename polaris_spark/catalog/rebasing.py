@@ -33,7 +33,7 @@ from polaris_spark.catalog import locations
 from polaris_spark.catalog.metadata import manifest_lists as avro
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.manifest_lists import Manifest, ManifestList
-from polaris_spark.catalog.metadata.metadata_location import metadata_directory
+from polaris_spark.catalog.metadata.metadata_paths import metadata_directory
 from polaris_spark.catalog.metadata.table_snapshots import check_snapshot, read_ref, ref_fields
 from polaris_spark.catalog.metadata.table_updates import FORMAT_VERSION
 from polaris_spark.catalog.metadata.texts import Json, decode
@@ -186,7 +186,7 @@ def _is_in_table(draft: TableDraft, location: str) -> bool:
         parts = locations.segments(location)
     except BadRequestError:
         return False
-    return any(parts[: len(place)] == place for place in locations.owned(draft.location, draft.properties))
+    return locations.is_below_any(parts, locations.used(draft.location, draft.properties))
 
 
 def _check_head(draft: TableDraft, append: Append) -> Json | None:
@@ -205,7 +205,7 @@ def _check_head(draft: TableDraft, append: Append) -> Json | None:
         raise NotRebasedError(f"{append.branch} is a tag")
     # A client sends retention along with the ref; that which others set meanwhile is not to be undone.
     if ref_fields(read_ref(append.reference))[1:] != ref_fields(fields)[1:]:
-        raise NotRebasedError(f"the retention of {append.branch} is not what it is set to be")
+        raise NotRebasedError(f"the append would undo a change to the retention of {append.branch}")
     head = at = _snapshot(draft, ref.snapshot_id)
     while at["snapshot-id"] != append.parent:
         operation = (at.get("summary") or {}).get("operation")

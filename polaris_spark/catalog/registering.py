@@ -5,7 +5,7 @@ from __future__ import annotations
 from polaris_spark.catalog.contents import C, ContentChange, Prepared, Stored
 from polaris_spark.catalog.entities import Context, TableName, find
 from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.locations import require_allowed, segments
+from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.metadata import TableDraft, ViewDraft, parse_table, parse_view
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.reading import read_text
@@ -41,7 +41,7 @@ class Register(ContentChange[C]):
         """Read the file. That it cannot be read is told by `apply`: an operation done before needs no file again."""
         fixed = super().prepare(view)
         try:
-            require_allowed(self.context.allowed, [segments(self.location)])
+            self.context.require_allowed([segments(self.location)])
             return fixed, read_text(self.files, self.location)
         except PolarisError as error:
             return fixed, error

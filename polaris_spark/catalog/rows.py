@@ -5,6 +5,8 @@
 | `names` | path 0x01 kind name | the entity's content | its stable entity id (8 bytes) |
 | `ids` | entity id (8 bytes) | | its key in `names` |
 | `locations` | path of URI segments 0x01 `l` entity id | | entity id (8 bytes) |
+| `unconfirmed` | as `locations`, of locations that are read and not owned | | entity id (8 bytes) |
+| `properties` | `row` | a copy of the catalog's row | object id of that row (8 bytes) |
 | `operations` | operation id and principal | log entries | see `commits` |
 """
 
@@ -17,6 +19,11 @@ from polaris_spark.objects import object_type
 NAMES = "names"
 IDS = "ids"
 LOCATIONS = "locations"
+UNCONFIRMED = "unconfirmed"
+PROPERTIES = "properties"
+"""Index of a branch of a catalog, with the copy of the catalog's row that binds the branch. In the reference
+`catalogs`, it has the keys in `names` of the catalogs whose properties were set after their creation."""
+ROW = b"row"
 
 NAMESPACE = b"n"
 TABLE = b"t"
@@ -34,6 +41,7 @@ class CatalogRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Milliseconds since 1970."""
     owner: str
     properties: dict[str, str] = {}
+    """As it was created with them, or as they were set since."""
 
 
 @object_type("namespace", revision=1)
@@ -47,20 +55,27 @@ class Namespace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     properties: dict[str, str] = {}
 
 
-@object_type("unloaded", revision=1)
+@object_type("unloaded", revision=2, appended=(("unconfirmed",),))
 class Unloaded(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The content of a table or view that was imported by its metadata file's location and not read yet."""
 
     entity_id: int
     metadata_location: str
+    unconfirmed: tuple[str, ...] = ()
+    """Its own location, if no table may own that folder (`catalog.ownership`)."""
 
     @property
     def location(self) -> str:
-        """What it is known to own: the folder above that of the metadata file if this is called `metadata`, as nearly
-        always, else no more than the file."""
-        folder, _, _ = self.metadata_location.rpartition("/")
-        above, _, name = folder.rpartition("/")
-        return above if name == "metadata" and above.strip("/") else self.metadata_location
+        """The location that it is known to own."""
+        return folder_of(self.metadata_location)
+
+
+def folder_of(metadata_location: str) -> str:
+    """The folder that a metadata file may claim for its table: the parent of its folder `metadata`. If its folder has
+    another name, the file itself."""
+    folder, _, _ = metadata_location.rpartition("/")
+    above, _, name = folder.rpartition("/")
+    return above if name == "metadata" and above.strip("/") else metadata_location
 
 
 def id_bytes(entity_id: int) -> bytes:

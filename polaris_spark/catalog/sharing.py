@@ -1,22 +1,28 @@
-"""Who else may need a table's files: tables whose locations overlap, in every head of every catalog of the store.
+"""Tables that may need the files of another table: those with overlapping locations, in all heads of all catalogs.
 
-A branch of the same catalog may have the same table, which is found wherever it lies there.
+Other branches of the same catalog may have the same table. It counts there, wherever its location is.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.catalogs import head_name
-from polaris_spark.catalog.contents import places
-from polaris_spark.catalog.locations import overlapping, owner_above, segments
+from polaris_spark.catalog.confinement import Confinement
+from polaris_spark.catalog.contents import holdings_of
+from polaris_spark.catalog.files import local_path
+from polaris_spark.catalog.folders import Links
+from polaris_spark.catalog.locations import is_below_any, overlap, overlapping, owner_of, segments, user_above
 from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.rows import IDS, NAMES, TABLE, id_bytes
+from polaris_spark.catalog.paths import segments_of
+from polaris_spark.catalog.permits import Grant, Permit
+from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, TABLE, id_bytes, id_from
 from polaris_spark.catalog.store_heads import StoreHead, store_heads
 from polaris_spark.commits.state import State
-from polaris_spark.errors import BadRequestError
+from polaris_spark.errors import BadRequestError, ForbiddenError
 from polaris_spark.index.keys import decode_key
 
 
@@ -32,19 +38,22 @@ def heads_around(catalog: Catalog) -> list[StoreHead]:
     """The newest heads of the store that a catalog lies in, of all realms and catalogs, read now: those that are live,
     and dropped ones that can be brought back.
 
-    Those of the catalog itself have the properties that it was opened with, too.
+    Those of the catalog itself have the properties of the session, too, if these are stricter.
 
     Raises:
         CorruptionError: one cannot be read, or was lost.
     """
     own, branches = catalog.references.store, head_name(catalog.row, "")
     heads = store_heads(own.backend, lambda record: own.of_realm(record.instance), catalog.context.clock)
-    return [
-        head._replace(properties={**head.properties, **catalog.context.retention})
-        if head.realm == own.realm and head.reference.startswith(branches)
-        else head
-        for head in heads
-    ]
+    binding = catalog.context.binding
+
+    def bound(head: StoreHead) -> StoreHead:
+        is_own = head.realm == own.realm and head.reference.startswith(branches)
+        beyond = binding.grace_beyond_ms(head.properties, is_own=is_own)
+        properties = {**head.properties, **binding.retention(head.properties)} if is_own else head.properties
+        return head._replace(properties=properties, grace_beyond_ms=beyond)
+
+    return [bound(head) for head in heads]
 
 
 class _Open(NamedTuple):
@@ -57,7 +66,7 @@ class _Open(NamedTuple):
 
 
 class Neighbours:
-    """Tables beside a catalog's in the heads of its store."""
+    """Tables of all heads of a store, searched for those near a table of one catalog."""
 
     def __init__(self, catalog: Catalog, heads: Sequence[StoreHead]) -> None:
         """
@@ -78,17 +87,18 @@ class Neighbours:
             )
             for head in heads
         ]
+        self._linked: dict[tuple[str, ...], set[tuple[str, int]]] | None = None
 
     def of(self, entity_id: int, places: Collection[tuple[str, ...]]) -> list[TableVersion]:
-        """The versions of tables that overlap with a table, other than itself as its own head has it, and those that
-        other branches have of it, wherever they lie.
+        """The versions of tables that overlap a table, and the versions of the table itself in other branches, wherever
+        these lie. The version in the table's own head is not included.
 
         Args:
-            places: the locations that it owns.
+            places: the locations that the table owns.
         """
         found = set()
         for head in self._heads:
-            head.state.begin()  # what was read for another table is of no concern
+            head.state.begin()  # forget what was read for another table
             owners = {entity_id} if head.realm == self._realm else set()
             for place in places:
                 owners |= overlapping(head.state, place)
@@ -99,56 +109,163 @@ class Neighbours:
         return sorted(found)
 
     def own(self, location: tuple[str, ...], *, but: int) -> bool:
-        """Whether a table or view other than `but` owns a location, or one that it lies in."""
+        """Whether a table or view other than `but` owns or reads a location, or a folder above it."""
         for head in self._heads:
             head.state.begin()
             mine = but if head.realm == self._realm else 0
-            if owner_above(head.state, location, but=mine) is not None:
+            if user_above(head.state, location, but=mine):
                 return True
         return False
 
+    def own_by_link(self, real: tuple[str, ...], *, but: int) -> bool:
+        """Whether a table or view other than `but` owns a local folder, or one above it, by a location that contains
+        symbolic links. The index of locations does not find these by their real path.
+
+        Args:
+            real: the real path of the folder, as segments.
+        """
+        linked = self._by_link()
+        return any(linked.get(real[:n], set()) - {(self._realm, but)} for n in range(1, len(real) + 1))
+
+    def overlap_by_link(self, places: Collection[tuple[str, ...]], *, but: int) -> bool:
+        """Whether a location with symbolic links, of a table or view other than `but`, overlaps one of `places`."""
+        mine, local = (self._realm, but), [place for place in places if place[0] == "file://"]
+        return bool(local) and any(
+            overlap(place, other)
+            for other, owners in self._by_link().items()
+            if owners - {mine}
+            for place in local
+        )
+
+    def _by_link(self) -> dict[tuple[str, ...], set[tuple[str, int]]]:
+        """The real path of each location that contains symbolic links, with its owners: realm and entity id."""
+        if self._linked is None:
+            self._linked = {}
+            links = Links()
+            for head in self._heads:
+                for key, entry in head.state.base.index(LOCATIONS).range():
+                    place = decode_key(key).path
+                    real = links.real(place)
+                    if real != place:
+                        self._linked.setdefault(real, set()).add((head.realm, id_from(entry.value)))
+        return self._linked
+
+    @property
+    def places(self) -> int:
+        """Approximate number of locations in all heads. Locations that are only in commits' embedded entries are not
+        counted."""
+        return sum(head.state.base.index(LOCATIONS).tree.count for head in self._heads)
+
 
 class Deletable:
-    """Which files of a table may be deleted: those in its own places, and those in the warehouse where no other table
-    or view of the store lies, as is left when a table's location was changed."""
+    """Decides which files of a table may be deleted: files in its own locations, and files in the warehouse outside all
+    locations of other tables and views of the store. A table leaves such files behind when its location is changed.
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        table: Table,
-        neighbours: Neighbours,
-        kept: Collection[tuple[str, ...]] = (),
-    ) -> None:
-        """
-        Args:
-            kept: places of tables that no head has any more, and whose files stay.
-        """
-        self._kept = frozenset(kept)
-        self.places = places(table)
-        self._warehouse = segments(catalog.context.warehouse)
+    The real path of a local file decides where it lies. A file that is reached through links must not lie in a location
+    of another table or view under any of its names, even if it lies below a location of its own table.
+    """
+
+    def __init__(self, catalog: Catalog, table: Table, neighbours: Neighbours) -> None:
+        held = holdings_of(table)
+        self._unconfirmed = held.unconfirmed
+        self._kept: frozenset[tuple[str, ...]] = held.unconfirmed
+        self.places = held.owned
+        confinement = catalog.context.confinement
+        follow_links = confinement is None or confinement.follow_links
+        named = ["/".join(place) for place in self.places]
+        if confinement is not None and follow_links:
+            named += [f"file://{real}" for place in named if (real := _real_below(confinement, place))]
+        self.permit = Permit([catalog.context.warehouse], places=named, follow_links=follow_links)
         self._neighbours = neighbours
         self._entity_id = table.entity_id
-        self._folders: dict[str, bool] = {}
+        self._folders: dict[tuple[tuple[str, ...], str], bool] = {}
 
-    def __call__(self, location: str) -> bool:
-        folder, _, name = location.rpartition("/")
-        if name in ("", ".", ".."):
-            return False
-        if folder not in self._folders:
-            self._folders[folder] = self._allowed(location)
-        return self._folders[folder]
+    def keep(self, places: Collection[tuple[str, ...]]) -> None:
+        """Keep the files in the locations of tables that no head contains any more."""
+        self._kept = self._unconfirmed | frozenset(places)
 
-    def _allowed(self, location: str) -> bool:
+    def grant(self, location: str) -> Grant | None:
+        """Permission to delete a file; None if it must not be deleted."""
+        found = self.permit.may(location)
+        if found is None or location.endswith("/"):
+            return None
         try:
             parts = segments(location)[:-1]
         except BadRequestError:
+            return None
+        key = parts, found.path.rpartition("/")[0]
+        if key not in self._folders:
+            self._folders[key] = self._is_own(parts, found)
+        return found if self._folders[key] else None
+
+    def _is_own(self, parts: tuple[str, ...], grant: Grant) -> bool:
+        if not grant.root:
+            return self._in_places(parts) or not self._owned_by_others(parts)
+        named, real = folder_names(grant)
+        if self._neighbours.own_by_link(real, but=self._entity_id):
             return False
-        if any(parts[: len(place)] == place for place in self.places):
+        if parts == real and self._in_places(parts):
             return True
-        inside = parts[: len(self._warehouse)] == self._warehouse
+        if parts == named and self._in_places(parts):
+            return not self._owned_by_others(real)
+        return not self._owned_by_others(named) and not self._owned_by_others(real)
+
+    def _in_places(self, parts: tuple[str, ...]) -> bool:
+        return is_below_any(parts, self.places)
+
+    def _owned_by_others(self, parts: tuple[str, ...]) -> bool:
         if any(parts[:n] in self._kept for n in range(1, len(parts) + 1)):
-            return False
-        return inside and not self._neighbours.own(parts, but=self._entity_id)
+            return True
+        return self._neighbours.own(parts, but=self._entity_id)
+
+
+def _real_below(confinement: Confinement, location: str) -> str:
+    """The real path of a local folder; empty if the folder is not local, or lies outside the confinement."""
+    path = local_path(location)
+    try:
+        below = None if path is None else confinement.below(path / "x")
+    except ForbiddenError:
+        return ""
+    return "" if below is None else os.path.dirname(below.real)
+
+
+def folder_names(grant: Grant) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The folder of a local file, as segments, under two names: below the permit's root, and by its real path."""
+    below = grant.below
+    named = ("file://", *segments_of(below.root), *below.parts[:-1])
+    return named, ("file://", *segments_of(below.real)[:-1])
+
+
+def real_places(permit: Permit, own: Collection[tuple[str, ...]]) -> frozenset[tuple[str, ...]]:
+    """Locations under all of their names: as given and, for local ones, by real path."""
+    found = set(own)
+    for place in own:
+        path = local_path("/".join(place))
+        if path is not None:
+            found.add(("file://", *segments_of(os.path.realpath(path))))
+            grant = permit.may(f"{path}/x")
+            found.update(() if grant is None else folder_names(grant))
+    return frozenset(found)
+
+
+def foreign_owner(
+    catalog: Catalog, heads: Sequence[StoreHead], location: tuple[str, ...], *, entity_id: int
+) -> str:
+    """Name, for messages, a location that overlaps the given one, and the catalog of its owner; empty if there is none.
+
+    Args:
+        heads: all heads of the store (`heads_around`).
+        entity_id: the table or view that asks; its own locations, in any branch of its catalog, are ignored.
+    """
+    own = catalog.references.store
+    branches = head_name(catalog.row, "")
+    for head in heads:
+        mine = entity_id if head.realm == own.realm and head.reference.startswith(branches) else 0
+        state = State(head.snapshot(own.of_realm(head.realm)), _no_id, rewrites=False)
+        found = owner_of(state, location, but=mine)
+        if found is not None:
+            return f"{'/'.join(found[0])}, which a table or view of {head.catalog} owns"
+    return ""
 
 
 def table_content(state: State, entity_id: int) -> int | None:

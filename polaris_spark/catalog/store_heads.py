@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from polaris_spark.backends.base import Backend
-from polaris_spark.catalog.catalogs import CATALOGS
 from polaris_spark.catalog.identifiers import dotted
+from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.catalog.rows import CATALOG, NAMES, CatalogRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.publishing import read_head
@@ -15,6 +15,7 @@ from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import CorruptionError
 from polaris_spark.index.keys import children, decode_key
+from polaris_spark.names import MAIN
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.realms import MOVED_TO, RealmRecord, Realms, RealmState
 from polaris_spark.system.recovery.lost import refuse_lost, unlisted
@@ -41,6 +42,8 @@ class StoreHead(NamedTuple):
     head: Head
     properties: Mapping[str, str]
     """The catalog's."""
+    grace_beyond_ms: int = 0
+    """How much longer (or shorter) its catalog's grace period is than that of the session that reads it."""
     moved: bool = False
     """Whether another store serves its realm by now: this is what it was then."""
 
@@ -85,9 +88,11 @@ def _of_realm(record: RealmRecord, store: ObjectStore, clock: Clock) -> Iterator
             continue
         catalog = catalogs.get(prefix[4:])
         name = f"{record.name}.{prefix if catalog is None else catalog.name}"
-        name = name if branch == "main" else f"{name}@{branch}"
+        name = name if branch == MAIN else f"{name}@{branch}"
         properties = {} if catalog is None else catalog.properties
-        yield StoreHead(record.instance, name, one.name, head, properties, MOVED_TO in record.properties)
+        yield StoreHead(
+            record.instance, name, one.name, head, properties, moved=MOVED_TO in record.properties
+        )
 
 
 def _refuse_unlisted(record: RealmRecord, store: ObjectStore) -> None:

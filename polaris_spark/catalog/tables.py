@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from polaris_spark.catalog import locations
@@ -26,8 +27,11 @@ from polaris_spark.catalog.metadata import (
     create_table,
     is_create,
 )
+from polaris_spark.catalog.metadata.bounds import require_commits_within, require_creation_within
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.metadata.table_updates import FORMAT_VERSION
+from polaris_spark.catalog.properties import naming_properties
 from polaris_spark.catalog.rebasing import (
     APPEND_REBASE,
     Append,
@@ -64,12 +68,15 @@ class CreateTable(TableChange):
     def __init__(
         self, context: Context, operation: Operation, name: TableName, request: dict[str, Any]
     ) -> None:
+        self.size = require_creation_within(request)
         super().__init__(context, operation, name)
         self.request = request
 
     def apply(self, state: State, prepared: object) -> Stored[Table]:
         assert isinstance(prepared, Prepared)
-        return self.store(state, None, self.draft(state, prepared), prepared)
+        draft = self.draft(state, prepared)
+        with self._naming_properties(state):
+            return self.store(state, None, draft, prepared)
 
     def draft(self, state: State, prepared: Prepared) -> TableDraft:
         """The new table, not yet stored: all that a staged creation does.
@@ -82,7 +89,27 @@ class CreateTable(TableChange):
         location = self.request.get("location")
         if not location:
             location = default_location(state, self.context, self.name, prepared.uuid)
-        return create_table(self.request, uuid=prepared.uuid, location=location, now_ms=prepared.now)
+        with self._naming_properties(state):
+            return create_table(
+                self._with_defaults(state),
+                uuid=prepared.uuid,
+                location=location,
+                now_ms=prepared.now,
+                check_time=state.check_time,
+            )
+
+    def _naming_properties(self, state: State) -> AbstractContextManager[None]:
+        return naming_properties(self.context.binding.at(state), self.request.get("properties") or ())
+
+    def _with_defaults(self, state: State) -> dict[str, Any]:
+        """The request, with the catalog's properties of new tables."""
+        effective, asked = self.context.binding.at(state), self.request.get("properties")
+        if not effective.table_defaults and not effective.table_overrides:
+            return self.request
+        if asked is not None and not isinstance(asked, dict):  # refused later
+            return self.request
+        properties = {**effective.table_defaults, **(asked or {}), **effective.table_overrides}
+        return {**self.request, "properties": properties}
 
 
 _ENOUGH_PREPARATIONS = 2
@@ -105,7 +132,16 @@ class CommitTable(TableChange):
     (`rebasing`); what is neither is a conflict.
     """
 
-    def __init__(self, context: Context, operation: Operation, commit: TableCommit) -> None:
+    def __init__(
+        self, context: Context, operation: Operation, commit: TableCommit, *, size: int | None = None
+    ) -> None:
+        """
+        Args:
+            size: of the request, where that was checked as part of a larger one.
+        Raises:
+            BadRequestError: the request is beyond a bound.
+        """
+        self.size = size or require_commits_within([(commit.requirements, commit.updates)])
         super().__init__(context, operation, commit.name)
         self.creates = is_create(commit.requirements)
         self.action = "create-table" if self.creates else "update-table"
@@ -131,23 +167,44 @@ class CommitTable(TableChange):
         elif self.creates:
             raise AlreadyExistsError(f"Requirement failed: table already exists: {self.name}")
         before = state.get_for_rewrite(found.content, Table) if found else None
-        draft = TableDraft.of(before, state, now_ms=prepared.now)
+        draft = TableDraft.of(before, state, now_ms=prepared.now, check_time=state.check_time)
         if before is None:
             draft.uuid = prepared.uuid  # unless the updates assign one
         try:
             check_all(draft, self.requirements)
             apply_all(draft, self.updates)
+            asked = set(draft.properties)
+            if before is None:
+                self._add_defaults(state, draft)
         except CommitFailedError as conflict:
             if before is None:
                 raise
             draft = self._resolved(state, before, prepared, conflict)
         if before is not None and found is not None and not draft.changed:
             return Stored(found.content, before)
-        expired = expire_on_commit(draft, state, self.name.namespace, self.context.retention)
+        expired: list[int] = []
+        if self.context.trusts(prepared.now):
+            expired = expire_on_commit(
+                draft, state, self.name.namespace, self.context.binding.at(state).retention
+            )
+        if before is None:
+            with naming_properties(self.context.binding.at(state), asked):
+                return self.store(state, found, draft, prepared)
         stored = self.store(state, found, draft, prepared)
-        if before is not None and expired:
+        if expired:
             record_expired(state, before, expired, stored.content, prepared.now)
         return stored
+
+    def _add_defaults(self, state: State, draft: TableDraft) -> None:
+        """Give a new table the catalog's properties of new tables; the format version is as the updates have it."""
+        effective = self.context.binding.at(state)
+        missing = {
+            name: text for name, text in effective.table_defaults.items() if name not in draft.properties
+        }
+        added = {**missing, **effective.table_overrides}
+        added.pop(FORMAT_VERSION, None)
+        if added:
+            apply_all(draft, [{"action": "set-properties", "updates": added}])
 
     def _resolved(
         self, state: State, before: Table, prepared: Prepared, conflict: CommitFailedError
@@ -158,9 +215,9 @@ class CommitTable(TableChange):
             CommitFailedError: it cannot.
             PrepareAgain: that depends on files that were not read.
         """
-        draft = TableDraft.of(before, state, now_ms=prepared.now)
+        draft = TableDraft.of(before, state, now_ms=prepared.now, check_time=state.check_time)
         updates = None
-        if is_on(draft.properties, SCHEMA_MERGE, default=self.context.schema_merge):
+        if is_on(draft.properties, SCHEMA_MERGE, default=self.context.binding.at(state).schema_merge):
             updates = merged(draft, self.requirements, self.updates)
         if updates is None and self.append is not None:
             updates = self._rebased(state, draft, self.append, prepared, conflict)
@@ -175,7 +232,8 @@ class CommitTable(TableChange):
         self, state: State, draft: TableDraft, append: Append, prepared: Prepared, conflict: CommitFailedError
     ) -> list[dict[str, Any]] | None:
         files = self.context.manifest_files
-        if files is None or not is_on(draft.properties, APPEND_REBASE, default=self.context.append_rebase):
+        default = self.context.binding.at(state).append_rebase
+        if files is None or not is_on(draft.properties, APPEND_REBASE, default=default):
             return None
         for requirement in self.requirements:
             if requirement is not append.requirement:
@@ -206,7 +264,8 @@ class CommitTable(TableChange):
             return {}
         table = view.get(entry.pointer, Table)
         draft = TableDraft.of(table, view, now_ms=0)
-        if not is_on(table.properties, APPEND_REBASE, default=self.context.append_rebase) or (
+        default = self.context.binding.at(view).append_rebase
+        if not is_on(table.properties, APPEND_REBASE, default=default) or (
             self.preparations == 1 and not is_behind(draft, append)
         ):
             return {}
@@ -221,10 +280,10 @@ class CommitTable(TableChange):
     def _read_list(self, draft: TableDraft, files: ManifestFiles, location: str) -> ManifestList:
         """A manifest list; clients choose where it is, so only where this catalog's clients may have files read."""
         if self.context.allowed is not None:
-            places = (*self.context.allowed, *locations.owned(draft.location, draft.properties))
+            places = (*self.context.allowed, *locations.used(draft.location, draft.properties))
             if not locations.is_allowed(places, locations.segments(location)):
                 raise BadRequestError(f"manifest list {location!r} does not lie where this server may read")
-        return files.read(location)
+        return files.read(location, self.context.confinement)
 
 
 class CommitTables(CatalogChange[list[Stored[Table]]]):
@@ -233,18 +292,23 @@ class CommitTables(CatalogChange[list[Stored[Table]]]):
     action = "update-table"
 
     def __init__(self, context: Context, operation: Operation, commits: Sequence[TableCommit]) -> None:
+        self.size = require_commits_within([(commit.requirements, commit.updates) for commit in commits])
         super().__init__(context, operation)
         names = [commit.name for commit in commits]
         if len(set(names)) < len(names):
             raise BadRequestError("a transaction names the same table twice")
-        self.parts = [CommitTable(context, operation, commit) for commit in commits]
+        self.parts = [CommitTable(context, operation, commit, size=self.size) for commit in commits]
 
     def prepare(self, view: State) -> object:
         return [part.prepare(view) for part in self.parts]
 
     def apply(self, state: State, prepared: object) -> list[Stored[Table]]:
         assert isinstance(prepared, list)
-        return [part.apply(state, one) for part, one in zip(self.parts, prepared, strict=True)]
+        stored = []
+        for part, one in zip(self.parts, prepared, strict=True):
+            state.check_time()
+            stored.append(part.apply(state, one))
+        return stored
 
     def repeat(self, state: State, entries: list[LogEntry]) -> list[Stored[Table]]:
         return [Stored(entry.after, state.get(entry.after, Table)) for entry in entries]

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from polaris_spark.catalog import locations
-from polaris_spark.catalog.contents import content_of, places
+from polaris_spark.catalog.contents import content_of, holdings_of, occupy, unconfirmed_summary
 from polaris_spark.catalog.entities import CatalogChange, Context, Found, find, put
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.metadata.rows import Table, View
@@ -86,7 +85,15 @@ class LoadImported(CatalogChange[None]):
         try:
             now = self.context.clock.now_ms()
             location, entity_id = self.unloaded.metadata_location, self.unloaded.entity_id
-            rows = read_rows(self.files, location, kind, view.new_id, entity_id=entity_id, now_ms=now)
+            rows = read_rows(
+                self.files,
+                location,
+                kind,
+                view.new_id,
+                entity_id=entity_id,
+                now_ms=now,
+                allows_overflow=view.allows(Table),
+            )
         except BadRequestError as error:
             what = "table" if kind == TABLE else "view"
             raise BadRequestError(f"{what} {'.'.join((*path, name))} was imported unread: {error}") from error
@@ -97,20 +104,20 @@ class LoadImported(CatalogChange[None]):
             return
         assert isinstance(prepared, _Prepared)
         now, found, key, rows = prepared
-        before = places(self.unloaded)
+        before = holdings_of(self.unloaded)
         try:
-            after = places(rows.value)
-            allowed = self.context.allowed
-            if allowed is not None:  # by now a client may have written the file that was imported
-                locations.require_allowed((*allowed, *before), after)
-            locations.move(state, found.entity_id, before, after, shared=self.context.shared_locations)
+            after = holdings_of(rows.value)
+            # By now a client may have written the file that was imported.
+            self.context.require_allowed(after.owned | after.unconfirmed, also=before.owned)
+            occupy(self.context, state, found.entity_id, before, after)
         except (BadRequestError, ForbiddenError) as error:
             where = self.unloaded.metadata_location
             raise type(error)(f"metadata file {where!r} cannot be loaded: {error}") from error
         state.add_all(rows.pieces)
         content = state.add(rows.value)
         put(state, key, Found(content, found.entity_id))
-        self.record(state, now, found.entity_id, key, before=found.content, after=content)
+        summary = unconfirmed_summary(rows.value)
+        self.record(state, now, found.entity_id, key, before=found.content, after=content, summary=summary)
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
         return None

@@ -8,6 +8,7 @@ from typing import Any
 from polaris_spark.catalog.contents import ContentChange, Prepared, Stored
 from polaris_spark.catalog.entities import Context, TableName, default_location, require
 from polaris_spark.catalog.metadata import ViewDraft, apply_all, check_all, create_view
+from polaris_spark.catalog.metadata.bounds import require_commits_within, require_creation_within
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.rows import VIEW
 from polaris_spark.commits.change import Operation
@@ -29,6 +30,7 @@ class CreateView(ViewChange):
     def __init__(
         self, context: Context, operation: Operation, name: TableName, request: dict[str, Any]
     ) -> None:
+        self.size = require_creation_within(request)
         super().__init__(context, operation, name)
         self.request = request
 
@@ -38,7 +40,13 @@ class CreateView(ViewChange):
         location = self.request.get("location")
         if not location:
             location = default_location(state, self.context, self.name, prepared.uuid)
-        draft = create_view(self.request, uuid=prepared.uuid, location=location, now_ms=prepared.now)
+        draft = create_view(
+            self.request,
+            uuid=prepared.uuid,
+            location=location,
+            now_ms=prepared.now,
+            check_time=state.check_time,
+        )
         return self.store(state, None, draft, prepared)
 
 
@@ -55,6 +63,7 @@ class CommitView(ViewChange):
         requirements: Sequence[dict[str, Any]],
         updates: Sequence[dict[str, Any]],
     ) -> None:
+        self.size = require_commits_within([(requirements, updates)])
         super().__init__(context, operation, name)
         self.requirements = requirements
         self.updates = updates
@@ -63,7 +72,7 @@ class CommitView(ViewChange):
         assert isinstance(prepared, Prepared)
         found = require(state, self.name, VIEW)
         before = state.get_for_rewrite(found.content, View)
-        draft = ViewDraft.of(before, state, now_ms=prepared.now)
+        draft = ViewDraft.of(before, state, now_ms=prepared.now, check_time=state.check_time)
         check_all(draft, self.requirements)
         apply_all(draft, self.updates)
         if not draft.changed:

@@ -1,39 +1,27 @@
-"""The commands of `polaris-spark`, and how their errors are told: in one line, with exit code 2."""
+"""The command line `polaris-spark`. An error is printed in one line, with exit code 2."""
 
 from __future__ import annotations
 
 import errno
 import io
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
-from typer.core import TyperGroup
 
 from polaris_spark import __version__
 from polaris_spark.cli import INTERRUPTED
-from polaris_spark.cli.cat import cat
-from polaris_spark.cli.demo.command import demo
-from polaris_spark.cli.export import export
-from polaris_spark.cli.fsck import fsck
-from polaris_spark.cli.heads import heads
-from polaris_spark.cli.info import info
-from polaris_spark.cli.log import log
-from polaris_spark.cli.maintain import app as maintain
-from polaris_spark.cli.output import errors, plain
-from polaris_spark.cli.realms import realms
-from polaris_spark.cli.recover import recover
-from polaris_spark.cli.report.command import report
-from polaris_spark.cli.serve import serve
-from polaris_spark.cli.tables import tables
+from polaris_spark.cli.commands import LazyGroup
 from polaris_spark.errors import PolarisError
+
+if TYPE_CHECKING:
+    import click
 
 FAILED = 2
 """Exit code of a command that could not do what was asked."""
 
 
-class OneLineErrors(TyperGroup):
+class OneLineErrors(LazyGroup):
     """Tells expected errors in one line; anything else is a defect and keeps its traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:  # type: ignore[override,unused-ignore]  # typer brings its own click
@@ -41,40 +29,44 @@ class OneLineErrors(TyperGroup):
         try:
             return super().invoke(ctx)  # type: ignore[arg-type,unused-ignore]  # the same
         except KeyboardInterrupt as interrupt:
-            errors().print("polaris-spark: interrupted; run it again", markup=False)
+            _complain("interrupted; run it again")
             raise typer.Exit(INTERRUPTED) from interrupt
         except (PolarisError, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise
-            errors().print("polaris-spark:", plain(str(error)), markup=False, highlight=False, soft_wrap=True)
+            _complain(str(error))
             raise typer.Exit(FAILED) from error
+
+
+def _complain(text: str) -> None:
+    from polaris_spark.cli.output import errors, plain
+
+    errors().print("polaris-spark:", plain(text), markup=False, highlight=False, soft_wrap=True)
 
 
 app = typer.Typer(
     name="polaris-spark",
     cls=OneLineErrors,
-    help="Look into a store of catalogs, serve it, and see the whole of it at work.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"polaris-spark {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
 def top(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)
+        bool,
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
     ] = False,
 ) -> None:
     """Look into a store of catalogs, serve it, and see the whole of it at work."""
-    if version:
-        print(f"polaris-spark {__version__}")
-        raise typer.Exit
-
-
-for command in (demo, info, log, tables, cat, report, serve, export, heads, recover, fsck, realms):
-    app.command()(command)
-app.add_typer(maintain)
 
 
 def main() -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from polaris_spark.backends.base import ObjectKey
-from polaris_spark.cli.opening import OpenRealm, OpenStore, open_store
-from polaris_spark.cli.options import Password, Store
+from polaris_spark.cli.options import Password, Store, with_store
 from polaris_spark.cli.output import hexadecimal, iso, print_json
 from polaris_spark.errors import InputError, NotFoundError
-from polaris_spark.ids import MAX_ID, unpack
-from polaris_spark.objects import Decoded
+
+if TYPE_CHECKING:
+    from polaris_spark.cli.opening import OpenRealm, OpenStore
+    from polaris_spark.objects import Decoded
 
 Json = dict[str, Any]
 
@@ -23,9 +23,9 @@ Json = dict[str, Any]
 def cat(
     store: Store,
     object_id: Annotated[
-        str,
+        str | None,
         typer.Argument(metavar="OBJECT-ID", help="Its id, in hexadecimal or decimal.", show_default=False),
-    ],
+    ] = None,
     realm: Annotated[
         str | None,
         typer.Option(help="Realm of the object; otherwise every realm is looked in.", show_default=False),
@@ -33,6 +33,9 @@ def cat(
     password: Password = None,
 ) -> None:
     """Print one object as JSON: its header, and its decoded content."""
+    from polaris_spark.cli.opening import open_store
+
+    store, object_id = with_store(store, object_id, "OBJECT-ID")
     wanted = possible_ids(object_id)
     with open_store(store, password) as opened:
         place, id = _find(opened, realm, wanted, object_id)
@@ -45,6 +48,8 @@ def possible_ids(text: str) -> list[int]:
     Raises:
         InputError: it is no id.
     """
+    from polaris_spark.ids import MAX_ID
+
     digits = text.strip().lower()
     found: list[int] = []
     if re.fullmatch(r"(0x)?[0-9a-f]{1,16}", digits):
@@ -60,6 +65,8 @@ def possible_ids(text: str) -> list[int]:
 
 
 def _find(store: OpenStore, realm: str | None, ids: list[int], text: str) -> tuple[OpenRealm, int]:
+    from polaris_spark.backends.base import ObjectKey
+
     realms = store.realms() if realm is None else [store.realm(realm)]
     for place in realms:
         rows = store.backend.read_objects(place.record.instance, [ObjectKey(id) for id in ids])
@@ -72,6 +79,8 @@ def _find(store: OpenStore, realm: str | None, ids: list[int], text: str) -> tup
 
 def described(place: OpenRealm, id: int, found: Decoded) -> Json:
     """An object as a JSON value; pointers stand in it in hexadecimal, as `cat` takes them."""
+    from polaris_spark.ids import unpack
+
     header = found.header
     made = unpack(id)
     return {

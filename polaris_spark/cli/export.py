@@ -5,19 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table as Grid
-from rich.text import Text
 
-from polaris_spark.catalog.catalogs import MAIN
-from polaris_spark.catalog.exporting import Exporter
-from polaris_spark.catalog.files import Files
-from polaris_spark.cli.opening import open_store
 from polaris_spark.cli.options import AsJSON, Password, Realm, Store
-from polaris_spark.cli.output import plain, print_json, screen
-from polaris_spark.commits.state import StoredObjects
-from polaris_spark.spark.procedures.export_metadata import rows, select
+from polaris_spark.cli.output import NOTHING_TO_DO, as_sql, grid, plain, print_json, screen
+from polaris_spark.names import MAIN
 
-_COLUMNS = ("table", "kind", "metadata_location", "outcome")
+_COLUMNS = ("table", "kind", "metadata-location", "outcome")
 
 
 def export(
@@ -41,6 +34,12 @@ def export(
     as_json: AsJSON = False,
 ) -> None:
     """Write the metadata.json of tables and views, as it is in the newest commit."""
+    from polaris_spark.catalog.exporting import Exporter
+    from polaris_spark.catalog.files import Files
+    from polaris_spark.cli.opening import open_store
+    from polaris_spark.commits.state import StoredObjects
+    from polaris_spark.spark.procedures.export_metadata import rows, select
+
     with open_store(store, password) as opened:
         place = opened.realm(realm)
         row = place.catalog(catalog)
@@ -49,9 +48,14 @@ def export(
         exporter = Exporter(StoredObjects(head.store), Files({}), directory=location, overwrite=overwrite)
         done = rows(list(exporter.all(items)))
     if as_json:
-        print_json([dict(zip(_COLUMNS, one, strict=True)) for one in done])
+        print_json(
+            [dict(zip(("name", *_COLUMNS[1:]), (as_sql(one[0]), *one[1:]), strict=True)) for one in done]
+        )
         return
-    grid = Grid(*(name.replace("_", " ") for name in _COLUMNS))
+    if not done:
+        screen().print(NOTHING_TO_DO)
+        return
+    shown = grid(None, *(name.replace("-", " ") for name in _COLUMNS))
     for one in done:
-        grid.add_row(*(Text(plain(cell)) for cell in one))
-    screen().print(grid)
+        shown.add_row(*(plain(cell) for cell in one))
+    screen().print(shown)

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from polaris_spark.backends import open_backend
-from polaris_spark.cli.opening import store_options
 from polaris_spark.cli.options import AsJSON, Password, Store
-from polaris_spark.cli.output import errors, plain, print_json, screen
+from polaris_spark.cli.output import NO_PROBLEMS, errors, plain, print_json, screen, utc
 from polaris_spark.clock import SystemClock
-from polaris_spark.config import StoreURI
-from polaris_spark.maintenance.checking.checker import Check
-from polaris_spark.maintenance.checking.checker import Progress as Watch
-from polaris_spark.maintenance.checking.references import reference_names
-from polaris_spark.spark.options import refuse_memory
-from polaris_spark.system.stores import SYSTEM_REALM, check_store
+
+if TYPE_CHECKING:
+    from polaris_spark.maintenance.checking.ahead import Repaired
+    from polaris_spark.maintenance.checking.checker import Progress as Watch
 
 FAULTY = 1
 """Exit code where something is wrong."""
@@ -30,16 +26,36 @@ def fsck(
     realm: Annotated[
         str | None, typer.Option(help="Only this realm; all of the store unless given.", show_default=False)
     ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="First set the store's time to this machine's clock, which must be right; for use after a "
+            "process whose clock was ahead.",
+        ),
+    ] = False,
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
     """Find every row that is damaged, missing, or at odds with others; exit code 1 if there is any."""
+    from polaris_spark.backends import open_backend
+    from polaris_spark.cli.opening import store_options
+    from polaris_spark.config import StoreURI
+    from polaris_spark.maintenance.checking.ahead import repair as repair_clock
+    from polaris_spark.maintenance.checking.checker import Check
+    from polaris_spark.maintenance.checking.references import reference_names
+    from polaris_spark.spark.options import refuse_memory
+    from polaris_spark.system.stores import SYSTEM_REALM, check_store
+
     uri = StoreURI.parse(store)
     refuse_memory(uri)
     backend = open_backend(uri, store_options(uri, password))
     try:
         if not reference_names(backend, SYSTEM_REALM):
             check_store(backend)
+        if repair:
+            check_store(backend)
+            _tell(repair_clock(backend, SystemClock()))
         with _bar() as watch:
             found = Check(backend, SystemClock(), realm=realm, progress=watch).run()
     finally:
@@ -56,9 +72,22 @@ def fsck(
                 highlight=False,
                 soft_wrap=True,
             )
-        screen().print(f"{len(found):,} problems" if found else "sound")
+        screen().print(
+            f"{len(found):,} {'problem' if len(found) == 1 else 'problems'}" if found else NO_PROBLEMS
+        )
     if found:
         raise typer.Exit(FAULTY)
+
+
+def _tell(repaired: Repaired) -> None:
+    """Print the result of a repair. The remaining problems are printed elsewhere."""
+    accepted = "no time in the store lies ahead of it"
+    if repaired.ahead_ms is not None:
+        accepted = f"times ahead of it, up to {utc(repaired.ahead_ms)}, are accepted"
+    errors().print(
+        f"The store goes by this machine's clock, {utc(repaired.now_ms)}; {accepted}.",
+        soft_wrap=True,
+    )
 
 
 @contextmanager

@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from polaris_spark.cli.opening import open_store
-from polaris_spark.cli.options import AsJSON, Password, Realm, Store
-from polaris_spark.cli.output import grid, hexadecimal, plain, print_json, screen, utc
-from polaris_spark.cli.surveying import (
-    INCOMPLETE,
-    Branch,
-    Catalog,
-    Reference,
+from polaris_spark.cli.options import (
+    AsJSON,
+    CatalogBranch,
+    OnlyCatalog,
+    OnlyReference,
+    Password,
+    Realm,
     Search,
-    chosen,
-    found_json,
-    lost_words,
-    reading,
-    stray_words,
-    strays,
+    Store,
 )
-from polaris_spark.system.recovery.plan import plan
-from polaris_spark.system.recovery.survey import Found, Survey
+from polaris_spark.cli.output import grid, hexadecimal, plain, print_json, screen, utc
+
+if TYPE_CHECKING:
+    from polaris_spark.system.recovery.survey import Found
 
 
 def heads(
     store: Store,
     realm: Realm = "default",
-    catalog: Catalog = None,
-    branch: Branch = None,
-    reference: Reference = None,
+    catalog: OnlyCatalog = None,
+    branch: CatalogBranch = None,
+    reference: OnlyReference = None,
     search: Search = False,
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
     """List recent heads of references, and whether all that each needs is there; exit code 1 if anything is not."""
+    from polaris_spark.cli.opening import open_store
+    from polaris_spark.cli.surveying import INCOMPLETE, chosen, found_json, reading, stray_words, strays
+    from polaris_spark.system.recovery.survey import Survey
+
     with open_store(store, password) as opened, reading() as on_read:
         place = opened.realm(realm)
         name = chosen(place, catalog, branch, reference)
@@ -56,6 +58,8 @@ def heads(
 
 
 def _show(found: Found, console: Console) -> None:
+    from polaris_spark.cli.surveying import lost_words
+
     title = Text(plain(found.name), style="bold")
     title.append(f"  {_in_words(found)}", style="green" if found.complete else "bold red")
     console.print(title, soft_wrap=True)
@@ -81,6 +85,8 @@ def _show(found: Found, console: Console) -> None:
 
 def _in_words(found: Found) -> str:
     """What is known of a reference, in a line."""
+    from polaris_spark.system.recovery.plan import plan
+
     if found.target is None or found.history_from is None:
         return "nothing complete is left"
     dropped = " (dropped)" if found.state == "dropped" else ""

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from polaris_spark.catalog.catalogs import CATALOGS, MAIN, heads_prefix
-from polaris_spark.catalog.rows import NAMES
-from polaris_spark.cli.opening import OpenRealm, OpenStore, open_store
 from polaris_spark.cli.options import AsJSON, Password, Store
-from polaris_spark.cli.output import KINDS, errors, grid, hexadecimal, iso, plain, print_json, screen, size
-from polaris_spark.commits.state import Snapshot
-from polaris_spark.index.keys import decode_key
-from polaris_spark.system.leases import NodeRecord, node_records
-from polaris_spark.system.realms import RealmState
-from polaris_spark.system.registry import ROOT
+from polaris_spark.cli.output import errors, grid, hexadecimal, iso, kind_of, plain, print_json, screen, size
+from polaris_spark.names import MAIN
+
+if TYPE_CHECKING:
+    from polaris_spark.cli.opening import OpenRealm, OpenStore
+    from polaris_spark.commits.state import Snapshot
+    from polaris_spark.system.leases import NodeRecord
 
 Json = dict[str, Any]
 
@@ -37,6 +35,8 @@ def info(
     as_json: AsJSON = False,
 ) -> None:
     """Show a store's format, realms, catalogs, references, sizes and node leases."""
+    from polaris_spark.cli.opening import open_store
+
     with open_store(store, password) as opened:
         measured = _sizes(opened) if sizes else None
         facts = _facts(opened, measured)
@@ -47,6 +47,8 @@ def info(
 
 
 def _facts(store: OpenStore, sizes: dict[str, Size] | None) -> Json:
+    from polaris_spark.system.leases import node_records
+
     return {
         "store": str(store.uri),
         "format": store.record.format,
@@ -59,6 +61,10 @@ def _facts(store: OpenStore, sizes: dict[str, Size] | None) -> Json:
 
 
 def _realm(realm: OpenRealm, sizes: dict[str, Size] | None) -> Json:
+    from polaris_spark.catalog.references import CATALOGS
+    from polaris_spark.system.realms import RealmState
+    from polaris_spark.system.registry import ROOT
+
     record = realm.record
     facts: Json = {
         "name": record.name,
@@ -95,13 +101,17 @@ def _head(name: str, state: str, snapshot: Snapshot) -> Json:
 
 
 def _catalog(realm: OpenRealm, name: str) -> Json:
+    from polaris_spark.catalog.references import heads_prefix
+    from polaris_spark.catalog.rows import NAMES
+    from polaris_spark.index.keys import decode_key
+
     row = realm.catalog(name)
     prefix = heads_prefix(row)
     branches = [r.name.removeprefix(prefix) for r in realm.references() if r.name.startswith(prefix)]
     counts = dict.fromkeys(("namespace", "table", "view"), 0)
     if MAIN in branches:
         for key, _ in realm.catalog_head(row, MAIN).index(NAMES).range():
-            counts[KINDS.get(decode_key(key).kind, "other")] += 1
+            counts[kind_of(decode_key(key).kind)] += 1
     return {
         "name": row.name,
         "id": hexadecimal(row.entity_id),

@@ -5,21 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from polaris_spark.catalog.catalogs import MAIN, head_name
-from polaris_spark.catalog.summaries import number_in
-from polaris_spark.cli.opening import OpenRealm, open_store
 from polaris_spark.cli.options import AsJSON, Password, Realm, Store
-from polaris_spark.cli.output import entity_name, hexadecimal, iso, plain, print_json, screen
-from polaris_spark.commits.log import commits
-from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
+from polaris_spark.cli.output import counted, entity_name, hexadecimal, iso, plain, print_json, screen
 from polaris_spark.errors import PolarisError
-from polaris_spark.store.objects import ObjectStore
+from polaris_spark.names import MAIN
+
+if TYPE_CHECKING:
+    from polaris_spark.cli.opening import OpenRealm
+    from polaris_spark.commits.rows import Head, LogEntry
+    from polaris_spark.store.objects import ObjectStore
 
 Json = dict[str, Any]
 
@@ -42,10 +42,11 @@ def log(
     as_json: AsJSON = False,
 ) -> None:
     """Show the commit graph of a catalog, newest commit first."""
+    from polaris_spark.cli.opening import open_store
+
     with open_store(store, password) as opened:
         place = opened.realm(realm)
-        name = reference or head_name(place.catalog(catalog), branch)
-        snapshot = place.head(name)
+        snapshot = place.head(reference) if reference else place.catalog_head(place.catalog(catalog), branch)
         listed = list(islice(read_commits(place.objects, snapshot.head), limit))
     if as_json:
         print_json(listed)
@@ -55,6 +56,9 @@ def log(
 
 def read_commits(objects: ObjectStore, head: Head) -> Iterator[Json]:
     """The commits from a head back to the history floor, with their changes, as JSON values."""
+    from polaris_spark.commits.log import commits
+    from polaris_spark.commits.rows import Entries
+
     for id, commit in commits(objects, head):
         entries = objects.get(commit.entries, Entries).entries if commit.entries else ()
         yield {
@@ -68,6 +72,8 @@ def read_commits(objects: ObjectStore, head: Head) -> Iterator[Json]:
 
 
 def _merged(objects: ObjectStore, id: int) -> Json:
+    from polaris_spark.commits.rows import Commit
+
     try:
         commit = objects.get(id, Commit)
     except PolarisError:
@@ -104,7 +110,9 @@ def draw(listed: list[Json], head: Head, console: Console) -> None:
         _draw_commit(commit, widths, console)
     oldest = listed[-1]["number"]
     if oldest > head.floor_number:
-        console.print(Text(f"┆  {oldest - head.floor_number:,} older commits (see --limit)", style="dim"))
+        console.print(
+            Text(f"┆  {counted(oldest - head.floor_number, 'older commit')} (see --limit)", style="dim")
+        )
     elif head.floor_number:
         console.print(Text(f"┄  history before commit {head.floor_number:,} was trimmed", style="dim"))
 
@@ -150,11 +158,18 @@ def told(summary: dict[str, str]) -> str:
         counted = [_counted(summary, what) for what in ("records", "data-files", "delete-files")]
         return ": ".join((summary["operation"], ", ".join(filter(None, counted)))).rstrip(": ")
     rest = {name: text for name, text in summary.items() if name not in ("action", "snapshot-id")}
-    flags = [name if text == "true" else f"{name}={text}" for name, text in rest.items() if text]
+    flags = [_flag(name, text) for name, text in rest.items() if text or name.startswith("set ")]
     return ", ".join(filter(None, (summary.get("action", "").replace(",", ", "), *flags)))
 
 
+def _flag(name: str, text: str) -> str:
+    """A flag by its name; a property that was set, `set <name>`, always with its value."""
+    return name if text == "true" and not name.startswith("set ") else f"{name}={text}"
+
+
 def _counted(summary: dict[str, str], what: str) -> str:
+    from polaris_spark.catalog.summaries import number_in
+
     added = number_in(summary, f"added-{what}") or 0
     removed = number_in(summary, f"deleted-{what}") or number_in(summary, f"removed-{what}") or 0
     signs = [f"+{added:,}" if added else "", f"-{removed:,}" if removed else ""]

@@ -1,10 +1,11 @@
-"""`polaris-spark maintain JOB`: the maintenance jobs, each with options that are its procedure's parameters."""
+"""`polaris-spark maintain JOB` and `polaris-spark import`: procedures as commands, whose options are the parameters."""
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -13,35 +14,53 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from polaris_spark.cli.opening import named_texts, properties_of
 from polaris_spark.cli.options import AsJSON, Password, Property, Realm, Store
-from polaris_spark.cli.output import errors, grid, iso, mapped, plain, print_json, screen
+from polaris_spark.cli.output import (
+    NO_PROBLEMS,
+    NOTHING_TO_DO,
+    as_sql,
+    errors,
+    grid,
+    iso,
+    mapped,
+    plain,
+    print_json,
+    screen,
+)
 from polaris_spark.clock import SystemClock
-from polaris_spark.errors import InputError
-from polaris_spark.rest.session import open_session
-from polaris_spark.spark.options import refuse_memory
+from polaris_spark.errors import InputError, PolarisError
+from polaris_spark.names import MAIN
+from polaris_spark.spark.procedures.import_catalog import IMPORT
 from polaris_spark.spark.procedures.procedure import Call, Parameter, Procedure, Watch
 from polaris_spark.spark.procedures.registry import procedures
-from polaris_spark.spark.session import use_this_python_in_local_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from polaris_spark.backends.base import Backend
+
 FAULTS_FOUND = 1
 """Exit code of a job that looks for faults and found some."""
+
+LARGE = 100_000
+"""Rows of objects: a job reads a store with more of them on Spark, unless it is told otherwise."""
 
 app = typer.Typer(
     name="maintain",
     help="Run a maintenance job; of each kind, one at a time runs in a realm, whoever started it.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 
 def _place(
     store: Store,
     realm: Realm = "default",
-    catalog: Annotated[str, typer.Option(help="Catalog of the realm.")] = "polaris",
-    branch: Annotated[str, typer.Option(help="Branch of the catalog.")] = "main",
+    catalog: Annotated[
+        str | None,
+        typer.Option(help="Catalog; may be left out if there is only one.", show_default=False),
+    ] = None,
+    branch: Annotated[str, typer.Option(help="Branch of the catalog.")] = MAIN,
     property: Property = None,
     master: Annotated[
         str | None,
@@ -49,9 +68,15 @@ def _place(
             help="Spark's master; that of Spark's own configuration, else local[*].", show_default=False
         ),
     ] = None,
-    no_spark: Annotated[
-        bool, typer.Option("--no-spark", help="Run in this process alone: for stores of moderate size.")
-    ] = False,
+    spark: Annotated[
+        bool | None,
+        typer.Option(
+            "--spark/--no-spark",
+            help="Run on Spark, or in this process; without either, on Spark if the store has more than 100,000 rows "
+            "of objects, or --master is given.",
+            show_default=False,
+        ),
+    ] = None,
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
@@ -73,6 +98,15 @@ _VALUES: Mapping[str, Any] = {
 
 def add(procedure: Procedure) -> None:
     """Make a job a command."""
+    app.command(procedure.name.replace("_", "-"))(command_of(procedure))
+
+
+def command_of(procedure: Procedure) -> Callable[..., None]:
+    """A function for typer that carries a procedure out; its options are the procedure's parameters.
+
+    Raises:
+        InputError: a parameter has the name of an option that every such command has.
+    """
     shared = inspect.signature(_place).parameters
     hints = get_type_hints(_place, include_extras=True)
     reserved = [one.name for one in procedure.parameters if one.name in shared]
@@ -85,12 +119,32 @@ def add(procedure: Procedure) -> None:
 
     def command(**given: Any) -> None:
         arguments = {one.name: _argument(one, given.pop(one.name)) for one in procedure.parameters}
-        _run(procedure, arguments, **given)
+        try:
+            _run(procedure, arguments, **given)
+        except PolarisError as error:
+            error.args = (in_options(str(error), procedure.parameters),)
+            raise
 
     command.__doc__ = procedure.comment
     command.__signature__ = inspect.Signature([*place, *own.values()])  # type: ignore[attr-defined]  # typer reads it
     command.__annotations__ = {one.name: one.annotation for one in (*place, *own.values())}
-    app.command(procedure.name.replace("_", "-"))(command)
+    return command
+
+
+def in_options(text: str, parameters: Sequence[Parameter]) -> str:
+    """An error's text in which the parameters of a procedure are named as options of a command.
+
+    A parameter is recognized in `name => value`, in quotes, before `is`, and anywhere if its name has an underscore.
+    """
+    for one in sorted(parameters, key=lambda one: -len(one.name)):
+        option = f"--{one.name.replace('_', '-')}"
+        name = rf"(?<![\w.'-]){one.name}"
+        text = re.sub(rf"{name} => true\b", option, text)
+        text = re.sub(rf"{name} => ", f"{option} ", text)
+        text = text.replace(f"{option} ({option})", option)
+        text = text.replace(f"the argument '{one.name}'", option)
+        text = re.sub(rf"{name}(?![\w'-])" if "_" in one.name else rf"{name}(?= is\b)", option, text)
+    return text
 
 
 def _option(parameter: Parameter) -> inspect.Parameter:
@@ -108,6 +162,8 @@ def _option(parameter: Parameter) -> inspect.Parameter:
 
 def _argument(parameter: Parameter, value: Any) -> Any:
     """What the procedure gets of an option; None where it was not given."""
+    from polaris_spark.cli.opening import named_texts
+
     if value is None or value == []:
         return None
     if parameter.type == "TIMESTAMP":
@@ -123,41 +179,91 @@ def _run(
     *,
     store: str,
     realm: str,
-    catalog: str,
+    catalog: str | None,
     branch: str,
     property: list[str] | None,
     master: str | None,
-    no_spark: bool,
+    spark: bool | None,
     password: str | None,
     as_json: bool,
 ) -> None:
-    if no_spark and master is not None:
+    from polaris_spark.cli.opening import open_store, properties_of
+    from polaris_spark.rest.session import open_session
+    from polaris_spark.spark.options import refuse_memory
+
+    if spark is False and master is not None:
         raise InputError("--no-spark runs the job in this process, --master on Spark: give one of them")
-    given = {"store": store, "realm": realm, "catalog": catalog, "branch": branch, "create": "false"}
+    given = {"store": store, "realm": realm, "branch": branch, "create": "false"}
     properties = properties_of(given, property, password)
     refuse_memory(properties.store)
-    spark = _Spark(master)
+    if catalog is None:
+        with open_store(store, options=properties.store_options) as opened:
+            catalog = opened.realm(realm).catalog(None).name
+    properties = properties_of({**given, "catalog": catalog}, property, password)
+    started = _Spark(master)
     try:
         with open_session(properties, SystemClock()) as session, _bars(errors()) as watch:
-            call = Call(session, None if no_spark else spark.session, watch)
+            if spark is None:
+                spark = master is not None or is_large(session.connection.backend)
+            call = Call(session, started.session if spark else None, watch, by_operator=True)
             rows = procedure.rows(call, arguments)
     finally:
-        spark.stop()
+        started.stop()
     names = [column.name for column in procedure.columns]
     if as_json:
-        print_json([mapped(dict(zip(names, row, strict=True)), _json) for row in rows])
-    else:
+        print_json([mapped(_named(dict(zip(names, row, strict=True))), _json) for row in rows])
+    elif rows and not (procedure.idle is not None and all(map(procedure.idle, rows))):
         _show(names, rows)
+    else:
+        screen().print(NO_PROBLEMS if procedure.finds_faults else NOTHING_TO_DO)
     if rows and procedure.finds_faults:
         raise typer.Exit(FAULTS_FOUND)
 
 
+def is_large(backend: Backend, limit: int = LARGE) -> bool:
+    """Whether a store has more rows of objects than a job should read in one process; reads at most so many."""
+    rows = 0
+    for split in backend.splits("objects", None, 1):
+        for batch in backend.scan_sizes(split, 0):
+            rows += batch.num_rows
+            if rows > limit:
+                return True
+    return False
+
+
+def _named(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row under the names of all commands' JSON: with dashes, and `name` for that of a table, as SQL writes it."""
+    dashed = {name.replace("_", "-"): value for name, value in row.items() if name != "table"}
+    if "table" not in row:
+        return dashed
+    return {"name": None if row["table"] is None else as_sql(row["table"]), **dashed}
+
+
 def _show(names: list[str], rows: list[tuple[Any, ...]]) -> None:
-    numbers = [name for i, name in enumerate(names) if rows and all(isinstance(r[i], int) for r in rows)]
-    table = grid(None, *names, right=tuple(numbers))
+    counts = {name for i, name in enumerate(names) if all(_is_number(row[i]) for row in rows)}
+    table = grid(
+        None, *(name.replace("_", " ") for name in names), right=tuple(n.replace("_", " ") for n in counts)
+    )
     for row in rows:
-        table.add_row(*("" if cell is None else plain(str(_json(cell))) for cell in row))
-    screen().print(table if rows else "nothing")
+        table.add_row(*(_cell(cell) for cell in row))
+    screen().print(table)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def _cell(value: Any) -> str:
+    """A value for people."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.3g}"
+    return plain(str(_json(value)))
 
 
 def _json(value: Any) -> Any:
@@ -190,6 +296,8 @@ class _Spark:
         if self._started is None:
             from pyspark.sql import SparkSession
 
+            from polaris_spark.spark.session import use_this_python_in_local_workers
+
             builder = SparkSession.builder.appName("polaris-spark maintain")
             if self._master:
                 builder = builder.master(self._master)
@@ -210,3 +318,6 @@ for _procedure in procedures().values():
             add(_procedure)
         except InputError as error:  # another package's: the commands work without it
             errors().print(f"polaris-spark: {error}", markup=False)
+
+import_catalog = command_of(IMPORT)
+"""`polaris-spark import`."""

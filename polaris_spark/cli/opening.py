@@ -1,4 +1,4 @@
-"""A store opened for looking only: nothing is created or completed, and no lease is taken."""
+"""A store opened for looking: nothing is created or completed, and no lease is taken unless something is changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from polaris_spark.backends.base import Backend
-from polaris_spark.catalog.catalogs import CATALOGS, head_name
+from polaris_spark.catalog.references import CATALOGS, head_name, heads_prefix
 from polaris_spark.catalog.rows import NAMES, CatalogRow
 from polaris_spark.cli.options import PASSWORD_VARIABLE
 from polaris_spark.commits.publishing import read_head
@@ -22,7 +22,7 @@ from polaris_spark.secret_options import REFERENCE, is_secret
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.connections import Connection, connect_store
 from polaris_spark.system.realms import RealmRecord, RealmState
-from polaris_spark.system.registry import ROOT, Registered
+from polaris_spark.system.registry import ROOT, References, Registered
 from polaris_spark.system.stores import StoreRecord, check_store
 
 
@@ -97,8 +97,19 @@ class OpenRealm:
         raise NotFoundError(f"realm {self.record.name!r} has {asked}; it has: {known}")
 
     def catalog_head(self, row: CatalogRow, branch: str) -> Snapshot:
-        """The newest commit of a catalog's branch."""
-        return self.head(head_name(row, branch))
+        """The newest commit of a catalog's branch.
+
+        Raises:
+            NotFoundError: the catalog has no such branch.
+        """
+        name, prefix = head_name(row, branch), heads_prefix(row)
+        names = [one.name for one in self.references()]
+        if name not in names:
+            known = [repr(one.removeprefix(prefix)) for one in names if one.startswith(prefix)]
+            raise NotFoundError(
+                f"catalog {row.name!r} has no branch {branch!r}; it has: {', '.join(known) or 'none'}"
+            )
+        return self.head(name)
 
 
 class OpenStore:
@@ -129,14 +140,28 @@ class OpenStore:
             raise RealmStateError(f"realm {name!r} is {record.state.value}: there is nothing to read in it")
         return OpenRealm(self._connection, record)
 
+    def writable_realm(self, name: str) -> References:
+        """The references of a realm that serves, to be changed.
+
+        Raises:
+            RealmStateError: there is none of that name, or it does not serve.
+        """
+        self.realm(name)
+        return self._connection.references(
+            self._connection.realms.active(name), CommitSettings({}), None, "changing"
+        )
+
 
 @contextmanager
-def open_store(uri: str, password: str | None = None) -> Iterator[OpenStore]:
+def open_store(
+    uri: str, password: str | None = None, options: Mapping[str, str | Secret] | None = None
+) -> Iterator[OpenStore]:
     """A store that exists.
 
     Args:
         uri: where it is.
         password: `env:NAME`, the environment variable with its password.
+        options: of the store, in place of `password`.
     Raises:
         InputError: the URI or the password cannot be used.
         StateError: there is no store, or a newer release made it.
@@ -144,7 +169,9 @@ def open_store(uri: str, password: str | None = None) -> Iterator[OpenStore]:
     parsed = StoreURI.parse(uri)
     if parsed.scheme == "memory":
         raise InputError("a memory: store lives in the process that made it; no command line can see it")
-    connection = connect_store(parsed, store_options(parsed, password), create=False)
+    if options is None:
+        options = store_options(parsed, password)
+    connection = connect_store(parsed, options, create=False)
     try:
         yield OpenStore(connection, check_store(connection.backend))
     finally:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
+from polaris_spark.errors import InputError
+
 PASSWORD_VARIABLE = "POLARIS_SPARK_STORE_PASSWORD"
 """Environment variable that holds the store's password, where `--password` names no other."""
+
+STORE_VARIABLE = "POLARIS_SPARK_STORE"
+"""Environment variable that holds the store's URI, where the command line has none."""
 
 Store = Annotated[
     str,
     typer.Argument(
-        metavar="STORE", help="URI of the store, such as sqlite:///path/of/catalog.db", show_default=False
+        metavar="STORE",
+        help="URI of the store, such as sqlite:///path/of/catalog.db",
+        envvar=STORE_VARIABLE,
+        show_default=False,
     ),
 ]
 Password = Annotated[
@@ -33,3 +42,29 @@ Property = Annotated[
 ]
 Realm = Annotated[str, typer.Option(help="Realm of the store.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+OnlyCatalog = Annotated[
+    str | None, typer.Option(help="Only this catalog's branch, main unless said.", show_default=False)
+]
+CatalogBranch = Annotated[
+    str | None, typer.Option(help="Branch of the catalog, with --catalog.", show_default=False)
+]
+OnlyReference = Annotated[
+    str | None, typer.Option(help="Only this reference, such as root or catalogs.", show_default=False)
+]
+Search = Annotated[bool, typer.Option("--search", help="Read the whole realm for commits after the heads.")]
+
+
+def with_store(first: str, second: str | None, what: str) -> tuple[str, str]:
+    """The store, and another argument, of a command that was given both, or the other one alone.
+
+    Raises:
+        InputError: one argument was given, and the environment names no store.
+    """
+    if second is not None:
+        return first, second
+    named = os.environ.get(STORE_VARIABLE)
+    if not named:
+        raise InputError(f"give STORE and {what}; STORE may be left out if {STORE_VARIABLE} is set")
+    if named == first:
+        raise InputError(f"{what} is missing")
+    return named, first

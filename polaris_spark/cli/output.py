@@ -11,16 +11,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from polaris_spark.catalog.rows import CATALOG, NAMESPACE, TABLE, VIEW
 from polaris_spark.clock import iso_text
 from polaris_spark.errors import CorruptionError
-from polaris_spark.index.keys import decode_key
 
 WIDTH_OF_FILES = 200
 """Columns where the output is no terminal, so that nothing is cut for want of width."""
 
-KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view", CATALOG: "catalog"}
-"""What the kind byte of a key in the index `names` means."""
+NOTHING_TO_DO = "nothing to do"
+"""What a command prints that had nothing to do."""
+
+NO_PROBLEMS = "no problems found"
+"""What a command prints that looked for faults and found none."""
 
 
 def screen() -> Console:
@@ -75,6 +76,16 @@ def size(count: int) -> str:
     return f"{value:,.1f} TB"
 
 
+def noun(count: int, word: str) -> str:
+    """A word as it follows a number: in the plural, but for 1."""
+    return word if count == 1 else f"{word}s"
+
+
+def counted(count: int, word: str) -> str:
+    """A number with its word: `1 table`, `2,000 tables`."""
+    return f"{count:,} {noun(count, word)}"
+
+
 def plain(text: str) -> str:
     """Text of others, safe for a terminal: what does not print stands as its escape."""
     if text.isprintable():
@@ -89,13 +100,31 @@ def dotted(parts: tuple[str, ...]) -> str:
     return ".".join(_quoted(part) for part in parts)
 
 
+def kind_of(kind: bytes) -> str:
+    """The word for the kind byte of a key in the index `names`."""
+    from polaris_spark.catalog.rows import CATALOG, NAMESPACE, TABLE, VIEW
+
+    words = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view", CATALOG: "catalog"}
+    return words.get(kind, "entity")
+
+
+def as_sql(name: str) -> str:
+    """The name of a table or namespace, as a procedure gives it, as SQL writes it."""
+    from polaris_spark.catalog.identifiers import levels_of
+
+    levels = levels_of(name)
+    return name if levels is None else dotted(levels)
+
+
 def entity_name(key: bytes) -> tuple[str, str]:
     """(kind, name) of a log entry's key; a key without structure, such as a reference's, is a name as it is."""
+    from polaris_spark.index.keys import decode_key
+
     try:
         decoded = decode_key(key)
     except CorruptionError:
         return "reference", key.decode(errors="backslashreplace")
-    return KINDS.get(decoded.kind, "entity"), dotted((*decoded.path, decoded.name))
+    return kind_of(decoded.kind), dotted((*decoded.path, decoded.name))
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:

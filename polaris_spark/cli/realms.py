@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polaris_spark.cli.opening import OpenStore, open_store
 from polaris_spark.cli.options import AsJSON, Password, Store
 from polaris_spark.cli.output import grid, iso, plain, print_json, screen, utc
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import InputError, RealmStateError
-from polaris_spark.maintenance.purging import Purge
-from polaris_spark.system.realms import Realms, RealmState
-from polaris_spark.system.tasks import Tasks
+
+if TYPE_CHECKING:
+    from polaris_spark.cli.opening import OpenStore
+    from polaris_spark.system.realms import Realms
 
 
 def realms(
@@ -28,14 +29,35 @@ def realms(
             metavar="REALM", help="Delete all rows of this realm, which does not serve; not its files."
         ),
     ] = None,
+    upgrade: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REALM",
+            help="Let this realm hold formats that only the present release can read. Run it once every process has "
+            "this release: earlier ones must not use the realm afterwards, nor any realm that this release creates, "
+            "because they would answer without refs and properties that are in an index.",
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Purge without asking; needed where there is no terminal to ask on.")
+    ] = False,
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """List the realms of a store; or activate, deactivate or purge one first."""
-    if sum(name is not None for name in (activate, deactivate, purge)) > 1:
-        raise InputError("--activate, --deactivate and --purge are asked for one at a time")
+    """List the realms of a store; or activate, deactivate, purge or upgrade one first."""
+    from polaris_spark.cli.opening import open_store
+    from polaris_spark.objects import known_types
+    from polaris_spark.system.realms import Realms
+
+    if sum(name is not None for name in (activate, deactivate, purge, upgrade)) > 1:
+        raise InputError("--activate, --deactivate, --purge and --upgrade are asked for one at a time")
     with open_store(store, password) as opened:
+        if purge is not None and not yes:
+            _require_inactive(Realms(opened.backend, SystemClock()), purge)
+            _confirm(opened, purge)
         _change(opened, activate, deactivate, purge)
+        if upgrade is not None:
+            Realms(opened.backend, SystemClock()).upgrade(upgrade, known_types())
         listed = [realm.record for realm in opened.realms()]
     if as_json:
         print_json(
@@ -52,6 +74,10 @@ def realms(
 
 
 def _change(opened: OpenStore, activate: str | None, deactivate: str | None, purge: str | None) -> None:
+    from polaris_spark.maintenance.purging import Purge
+    from polaris_spark.system.realms import Realms, RealmState
+    from polaris_spark.system.tasks import Tasks
+
     clock = SystemClock()
     records = Realms(opened.backend, clock)
     if activate is not None:
@@ -63,12 +89,42 @@ def _change(opened: OpenStore, activate: str | None, deactivate: str | None, pur
             Purge(opened.backend, clock).realm(purge)
 
 
+def _confirm(opened: OpenStore, name: str) -> None:
+    """Ask whether a realm is to be purged.
+
+    Raises:
+        InputError: there is no terminal to ask on, or the answer is no.
+    """
+    what = f"all rows of realm {plain(name)!r} in {opened.uri}"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InputError(f"--purge deletes {what} permanently; add --yes if that is meant")
+    if not typer.confirm(f"Delete {what} permanently?", err=True):
+        raise InputError(f"realm {name!r} was not purged")
+
+
+def _require_inactive(records: Realms, name: str) -> None:
+    """Refuse the purge of a realm that does not exist or still serves, before the question whether to purge it.
+
+    Raises:
+        RealmStateError: it is such a realm.
+    """
+    from polaris_spark.system.realms import RealmState
+
+    record = records.find(name)
+    if record is None:
+        raise RealmStateError(f"there is no realm {name!r}")
+    if record.state is RealmState.ACTIVE:
+        raise RealmStateError(f"realm {name!r} is ACTIVE: deactivate it first, so that nobody opens it")
+
+
 def _activate(records: Realms, name: str) -> None:
     """Let a realm serve again.
 
     Raises:
         RealmStateError: there is none of that name, it was moved away, or it never served: who fills it makes it serve.
     """
+    from polaris_spark.system.realms import RealmState
+
     record = records.find(name)
     if record is not None and record.state is RealmState.LOADING:
         raise RealmStateError(f"realm {name!r} is LOADING: a migration fills it; finish or abort it")

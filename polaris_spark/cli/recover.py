@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from polaris_spark.cli.cat import possible_ids
-from polaris_spark.cli.opening import OpenStore, open_store
-from polaris_spark.cli.options import AsJSON, Password, Realm, Store
-from polaris_spark.cli.output import entity_name, hexadecimal, iso, plain, print_json, screen, utc
-from polaris_spark.cli.surveying import (
-    INCOMPLETE,
-    Branch,
-    Catalog,
-    Reference,
-    chosen,
-    found_json,
-    lost_words,
-    reading,
-    stray_words,
-    strays,
+from polaris_spark.cli.options import (
+    AsJSON,
+    CatalogBranch,
+    OnlyCatalog,
+    OnlyReference,
+    Password,
+    Realm,
+    Store,
 )
+from polaris_spark.cli.output import entity_name, hexadecimal, iso, plain, print_json, screen, utc
 from polaris_spark.clock import SystemClock
-from polaris_spark.commits.lineage import Known
-from polaris_spark.commits.rows import LogEntry
 from polaris_spark.errors import InputError, StateError
-from polaris_spark.rest.session import os_user
-from polaris_spark.system.leases import node_records
-from polaris_spark.system.recovery.carrying_out import Recovered, Recovery
-from polaris_spark.system.recovery.plan import Step, plan
-from polaris_spark.system.recovery.survey import Survey
-from polaris_spark.system.registry import ROOT
+
+if TYPE_CHECKING:
+    from polaris_spark.cli.opening import OpenStore
+    from polaris_spark.commits.lineage import Known
+    from polaris_spark.commits.rows import LogEntry
+    from polaris_spark.system.recovery.carrying_out import Recovered
+    from polaris_spark.system.recovery.plan import Step
 
 Json = dict[str, Any]
 
@@ -49,9 +42,9 @@ _AFTERWARDS = (
 def recover(
     store: Store,
     realm: Realm = "default",
-    catalog: Catalog = None,
-    branch: Branch = None,
-    reference: Reference = None,
+    catalog: OnlyCatalog = None,
+    branch: CatalogBranch = None,
+    reference: OnlyReference = None,
     to: Annotated[
         str | None,
         typer.Option(
@@ -68,6 +61,13 @@ def recover(
     as_json: AsJSON = False,
 ) -> None:
     """Go on from the newest complete commits after rows were lost; says what is lost, and does it with --yes."""
+    from polaris_spark.cli.opening import open_store
+    from polaris_spark.cli.surveying import INCOMPLETE, chosen, reading, stray_words, strays
+    from polaris_spark.rest.session import os_user
+    from polaris_spark.system.recovery.carrying_out import Recovery
+    from polaris_spark.system.recovery.plan import plan
+    from polaris_spark.system.recovery.survey import Survey
+
     with open_store(store, password) as opened, reading() as on_read:
         place = opened.realm(realm)
         name = chosen(place, catalog, branch, reference)
@@ -96,6 +96,8 @@ def recover(
 
 
 def _commit(text: str | None, name: str | None) -> int | None:
+    from polaris_spark.cli.cat import possible_ids
+
     if text is None:
         return None
     if name is None:
@@ -105,6 +107,8 @@ def _commit(text: str | None, name: str | None) -> int | None:
 
 def _refuse_half(steps: list[Step], name: str | None) -> None:
     """One reference alone cannot go on while the registry, through which it is found, cannot."""
+    from polaris_spark.system.registry import ROOT
+
     if name not in (None, ROOT) and steps[0].action != "keep":
         raise StateError(
             f"{ROOT} must be recovered first ({steps[0].why}): leave --reference and --catalog out"
@@ -113,6 +117,8 @@ def _refuse_half(steps: list[Step], name: str | None) -> None:
 
 def _running(store: OpenStore) -> list[str]:
     """Who holds a lease of ids now."""
+    from polaris_spark.system.leases import node_records
+
     now = SystemClock().now_ms()
     records = node_records(store.backend).values()
     return sorted({one.holder for one in records if not one.released and one.end_ms > now})
@@ -132,6 +138,8 @@ def _json(steps: list[Step], stray: set[str], running: list[str], done: Recovere
 
 
 def _step_json(step: Step, stray: set[str], done: Recovered | None) -> Json:
+    from polaris_spark.cli.surveying import found_json
+
     undone = step.found.undone
     head = None if done is None else done.heads.get(step.found.row_name)
     return found_json(step.found, stray) | {
@@ -179,6 +187,8 @@ def _show(steps: list[Step], running: list[str], done: Recovered | None, console
 
 
 def _show_step(step: Step, done: Recovered | None, console: Console) -> None:
+    from polaris_spark.cli.surveying import lost_words
+
     found, head = step.found, step.head
     console.print(Text(plain(found.name), style="bold").append(f"  {step.why}", style="red"), soft_wrap=True)
     tense = "was" if done is not None else "would be"

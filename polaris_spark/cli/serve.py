@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polaris_spark.catalog.locations import segments
-from polaris_spark.cli.opening import properties_of
 from polaris_spark.cli.options import Password, Property, Realm, Store
 from polaris_spark.cli.output import plain
 from polaris_spark.clock import SystemClock
-from polaris_spark.config import size_bytes
 from polaris_spark.errors import InputError, MissingLibraryError
-from polaris_spark.rest.session import open_session, principal_of
-from polaris_spark.store.cache import collect_seldom
+from polaris_spark.property_values import size_bytes
 
 if TYPE_CHECKING:
     from polaris_spark.server import Tokens
@@ -59,6 +55,14 @@ Allowed = Annotated[
         show_default=False,
     ),
 ]
+FollowLinks = Annotated[
+    bool,
+    typer.Option(
+        "--follow-links",
+        help="Follow symbolic links below the warehouse and the allowed locations that lead below one of them; "
+        "without it, whatever lies behind such a link is refused.",
+    ),
+]
 MetadataFiles = Annotated[
     str, typer.Option(help="every-commit or never: whether commits write metadata.json files, too.")
 ]
@@ -78,13 +82,29 @@ def serve(
     tls_cert: Certificate = None,
     tls_key: Key = None,
     allow_location: Allowed = None,
+    follow_links: FollowLinks = False,
     threads: Annotated[int, typer.Option(help="Threads that handle requests.")] = 16,
     max_body: Annotated[str, typer.Option(help="Largest body of a request.")] = "16 MiB",
+    max_memory: Annotated[
+        str,
+        typer.Option(
+            help="Memory of all requests at a time, with their large answers until clients have read them."
+        ),
+    ] = "1 GiB",
+    max_connections: Annotated[int, typer.Option(help="Connections at a time.")] = 1_000,
+    max_connections_per_address: Annotated[
+        int, typer.Option(help="Connections at a time from one IPv4 address or IPv6 network of 64 bits.")
+    ] = 250,
     metadata_files: MetadataFiles = "every-commit",
     property: Property = None,
     password: Password = None,
 ) -> None:
     """Serve the catalogs of a realm to clients of the Iceberg REST protocol."""
+    from polaris_spark.catalog.locations import segments
+    from polaris_spark.cli.opening import properties_of
+    from polaris_spark.rest.session import open_session, principal_of
+    from polaris_spark.store.cache import collect_seldom
+
     server = _server()
     _log_to_standard_error()
     given = {"store": store, "realm": realm, "catalog": catalog, "metadata-files": metadata_files}
@@ -99,6 +119,8 @@ def serve(
         key=str(tls_key) if tls_key else None,
         threads=threads,
         max_body=size_bytes("--max-body", max_body),
+        max_memory=size_bytes("--max-memory", max_memory),
+        connections=server.ConnectionBounds(max_connections, max_connections_per_address),
     )
     endpoint.check()
     allowed = allow_location or []
@@ -106,7 +128,8 @@ def serve(
         segments(place)
     collect_seldom()
     session = open_session(properties, SystemClock())
-    server.serve(server.ServedCatalogs(session, allowed=allowed), endpoint, _announce)
+    served = server.ServedCatalogs(session, allowed=allowed, follow_links=follow_links)
+    server.serve(served, endpoint, _announce)
 
 
 def _server() -> ModuleType:
@@ -145,6 +168,8 @@ class _OneLine(logging.Formatter):
 
 
 def _log_to_standard_error() -> None:
-    handler = logging.StreamHandler(sys.stderr)
+    from polaris_spark.cli.bounded_log import BoundedHandler
+
+    handler = BoundedHandler(sys.stderr)
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
-from polaris_spark.catalog.catalogs import CATALOGS, MAIN, head_name
+from polaris_spark.catalog.references import CATALOGS, head_name
 from polaris_spark.catalog.rows import NAMES, CatalogRow
 from polaris_spark.cli.opening import OpenRealm
 from polaris_spark.cli.output import errors, hexadecimal, iso, plain
@@ -19,6 +18,7 @@ from polaris_spark.commits.lineage import Known
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import CorruptionError, InputError
+from polaris_spark.names import MAIN
 from polaris_spark.system.recovery.survey import Found
 
 Json = dict[str, Any]
@@ -28,17 +28,6 @@ INCOMPLETE = 1
 
 NAMED = 3
 """How many lost objects are named; the others are counted."""
-
-Catalog = Annotated[
-    str | None, typer.Option(help="Only this catalog's branch, main unless said.", show_default=False)
-]
-Branch = Annotated[
-    str | None, typer.Option(help="Branch of the catalog, with --catalog.", show_default=False)
-]
-Reference = Annotated[
-    str | None, typer.Option(help="Only this reference, such as root or catalogs.", show_default=False)
-]
-Search = Annotated[bool, typer.Option("--search", help="Read the whole realm for commits after the heads.")]
 
 
 def chosen(place: OpenRealm, catalog: str | None, branch: str | None, reference: str | None) -> str | None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 from rich.text import Text
 from rich.tree import Tree
 
-from polaris_spark.catalog.catalogs import MAIN
-from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.rows import NAMES, NAMESPACE, TABLE, Unloaded
-from polaris_spark.cli.opening import open_store
 from polaris_spark.cli.options import AsJSON, Password, Realm, Store
-from polaris_spark.cli.output import hexadecimal, iso, plain, print_json, screen
-from polaris_spark.commits.state import Snapshot, StoredObjects
-from polaris_spark.index import Index, IndexRoot
-from polaris_spark.index.keys import DecodedKey, decode_key
+from polaris_spark.cli.output import dotted, hexadecimal, iso, plain, print_json, screen
+from polaris_spark.names import MAIN
+
+if TYPE_CHECKING:
+    from polaris_spark.commits.state import Snapshot
+    from polaris_spark.index import IndexRoot
+    from polaris_spark.index.keys import DecodedKey
 
 Json = dict[str, Any]
 _BATCH = 500
@@ -34,18 +33,23 @@ def tables(
     as_json: AsJSON = False,
 ) -> None:
     """Show the namespaces, tables and views of a catalog as a tree."""
+    from polaris_spark.cli.opening import open_store
+
     with open_store(store, password) as opened:
         place = opened.realm(realm)
         row = place.catalog(catalog)
         entities = read_entities(place.catalog_head(row, branch))
     if as_json:
-        print_json(entities)
+        print_json([{**entity, "name": dotted(tuple(entity["name"]))} for entity in entities])
     else:
         screen().print(as_tree(f"{plain(row.name)} ({branch})", entities))
 
 
 def read_entities(head: Snapshot) -> list[Json]:
     """Namespaces, tables and views of a catalog's head, parents before what is in them, as JSON values."""
+    from polaris_spark.catalog.rows import NAMES
+    from polaris_spark.index.keys import decode_key
+
     found: list[Json] = []
     batch: list[tuple[DecodedKey, int]] = []
     for key, entry in head.index(NAMES).range():
@@ -62,6 +66,9 @@ def _described(head: Snapshot, batch: list[tuple[DecodedKey, int]]) -> list[Json
 
 
 def _entity(head: Snapshot, key: DecodedKey, value: object) -> Json:
+    from polaris_spark.catalog.metadata.rows import Table, View
+    from polaris_spark.catalog.rows import NAMESPACE, TABLE, Unloaded
+
     facts: Json = {"kind": "namespace" if key.kind == NAMESPACE else "view", "name": [*key.path, key.name]}
     if key.kind == TABLE:
         facts["kind"] = "table"
@@ -91,6 +98,9 @@ def _entity(head: Snapshot, key: DecodedKey, value: object) -> Json:
 
 
 def _count(head: Snapshot, root: IndexRoot) -> int:
+    from polaris_spark.commits.state import StoredObjects
+    from polaris_spark.index import Index
+
     if not root.shard:
         return sum(value is not None for value in root.values)
     return sum(1 for _ in Index(root, StoredObjects(head.store).read_shards).range())

@@ -10,7 +10,7 @@ from polaris_spark.clock import Clock
 from polaris_spark.commits.publishing import encode_head, read_head
 from polaris_spark.commits.retry import backoff_ms
 from polaris_spark.commits.rows import Head
-from polaris_spark.errors import OutcomeUnknownError, ReferenceGoneError, TryAgainError
+from polaris_spark.errors import OutcomeUnknownError, ReferenceGoneError, StorageFullError, TryAgainError
 from polaris_spark.store.references import new_version
 
 
@@ -35,16 +35,21 @@ def amend_row(
     Raises:
         ReferenceGoneError: the row is missing.
         CorruptionError: its value cannot be decoded.
-        TryAgainError, OutcomeUnknownError: from the database, until the deadline passed.
+        TryAgainError: from the database, until the deadline passed; the row is as it was.
+        OutcomeUnknownError: the same, where a swap may have happened or may still happen.
     """
     rng = rng or random.Random()
     started = clock.monotonic_ms()
     attempt = 0
+    doubt: OutcomeUnknownError | None = None  # a swap of the version `expected` may still happen
+    expected = b""
     while True:
         try:
             row = backend.read_reference(realm, name)
             if row is None:
                 raise ReferenceGoneError(f"reference {name!r} of realm {realm!r} does not exist")
+            if row.version != expected:
+                doubt, expected = None, row.version
             before = read_head(row, name)
             after = change(before)
             if after == before:
@@ -52,8 +57,14 @@ def amend_row(
             new = ReferenceRow(new_version(), encode_head(after))
             if isinstance(backend.swap_reference(realm, name, row.version, new), Swapped):
                 return new
-        except (OutcomeUnknownError, TryAgainError):
+        except OutcomeUnknownError as error:
+            doubt = error
             if clock.monotonic_ms() - started > deadline_ms:
                 raise
+        except TryAgainError as error:
+            if clock.monotonic_ms() - started > deadline_ms or (
+                isinstance(error, StorageFullError) and doubt is None
+            ):
+                raise (doubt or error) from None
         attempt += 1
         clock.sleep_ms(backoff_ms(attempt, clock.monotonic_ms() - started, rng))

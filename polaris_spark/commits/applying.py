@@ -1,13 +1,13 @@
-"""Step 2 of the commit protocol: changes, one after the other, on savepoints of one working state."""
+"""Step 2 of the commit protocol: applies changes one after another, each on a savepoint of one working state."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from polaris_spark.clock import Clock
+from polaris_spark.clock import Clock, unlimited
 from polaris_spark.commits.change import Change, Operation, PrepareAgain
 from polaris_spark.commits.group import Memo, Pending
 from polaris_spark.commits.rows import Entries, LogEntry
@@ -17,13 +17,18 @@ from polaris_spark.errors import (
     BadRequestError,
     OutcomeUnknownError,
     ReferenceGoneError,
+    TryAgainError,
     UnprocessableError,
 )
 from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Entry
 
 SLOW_MS = 20.0
-"""A change that takes longer is applied once in a batch with others."""
+"""A change that takes longer than this is not applied a second time in a batch with others. In milliseconds."""
+
+TURN_MS = 200.0
+"""Time for applying all changes of a batch, in milliseconds. After that, each change has `SLOW_MS`. The submitter of a
+change that needs longer applies it outside the batch, so the other changes of the batch do not wait for it."""
 
 R = TypeVar("R")
 
@@ -42,7 +47,7 @@ _decode_mark = msgspec.msgpack.Decoder(_Mark).decode
 
 
 class Applied:
-    """What some changes came to: the working state, and the effects and log entries of those that succeeded."""
+    """The result of applying changes: the working state, and the effects and log entries of successful changes."""
 
     def __init__(self, state: State, entries_id: int) -> None:
         self.state = state
@@ -53,11 +58,17 @@ class Applied:
         self.pendings: list[Pending] = []
         self.failed = False
         """Whether any change failed."""
+        self.spent_ms = 0.0
+        """Time spent on applying so far, milliseconds."""
 
     @property
     def base(self) -> Snapshot:
         """The commit that the changes were applied to."""
         return self.state.base
+
+
+class _TurnOver(PrepareAgain):  # a signal, not an error, like its base
+    """A change has used up the time that it may take in a batch."""
 
 
 class Applier:
@@ -70,7 +81,7 @@ class Applier:
         self._lifetime_ms = operation_lifetime_ms
 
     def begin(self, base: Snapshot) -> Applied:
-        """A working state on a head, without changes as yet.
+        """A working state on a head, without changes.
 
         Raises:
             ReferenceGoneError: the reference was dropped.
@@ -83,16 +94,16 @@ class Applier:
         return Applied(State(base, self._ids.next_id), self._ids.next_id())
 
     def repeated(self, change: Change[R], head: Snapshot | None) -> tuple[R] | None:
-        """The answer of a change whose operation was done before; None if it was not.
+        """The result of a change whose operation was carried out before; None if it was not.
 
         Args:
-            head: where to look: the newest, which may be the last one; None if nothing is left of it.
+            head: the newest head, or the last head of a dropped reference; None if that head no longer exists.
         Raises:
-            OutcomeUnknownError: it may have been done and forgotten.
+            OutcomeUnknownError: the operation may have been carried out and forgotten.
         """
         if not change.operation.id:
             return None
-        if head is None:  # it was dropped longer ago than keys are remembered
+        if head is None:  # the reference was dropped longer ago than keys are remembered
             self._refuse_forgotten(change.operation, 0)
             return None
         applied = self._on(head)
@@ -100,7 +111,7 @@ class Applier:
         return None if before is None else (change.repeat(applied.state, before),)
 
     def apply(self, applied: Applied, pendings: Sequence[Pending]) -> None:
-        """Apply further changes; each has its result, its error, or is to be prepared again."""
+        """Apply further changes. Afterwards each has a result or an error, or must be prepared again."""
         state = applied.state
         alone = len(applied.pendings) + len(pendings) == 1
         for pending in pendings:
@@ -111,7 +122,8 @@ class Applier:
             state.begin()
             try:
                 self._apply_one(applied, pending, alone=alone)
-            except PrepareAgain:
+            except PrepareAgain as reason:
+                pending.too_long = isinstance(reason, _TurnOver)
                 state.undo()
                 pending.must_prepare = True
                 continue
@@ -133,7 +145,8 @@ class Applier:
                 pending.succeed(change.repeat(state, before))
                 return
         fence = state.base.head.fence
-        if pending.prepared_fence != fence or not state.holds(pending.prepared_reads):
+        unchanged = pending.prepared_on is state.base and not applied.effects
+        if not unchanged and (pending.prepared_fence != fence or not state.holds(pending.prepared_reads)):
             pending.must_prepare = True
             return
         memo = pending.memo
@@ -141,23 +154,63 @@ class Applier:
             state.redo(memo.effects)
             state.reads = memo.reads
             result = memo.result
-        elif pending.slow and not alone:
-            pending.must_prepare = True  # it comes again; the others do not wait for another run of it
+        elif pending.too_long or (pending.slow and not alone):
+            pending.must_prepare = (
+                True  # its submitter submits it again; the batch does not wait for a second run
+            )
             return
         else:
-            state.begin()
-            begun = self._clock.monotonic_ms()
             try:
-                result = change.apply(state, pending.prepared)
+                result = self._run(state, pending, max(SLOW_MS, TURN_MS - applied.spent_ms), _turn_over)
             finally:
-                pending.slow = self._clock.monotonic_ms() - begun > SLOW_MS
-            pending.memo = Memo(state.reads, state.effects.copy(), result, fence)
+                applied.spent_ms += pending.took_ms
         mine = state.effects.entries
         if operation.id and mine:
             mark = _Mark(operation.digest, len(applied.entries), len(mine))
             state.put(OPERATIONS, operation.key, Entry(applied.entries_id, _encode_mark(mark)))
         applied.entries += mine
         pending.succeed(result)
+
+    def apply_apart(self, pending: Pending, base: Snapshot) -> None:
+        """Apply a change outside any batch, to a head that need not be the newest. A batch uses the remembered outcome
+        if nothing that the change read has changed since.
+
+        Raises:
+            TryAgainError: the change's deadline passed.
+            Exception: any error that the change raises.
+        """
+        if base.head.sealed:
+            return
+        state = State(base, self._ids.next_id)
+        left = pending.deadline - self._clock.monotonic_ms()
+        self._run(state, pending, left, _deadline_passed)
+        pending.too_long = pending.took_ms > TURN_MS
+
+    def _run(self, state: State, pending: Pending, most_ms: float, refuse: Callable[[], NoReturn]) -> Any:
+        """Apply a change to a state, and remember the outcome in `pending.memo`.
+
+        Args:
+            most_ms: time limit for the change, in milliseconds.
+            refuse: called to raise an error when the change exceeds the limit.
+        """
+        state.begin()
+        monotonic_ms = self._clock.monotonic_ms
+        begun = monotonic_ms()
+        end = begun + most_ms
+
+        def check_time() -> None:
+            if monotonic_ms() > end:
+                refuse()
+
+        state.check_time = check_time
+        try:
+            result = pending.change.apply(state, pending.prepared)
+        finally:
+            state.check_time = unlimited
+            pending.took_ms = monotonic_ms() - begun
+            pending.slow = pending.took_ms > SLOW_MS
+        pending.memo = Memo(state.reads, state.effects.copy(), result, state.base.head.fence)
+        return result
 
     def _done_before(self, applied: Applied, operation: Operation) -> list[LogEntry] | None:
         state = applied.state
@@ -173,8 +226,8 @@ class Applier:
         return list(listed[mark.first : mark.first + mark.count])
 
     def _refuse_forgotten(self, operation: Operation, floor: int) -> None:
-        """Refuse an operation that may have been done and forgotten, which must not look as if nothing had happened,
-        or that would be remembered for too long."""
+        """Refuse an operation whose key is so old that it may have been carried out and forgotten, or is so far ahead
+        of this clock that it would be remembered for too long."""
         age = self._clock.now_ms() - operation.made_ms
         lifetime = self._lifetime_ms
         if age > lifetime or operation.made_ms < floor:
@@ -188,3 +241,11 @@ class Applier:
                 f"this idempotency key was made {-age / 60_000:.0f} minutes ahead of this clock, and would be "
                 f"remembered for longer than {lifetime / 60_000:.0f} minutes: send the request with a new key"
             )
+
+
+def _turn_over() -> NoReturn:
+    raise _TurnOver
+
+
+def _deadline_passed() -> NoReturn:
+    raise TryAgainError("the deadline passed while the change was applied; nothing was changed")

@@ -21,6 +21,7 @@ from polaris_spark.errors import (
     NewerFormatError,
     ObjectTooLargeError,
     OutcomeUnknownError,
+    StorageFullError,
     TryAgainError,
 )
 from polaris_spark.ids import IdGenerator
@@ -74,7 +75,7 @@ class Attempts:
         self._rng = rng
         self._files = files
         self._applier = Applier(name, ids, clock, settings.operation_lifetime_ms)
-        self._builder = Builder(store, ids, clock, settings)
+        self._builder = Builder(store, ids, settings)
         self._turns = Turns(ids, clock, rng)
         self.group = Group(self, clock, max_batch=settings.max_batch, max_waiting=settings.max_waiting)
 
@@ -123,6 +124,10 @@ class Attempts:
             if outcome is Outcome.BUSY:
                 self.group.unsent(batch)
             self._wait_out(run, publication.cause, deadline)
+
+    def apply_apart(self, pending: Pending, base: Snapshot) -> None:
+        """Apply a change outside of any batch; see `Applier`."""
+        self._applier.apply_apart(pending, base)
 
     def repeated(self, change: Change[R], head: Snapshot | None) -> tuple[R] | None:
         """The answer of a change whose operation was done before; None if it was not."""
@@ -178,10 +183,11 @@ class Attempts:
 
     def _await_turn(self, batch: Batch, run: _Run, deadline: float) -> bool:
         """Wait for the batch before, and for other processes; False if the deadline came first."""
-        previous = batch.previous
-        if previous is not None and not previous.ended.wait(deadline - self._clock.monotonic_ms()):
-            return False
-        now = self._clock.monotonic_ms()
+        now, previous = self._clock.monotonic_ms(), batch.previous
+        if previous is not None and previous.ended is not None:
+            if not previous.ended.wait(deadline - now):
+                return False
+            now = self._clock.monotonic_ms()
         age = now - min([pending.since for pending in batch.pendings], default=now)
         pause = self._turns.pause_ms(self._heads.known(), run.attempt, age)
         if pause:
@@ -257,6 +263,14 @@ class Attempts:
     # Trouble
 
     def _wait_out(self, run: _Run, cause: Exception | None, deadline: float) -> None:
+        """Wait before the next attempt.
+
+        Raises:
+            StorageFullError: of the cause, unless the commit is in doubt: no attempt succeeds before there is space.
+        """
+        in_doubt = run.publication is not None and run.publication.in_doubt
+        if isinstance(cause, StorageFullError) and not in_doubt:
+            raise cause
         run.troubles, run.cause = run.troubles + 1, cause
         pause = backoff_ms(run.troubles, 0.0, self._rng)  # in trouble age buys nothing
         self._clock.sleep_ms(min(pause, max(0.0, deadline - self._clock.monotonic_ms())))

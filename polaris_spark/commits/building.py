@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.clock import Clock
 from polaris_spark.commits.applying import Applied
 from polaris_spark.commits.change import made_ms
 from polaris_spark.commits.heads import thin
-from polaris_spark.commits.rows import Commit, Entries, RecentHead, child_pointers
+from polaris_spark.commits.rows import Commit, Entries, RecentHead, child_pointers, next_time
 from polaris_spark.commits.settings import OPERATIONS, CommitSettings
 from polaris_spark.commits.state import Snapshot, StoredObjects
 from polaris_spark.errors import CorruptionError, NewerFormatError
@@ -30,10 +29,9 @@ class Built(NamedTuple):
 class Builder:
     """Builds commits of one reference."""
 
-    def __init__(self, store: ObjectStore, ids: IdGenerator, clock: Clock, settings: CommitSettings) -> None:
+    def __init__(self, store: ObjectStore, ids: IdGenerator, settings: CommitSettings) -> None:
         self._store = store
         self._ids = ids
-        self._clock = clock
         self._settings = settings
 
     def build(self, applied: Applied) -> Built:
@@ -41,7 +39,7 @@ class Builder:
         base = applied.base
         if not base.ours:  # what a newer release says in its commit would not be carried on
             self._store.get_for_rewrite(base.head.commit, Commit)
-        time = max(self._clock.now_ms(), base.commit.time + 1)
+        time, resets = next_time(base.head, base.commit, self._ids.now_ms())
         objects = [item for effects in applied.effects for item in effects.objects]
         objects.append((applied.entries_id, Entries(tuple(applied.entries))))
         roots = dict(zip(base.commit.index_names, base.commit.index_roots, strict=True))
@@ -72,7 +70,9 @@ class Builder:
         )
         objects.append((id, commit))
         recent = thin(base.head.recent, RecentHead(time, number, id))
-        head = msgspec.structs.replace(base.head, commit=id, number=number, time=time, recent=recent)
+        head = msgspec.structs.replace(
+            base.head, commit=id, number=number, time=time, recent=recent, time_resets=resets
+        )
         snapshot = Snapshot(
             self._store, new_version(), head, commit, row_name=base.row_name, ours=True, indexes=indexes
         )

@@ -44,6 +44,8 @@ class Change(ABC, Generic[R]):
     """One change to one reference. `prepare` may do I/O; `apply` is pure and may run several times."""
 
     operation: Operation
+    size: int = 1
+    """About how many steps `apply` takes: one for each part of the request, such as an update or a column."""
 
     def prepare(self, view: State) -> object:
         """Fix times, uuids and locations; read files. What is read of `view` must still hold when applied."""
@@ -53,8 +55,10 @@ class Change(ABC, Generic[R]):
     def apply(self, state: State, prepared: object) -> R:
         """Judge requirements and make the change on `state`; whatever is raised makes this change alone fail.
 
+        A change of many steps calls `state.check_time()` at each step, and does not catch the errors that this raises.
+
         Raises:
-            PrepareAgain: it needs what `prepare` did not read.
+            PrepareAgain: the change needs data that `prepare` did not read, or has taken too long.
         """
 
     @abstractmethod

@@ -20,7 +20,7 @@ from typing import TypeVar
 from polaris_spark.clock import Clock
 from polaris_spark.commits.amending import amend_row
 from polaris_spark.commits.attempts import Attempts
-from polaris_spark.commits.change import Change
+from polaris_spark.commits.change import Change, PrepareAgain
 from polaris_spark.commits.group import Pending
 from polaris_spark.commits.reading import HeadReader
 from polaris_spark.commits.rows import Head
@@ -29,6 +29,9 @@ from polaris_spark.commits.state import Snapshot, State
 from polaris_spark.errors import MissingObjectError, RealmMovedError, ReferenceGoneError, TryAgainError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
+
+APART_SIZE = 200
+"""The submitter of a change with more steps than this applies it before it enters a batch."""
 
 R = TypeVar("R")
 
@@ -142,24 +145,29 @@ class Committer:
     def _commit(self, change: Change[R], deadline_ms: float | None) -> R:
         begun = self._clock.monotonic_ms()
         deadline = begun + (self._settings.deadline_ms if deadline_ms is None else deadline_ms)
-        view = self.known()
+        view, apart = self.known(), change.size > APART_SIZE
         while True:
             pending = Pending(change, begun, deadline, self._clock.signal())
             state = State(view, self._ids.next_id)
             try:
                 pending.prepared = change.prepare(state)
-            except Exception:
+                pending.prepared_reads, pending.prepared_fence = state.reads, view.head.fence
+                pending.prepared_on = view
+                if apart:
+                    self._attempts.apply_apart(pending, view)
+            except Exception as error:
                 newest = self.read()
                 repeated = self._attempts.repeated(change, newest)
                 if repeated is not None:  # what it refuses now may be what it did
                     return repeated[0]
-                if newest.version == view.version:
+                if newest.version == view.version and not isinstance(error, PrepareAgain):
                     raise
                 if self._clock.monotonic_ms() >= deadline:  # what failed was prepared for an old head
+                    if isinstance(error, TryAgainError):
+                        raise
                     raise self._contended() from None
                 view = newest
                 continue
-            pending.prepared_reads, pending.prepared_fence = state.reads, view.head.fence
             self._attempts.group.submit(pending)
             if pending.error is not None:
                 raise pending.error
@@ -167,7 +175,7 @@ class Committer:
                 return pending.result  # type: ignore[no-any-return]  # a Pending carries any change's result
             if self._clock.monotonic_ms() >= deadline:
                 raise self._contended()
-            view = self.read()
+            view, apart = self.read(), apart or pending.too_long
 
     def _contended(self) -> TryAgainError:
         return TryAgainError(

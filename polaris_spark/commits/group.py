@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from polaris_spark.clock import Clock, Signal
 from polaris_spark.commits.change import Change
-from polaris_spark.commits.state import Effects, Point, Range, Tree
+from polaris_spark.commits.state import Effects, Point, Range, Snapshot, Tree
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 
 
@@ -48,11 +48,14 @@ class Pending:
         "must_prepare",
         "prepared",
         "prepared_fence",
+        "prepared_on",
         "prepared_reads",
         "refused",
         "result",
         "since",
         "slow",
+        "too_long",
+        "took_ms",
         "turn",
     )
 
@@ -70,6 +73,8 @@ class Pending:
         self.prepared: Any = None
         self.prepared_reads: list[Point | Range | Tree] = []
         self.prepared_fence = 0
+        self.prepared_on: Snapshot | None = None
+        """A snapshot in which nothing that the change read has changed."""
         self.memo: Memo | None = None
         self.batch: Batch | None = None
         """What it goes along in, once it waits no more."""
@@ -77,6 +82,10 @@ class Pending:
         """Whether its submitter is to prepare and submit it again."""
         self.slow = False
         """Whether it took long to apply."""
+        self.took_ms = 0.0
+        """Time that it took to apply, in milliseconds."""
+        self.too_long = False
+        """Whether it needs more time than a batch allows; it is then applied only outside batches."""
         self.refused: Exception | None = None
         """Why it fails whatever the head is; it is not applied any more."""
         self.result: Any = None
@@ -101,15 +110,15 @@ class Batch:
 
     __slots__ = ("ended", "leader", "over", "pendings", "previous", "progress", "sent")
 
-    def __init__(self, leader: Pending, previous: Batch | None, ended: Signal) -> None:
+    def __init__(self, leader: Pending, previous: Batch | None) -> None:
         self.leader = leader
         self.pendings = [leader]
         self.previous = previous
         """The batch before it, if that had not ended when this one began."""
         self.over = False
         """Whether every change of it has its result or its error, or its submitter left."""
-        self.ended = ended
-        """Set when it is over."""
+        self.ended: Signal | None = None
+        """Set when it is over; there is one once another batch follows, which waits for it."""
         self.sent = False
         """Whether a commit of it may be in force, or come into force."""
         self.progress: Any = None
@@ -234,7 +243,10 @@ class Group:
     def _batch(self, first: Pending) -> Batch:
         """A batch of `first` and whoever waits."""
         with self._guard:
-            batch = Batch(first, self._last, self._clock.signal())
+            previous = self._last
+            if previous is not None and previous.ended is None:
+                previous.ended = self._clock.signal()
+            batch = Batch(first, previous)
             first.batch = self._last = batch
             self._take(batch)
             return batch
@@ -290,7 +302,8 @@ class Group:
         batch.previous = batch.progress = None
         self._pass_on(batch.leader)
         self._wake()
-        batch.ended.set()
+        if batch.ended is not None:
+            batch.ended.set()
         for pending in batch.pendings:
             pending.turn.set()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from polaris_spark.clock import iso_text
+from polaris_spark.clock import AHEAD_MS, iso_text
 from polaris_spark.commits.rows import FIRST_SKIP, Commit, Entries, Head, LogEntry
-from polaris_spark.errors import HistoryTrimmedError
+from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError
 from polaris_spark.store.objects import ObjectStore
 
 
@@ -46,13 +46,51 @@ def commit_at(store: ObjectStore, head: Head, time: int) -> int:
 
     Raises:
         HistoryTrimmedError: every commit from the floor on is newer.
+        BeforeHistoryError: the same, and nothing was trimmed.
     """
-    low, high = head.floor_number, head.number
-    first = store.get(ancestor(store, head, low), Commit).time
-    if first > time:
-        raise HistoryTrimmedError(
-            f"the history of this reference begins at {iso_text(first)}, after the time asked for, {iso_text(time)}"
-        )
+    first = 0
+    for low, high in reversed(_spans(head)):
+        first = store.get(ancestor(store, head, low), Commit).time
+        if first <= time:
+            return _newest_until(store, head, low, high, time)
+    asked = f"begins at {iso_text(first)}, after the time asked for, {iso_text(time)}"
+    if head.floor_number:
+        raise HistoryTrimmedError(f"the history of this reference was trimmed and {asked}")
+    raise BeforeHistoryError(f"the history of this reference {asked}")
+
+
+def last_before(store: ObjectStore, head: Head, time: int, now_ms: int) -> int | None:
+    """The id of the newest commit of which the commit itself and all commits below it are from `time` or earlier; None
+    if there is none.
+
+    Commits more than `AHEAD_MS` in the future are ignored, because a wrong clock made them. If times go back because a
+    process's clock was behind, commits below it that are later than `time` are not ignored.
+    """
+    found = None
+    for low, high in _spans(head):
+        first = store.get(ancestor(store, head, low), Commit)
+        if first.time <= time:
+            found = _newest_until(store, head, low, high, time)
+            number = store.get(found, Commit).number
+            if number == high:
+                continue
+            first = store.get(ancestor(store, head, number + 1), Commit)
+        if first.time <= now_ms + AHEAD_MS:
+            break
+    return found
+
+
+def _spans(head: Head) -> list[tuple[int, int]]:
+    """First and last commit number of each span of a history in which times increase, oldest span first."""
+    resets = [number for number in head.time_resets if head.floor_number < number <= head.number]
+    return list(
+        zip((head.floor_number, *resets), (*(number - 1 for number in resets), head.number), strict=True)
+    )
+
+
+def _newest_until(store: ObjectStore, head: Head, low: int, high: int, time: int) -> int:
+    """The newest commit with at most this time, among the commits numbered `low` to `high`, whose times increase. The
+    commit `low` must be such a commit."""
     while low < high:
         middle = (low + high + 1) // 2
         if store.get(ancestor(store, head, middle), Commit).time <= time:

@@ -54,7 +54,7 @@ class HeadReader:
             raise RealmMovedError(f"this realm was moved to {head.move.to}: open it there")
         if head.sealed:  # its commits may have been swept by now
             raise ReferenceGoneError(f"reference {self._name!r} was dropped")
-        self._ids.observe(max(head.commit, head.fence))
+        self._ids.observe_head(head.commit, head.fence)
         return self.advance(self._snapshot(row, head))
 
     def last(self) -> Snapshot | None:

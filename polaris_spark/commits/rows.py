@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from polaris_spark.clock import AHEAD_MS
 from polaris_spark.index import IndexRoot
 from polaris_spark.objects import Strong, Weak, object_type
 
 INLINE_PARENTS = 20
 """How many ancestors a commit names directly."""
+
+MOST_RESETS = 16
+"""Largest number of times that time may go back in a history. After that, commit times stay above a wrong clock's."""
 
 FIRST_SKIP = 4
 """Skip pointers begin at 2**FIRST_SKIP: nearer ancestors are inline parents."""
@@ -25,7 +29,7 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     number: int
     time: int
-    """Milliseconds since 1970; later than the parent's."""
+    """Milliseconds since 1970; later than the parent's, unless `Head.time_resets` names this commit."""
     entries: Strong
     """The log entries of this commit (an `Entries` object), or 0 for a reference's first commit."""
     parents: tuple[Weak, ...] = ()
@@ -110,6 +114,24 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     move: Move | None = None
     """Set while commits are stopped, or for ever: the realm is moved to another store."""
+
+    time_resets: tuple[int, ...] = ()
+    """Numbers of commits above the floor whose time is earlier than their parent's, ascending: the parent was made by a
+    process whose clock was far ahead. Between them, times increase."""
+
+
+def next_time(head: Head, parent: Commit, now_ms: int) -> tuple[int, tuple[int, ...]]:
+    """The time of the commit after a head, and the time resets of its head.
+
+    The time is later than the parent's. But if the parent's time lies far ahead, a wrong clock made it, and time goes
+    back to now. Otherwise history could not be trimmed or searched by time until that time has come.
+    """
+    resets = head.time_resets
+    if resets:
+        resets = tuple(number for number in resets if number > head.floor_number)
+    if parent.time > now_ms + AHEAD_MS and len(resets) < MOST_RESETS:
+        return now_ms, (*resets, head.number + 1)
+    return max(now_ms, parent.time + 1), resets
 
 
 def child_pointers(number: int, id: int, commit: Commit) -> tuple[tuple[int, ...], tuple[int, ...]]:

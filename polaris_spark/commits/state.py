@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from polaris_spark.clock import CheckTime, unlimited
 from polaris_spark.commits.rows import Commit, Head, LogEntry
 from polaris_spark.errors import WrongTypeError
 from polaris_spark.index import Entry, Index, IndexRoot, Shard
@@ -166,6 +167,8 @@ class State:
         self._objects: dict[int, msgspec.Struct] = {}
         self._shards = _Shards(self._objects, self._stored)
         self._savepoints: dict[str, Any] = {}
+        self.check_time: CheckTime = unlimited
+        """Called by a change at each of its steps; raises an error if the change has taken too long."""
 
     # Reading
 
@@ -209,6 +212,10 @@ class State:
         """An object of which a changed copy is to be written; refused if a newer release wrote it."""
         mine = self._mine(id, cls)
         return self.base.store.get_for_rewrite(id, cls) if mine is None else mine
+
+    def allows(self, cls: type[msgspec.Struct]) -> bool:
+        """Whether the realm allows the newest revision of an object type to be written."""
+        return self.base.store.allows(cls)
 
     def _mine(self, id: int, cls: type[S]) -> S | None:
         """An object written by this state; None if it wrote none of this id."""

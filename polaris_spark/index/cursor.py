@@ -61,6 +61,10 @@ class Scan:
             for i in range(low, high)[::step]:
                 yield keys[i], Entry(pointers[i], values[i])
 
+    def leaves(self, shard: int, height: int) -> Iterator[Leaf]:
+        """The leaves below `shard`, whole: those at both ends hold keys beyond the two as well."""
+        return self._leaves((shard,), height)
+
     def keys(self, shard: int, height: int) -> Iterator[list[bytes]]:
         """The keys alone, those of a leaf at a time; ascending."""
         for leaf in self._leaves((shard,), height):

@@ -68,6 +68,25 @@ def children(path: Sequence[str], kind: bytes | None = None) -> KeyRange:
     base = encode_path(path)
     if kind is None:
         return KeyRange(base + _ENTRY, base + _PART)
+    return _of_kind(base, kind)
+
+
+def children_upwards(path: Sequence[str], kind: bytes) -> list[KeyRange]:
+    """The ranges of the direct entries of one kind, for each prefix of `path`: the first part, the first two parts, and
+    so on up to the whole path.
+
+    Raises:
+        InputError, ObjectTooLargeError: as `entry_key`.
+    """
+    encode_path(path)
+    base, ranges = b"", []
+    for part in path:
+        base += _PART + _escape(part)
+        ranges.append(_of_kind(base, kind))
+    return ranges
+
+
+def _of_kind(base: bytes, kind: bytes) -> KeyRange:
     _one_byte(kind)
     after = base + _PART if kind == b"\xff" else base + _ENTRY + bytes((kind[0] + 1,))
     return KeyRange(base + _ENTRY + kind, after)
@@ -81,6 +100,21 @@ def subtree(path: Sequence[str]) -> KeyRange:
     """
     base = encode_path(path)
     return KeyRange(base + _ENTRY, base + _END)
+
+
+def entry_keys_upwards(path: Sequence[str], kind: bytes) -> list[bytes]:
+    """The keys of entries of one kind whose names are the parts of `path`, each directly under the parts before it.
+
+    Raises:
+        InputError, ObjectTooLargeError: as `entry_key`.
+    """
+    _one_byte(kind)
+    base, keys = b"", []
+    for part in path:
+        name = _escape(part)
+        keys.append(_bounded(base + _ENTRY + kind + name))
+        base += _PART + name
+    return keys
 
 
 def decode_key(key: bytes) -> DecodedKey:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
+from typing import NamedTuple
 
 from polaris_spark.errors import InputError, ObjectTooLargeError
 from polaris_spark.index.cursor import Scan, find, find_many
@@ -20,6 +21,14 @@ from polaris_spark.index.shards import Shard
 from polaris_spark.index.spill import Limits, spill
 
 DEFAULT_SETTINGS = IndexSettings()
+
+
+class Columns(NamedTuple):
+    """Entries of an index, in three lists of one length."""
+
+    keys: list[bytes]
+    pointers: list[int]
+    values: list[bytes]
 
 
 class Index:
@@ -143,6 +152,28 @@ class Index:
         # Of both sorted lists the first `limit` are among the first `limit` of each.
         both = sorted(stored + found) if found else stored
         return both if limit is None else both[:limit]
+
+    def columns(self) -> Columns:
+        """All keys, pointers and values, ascending by key.
+
+        The same as `range` gives, some times as fast where there are many.
+        """
+        keys: list[bytes] = []
+        pointers: list[int] = []
+        values: list[bytes] = []
+        if self._root.shard:
+            scan = Scan(self._read, b"", None, reverse=False)
+            for leaf in scan.leaves(self._root.shard, self._root.height):
+                keys += leaf.keys
+                pointers += leaf.pointers
+                values += leaf.values
+        for key, (_, pointer, value) in self._pending.items():
+            at = bisect_left(keys, key)
+            present = slice(at, at + (at < len(keys) and keys[at] == key))
+            keys[present] = [] if value is None else [key]
+            pointers[present] = [] if value is None else [pointer]
+            values[present] = [] if value is None else [value]
+        return Columns(keys, pointers, values)
 
     def is_empty_range(self, start: bytes = b"", end: bytes | None = None) -> bool:
         """Whether no key is from `start` on and before `end`."""
@@ -289,8 +320,7 @@ def _rooted(tree: IndexRoot, pending: dict[bytes, Pending]) -> IndexRoot:
     """The tree of a root with an embedded part in the order of `pending`."""
     if not pending:
         return IndexRoot(tree.shard, tree.height, tree.count)
-    changes = pending.values()
-    pointers, values = tuple([change[1] for change in changes]), tuple([change[2] for change in changes])
+    _, pointers, values = zip(*pending.values(), strict=True)
     return IndexRoot(tree.shard, tree.height, tree.count, tuple(pending), pointers, values)
 
 

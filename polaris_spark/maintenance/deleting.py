@@ -9,6 +9,7 @@ import msgspec
 
 from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.folders import CHANGED, Folders
+from polaris_spark.catalog.permits import Grant, Permit
 from polaris_spark.errors import PolarisError
 from polaris_spark.maintenance.spreading import Reach, Spread, Work
 
@@ -22,7 +23,7 @@ _PAUSE_SECONDS = 0.2
 class ToDelete(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Some files to delete."""
 
-    locations: tuple[str, ...]
+    files: tuple[Grant, ...]
     changed_before: int | None = None
     """Milliseconds since 1970: what was changed last since then stays; None if age does not matter."""
 
@@ -39,30 +40,33 @@ class DeleteFiles(Work[ToDelete, Left]):
     item = ToDelete
     result = Left
 
+    def __init__(self, permit: Permit) -> None:
+        self._permit = permit
+
     def __call__(self, reach: Reach, item: ToDelete) -> Left:
         folders = Folders(reach.files)
         left: dict[str, str] = {}
-        again: Iterable[str] = item.locations
+        again: Iterable[Grant] = item.files
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_PAUSE_SECONDS * 2**attempt)
             left = {at: why for at, why in left.items() if why == CHANGED}
-            left |= folders.delete_all(again, changed_before=item.changed_before)
-            again = [at for at, why in left.items() if why != CHANGED]
+            left |= folders.delete_all(again, self._permit, changed_before=item.changed_before)
+            again = [one for one in item.files if left.get(one.location, CHANGED) != CHANGED]
             if not again:
                 break
         return Left(left)
 
 
 def delete_files(
-    spread: Spread, locations: Sequence[str], *, changed_before: int | None = None
+    spread: Spread, files: Sequence[Grant], permit: Permit, *, changed_before: int | None = None
 ) -> Iterator[Left]:
-    """Delete files, and say of each part of them what is left; see `ToDelete`."""
+    """Delete files that a permit allows; for each part of them, returns the files that are left; see `ToDelete`."""
     parts = [
-        ToDelete(tuple(locations[start : start + FILES_OF_AN_ITEM]), changed_before)
-        for start in range(0, len(locations), FILES_OF_AN_ITEM)
+        ToDelete(tuple(files[start : start + FILES_OF_AN_ITEM]), changed_before)
+        for start in range(0, len(files), FILES_OF_AN_ITEM)
     ]
-    return spread(DeleteFiles(), parts)
+    return spread(DeleteFiles(permit), parts)
 
 
 class ToLookFor(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -14,7 +14,7 @@ import msgspec
 from polaris_spark.catalog.expiring import gc_enabled
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import repeated
-from polaris_spark.catalog.locations import PATHS
+from polaris_spark.catalog.locations import owned_names
 from polaris_spark.catalog.manifest_entries import (
     FILE_PATH,
     ListedManifest,
@@ -23,6 +23,7 @@ from polaris_spark.catalog.manifest_entries import (
 )
 from polaris_spark.catalog.metadata import ObjectReader, render
 from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.ownership import unconfirmed_of
 from polaris_spark.catalog.reading import read_text
 from polaris_spark.catalog.rows import Unloaded
 from polaris_spark.errors import BadRequestError, CorruptionError, MissingFileError, PolarisError
@@ -69,6 +70,8 @@ class Needs(NamedTuple):
     """Why it cannot be read, if it cannot."""
     missing: bool = False
     """Whether the problem is that its metadata file is not there."""
+    unconfirmed: tuple[str, ...] = ()
+    """Locations that it names but does not own (`catalog.ownership`): no job deletes files in them for this table."""
 
 
 class _Snapshot(msgspec.Struct, rename="kebab"):
@@ -124,9 +127,8 @@ def needs_of(content: Content, reader: ObjectReader, files: Files, *, without: C
         return Needs(problem=f"{content.owner} is of a kind that is not installed here")
     if isinstance(value, View):
         collected = gc_enabled([value.properties, *content.levels])
-        return Needs(
-            _places(value.location, value.properties), (value.metadata_location,), collected=collected
-        )
+        mine, away = owned_names(value.location, value.properties, value.unconfirmed)
+        return Needs(mine, (value.metadata_location,), collected=collected, unconfirmed=away)
     try:
         if isinstance(value, Unloaded):
             text = read_text(files, value.metadata_location)
@@ -136,7 +138,7 @@ def needs_of(content: Content, reader: ObjectReader, files: Files, *, without: C
     except CorruptionError as error:
         places = (value.location, EVERYWHERE)
         return Needs(places, collected=False, problem=f"{content.owner}: {error}")
-    except (BadRequestError, msgspec.MsgspecError) as error:
+    except (BadRequestError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         missing = isinstance(error.__cause__, FileNotFoundError)
         return Needs(
             (value.location,),
@@ -162,8 +164,12 @@ def _needs(
     snapshots = [one for one in metadata.snapshots or () if one.snapshot_id not in without]
     fields = [field for spec in metadata.partition_specs or () for field in spec.fields]
     names = {field.name for field in (*fields, *(metadata.partition_spec or ()))}
+    unconfirmed = value.unconfirmed
+    if isinstance(value, Unloaded):
+        unconfirmed += unconfirmed_of(location, properties, value.metadata_location)
+    mine, away = owned_names(location, properties, unconfirmed)
     return Needs(
-        _places(location, properties),
+        mine,
         (
             value.metadata_location,
             *(previous.metadata_file for previous in metadata.metadata_log or ()),
@@ -175,12 +181,8 @@ def _needs(
         tuple(manifest for one in snapshots if not one.manifest_list for manifest in one.manifests),
         gc_enabled([properties, *levels]),
         tuple(sorted(f"{name}=" for name in names if name[:1] in ("_", "."))),
+        unconfirmed=away,
     )
-
-
-def _places(location: str, properties: dict[str, str]) -> tuple[str, ...]:
-    paths = [location, *(properties[name] for name in PATHS if name in properties)]
-    return tuple(path for path in dict.fromkeys(paths) if path)
 
 
 class Named(NamedTuple):

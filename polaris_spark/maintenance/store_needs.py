@@ -5,6 +5,9 @@ back (`catalog.drops`), as far as its files are there. What is read once only: a
 table that several branches have, and a manifest, whoever names it. The driver reads indexes; contents, manifest lists
 and manifests are read where the work is spread to, and what comes back from there is the locations of manifests, some
 thousand tables at a time, and what was found of the files asked for.
+
+If a manifest list or manifest does not exist, only the files in the locations of the tables that name it are kept
+(`orphans.search` says why). If one cannot be read for another reason, all files are kept.
 """
 
 from __future__ import annotations
@@ -21,9 +24,16 @@ from polaris_spark.catalog.metadata import ObjectReader
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import MissingFileError, PolarisError
-from polaris_spark.maintenance.needs import Content, Manifests, Needs, manifests_of_list, needs_of
-from polaris_spark.maintenance.orphans.deciding import Comparison, FileName
-from polaris_spark.maintenance.orphans.known_files import Names
+from polaris_spark.maintenance.needs import (
+    EVERYWHERE,
+    Content,
+    Manifests,
+    Needs,
+    manifests_of_list,
+    needs_of,
+)
+from polaris_spark.maintenance.orphans.deciding import Comparison, FileName, folders_of
+from polaris_spark.maintenance.orphans.known_files import Names, place_name
 from polaris_spark.maintenance.spreading import Reach, Spread, Work
 from polaris_spark.maintenance.store_tables import Holder, Objects, changed_since
 
@@ -52,8 +62,26 @@ class Listed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Such manifests that tables name which history alone has."""
     found: tuple[str, ...] = ()
     """Manifests, manifest lists and statistics that may be among the files asked for."""
+    missing: tuple[str, ...] = ()
+    """Missing manifest lists and manifests of tables in heads."""
     problem: str = ""
     """Why it is not known."""
+
+
+class Incomplete(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A table with missing manifest lists or manifests."""
+
+    owner: str
+    places: tuple[str, ...]
+    """Locations that it names."""
+    missing: str
+    """One of those files, or why a table that could be read before cannot be read now."""
+
+
+class IncompleteTables(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The tables with missing manifest lists or manifests, among some tables."""
+
+    tables: tuple[Incomplete, ...]
 
 
 class ManifestFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -93,22 +121,28 @@ class ListManifests(Work[Holders, Listed]):
         reader = reach.objects(item.realm)
         named: set[str] = set()
         naming: tuple[set[str], set[str]] = (set(), set())
+        missing: set[str] = set()
         for table in item.tables:
             if table.problem:
                 return Listed(problem=f"{table.owner}: {table.problem}")
             try:
-                found, manifests = _named_by(reach, reader, table)
+                found, manifests = _named_by(reach, reader, table, missing)
             except (OSError, ValueError, PolarisError) as error:
                 return Listed(problem=f"{table.owner}: {error}")
             named |= found
             naming[table.dropped].update(manifests)
-        return Listed(tuple(naming[False]), tuple(naming[True] - naming[False]), self._wanted.among(named))
+        fresh, dropped = naming
+        return Listed(tuple(fresh), tuple(dropped - fresh), self._wanted.among(named), tuple(missing))
 
 
-def _named_by(reach: Reach, reader: ObjectReader, table: Holder) -> tuple[set[str], set[str]]:
+def _named_by(
+    reach: Reach, reader: ObjectReader, table: Holder, missing: set[str]
+) -> tuple[set[str], set[str]]:
     """What a table or view names itself or by its manifest lists, and those manifests that name files which are there,
     but for what the version before named by the same lists.
 
+    Args:
+        missing: missing manifest lists are added to it, unless the table was dropped.
     Raises:
         OSError, ValueError, PolarisError: it is not known.
     """
@@ -126,7 +160,7 @@ def _named_by(reach: Reach, reader: ObjectReader, table: Holder) -> tuple[set[st
             listed = manifests_of_list(reach.files, location)
         except MissingFileError:
             if not table.dropped:
-                raise
+                missing.add(location)
             continue
         for manifest in listed:
             named.add(manifest.path)
@@ -153,19 +187,63 @@ class FindNamed(Work[ManifestFiles, Listed]):
     def __call__(self, reach: Reach, item: ManifestFiles) -> Listed:
         manifests = Manifests(reach.files)
         found: set[str] = set()
+        missing: list[str] = []
         for location in item.locations:
             named = manifests.of_manifest(location)
-            if named.problem and not (named.missing and item.dropped):
+            if named.problem and not named.missing:
                 return Listed(problem=named.problem)
+            if named.missing and not item.dropped:
+                missing.append(location)
             found.update(self._wanted.among(named.locations))
-        return Listed(found=tuple(found))
+        return Listed(found=tuple(found), missing=tuple(missing))
+
+
+class FindIncomplete(Work[Holders, IncompleteTables]):
+    """Finds the tables that name missing manifest lists or manifests."""
+
+    few = 32
+    item = Holders
+    result = IncompleteTables
+
+    def __init__(self, missing: Iterable[str]) -> None:
+        self._missing = frozenset(missing)
+
+    def __call__(self, reach: Reach, item: Holders) -> IncompleteTables:
+        reader = reach.objects(item.realm)
+        found = []
+        for table in item.tables:
+            if table.dropped or table.problem:
+                continue
+            try:
+                needs = _needs(reach, reader, table, table.content)
+                missing = next(self._among(reach, needs), "")
+                places = (*needs.places, *needs.unconfirmed)
+            except (OSError, ValueError, PolarisError) as error:  # it could be read before
+                missing, places = str(error), (EVERYWHERE,)
+            if missing:
+                found.append(Incomplete(table.owner, places, missing))
+        return IncompleteTables(tuple(found))
+
+    def _among(self, reach: Reach, needs: Needs) -> Iterator[str]:
+        if needs.problem:
+            raise ValueError(needs.problem)
+        yield from self._missing.intersection((*needs.lists, *needs.manifests))
+        for location in needs.lists:
+            try:
+                listed = manifests_of_list(reach.files, location)
+            except MissingFileError:
+                yield location
+            else:
+                yield from self._missing.intersection(manifest.path for manifest in listed)
 
 
 class Question:
-    """Files of which is asked whether tables name them: first of all tables, then of those that changed, say.
+    """A set of files, and the answer to which of them tables name. Can be asked again, for tables that changed.
 
-    Manifests that were read for an earlier question are not read again. `needed` has those of the files that some table
-    names, spelled as they were asked for, and `problem` why it is not known of the others, once it is not.
+    Manifests that were read before are not read again. `needed` holds the files that some table names or may name,
+    spelled as in the question. `incomplete` maps each table with missing manifest lists or manifests to one of them;
+    the files in the locations of these tables count as needed. A `problem` that is not empty says why the answer for
+    all other files is unknown.
     """
 
     def __init__(
@@ -196,7 +274,9 @@ class Question:
         self._seen: set[int] = set()
         self._seen_dropped: set[int] = set()
         """Those that only dropped tables named, so that they might be missing."""
+        self._missing: set[str] = set()
         self.needed: set[str] = set()
+        self.incomplete: dict[str, str] = {}
         self.problem = ""
 
     def ask(self, tables: Iterable[tuple[str, Holder]]) -> set[str]:
@@ -226,10 +306,24 @@ class Question:
                 self._progress("reading manifests of other tables", position, len(items))
                 if not self._note(listed):
                     return
+            if self._missing:
+                self._keep_incomplete(wave)
+
+    def _keep_incomplete(self, tables: Sequence[tuple[str, Holder]]) -> None:
+        """Keep the files in the locations of those tables that name what is missing."""
+        places: set[str] = set()
+        for found in self._spread(FindIncomplete(self._missing), _items(tables)):
+            for table in found.tables:
+                self.incomplete[table.owner] = table.missing
+                places.update(place_name(place, self._naming).path for place in table.places)
+        for path, asked in self._asked.items() if places else ():
+            if not places.isdisjoint(folders_of(path)):
+                self.needed.update(location for _, location in asked)
 
     def _note(self, listed: Listed) -> bool:
         """Keep what was found; whether that is known."""
         self.problem = listed.problem
+        self._missing.update(listed.missing)
         for location in listed.found:
             known = self._naming.of(location)
             for name, asked in self._asked.get(known.path, ()):
@@ -258,7 +352,9 @@ class Watching:
             oldest_purge_ms: see `Drop.keeps_files`.
         """
         self.question = question
-        self._seen = {(head.realm, head.reference): head for head in seen}
+        self.heads = list(seen)
+        """The heads of the store, as the last look read them."""
+        self._seen = {(head.realm, head.reference): head for head in self.heads}
         self._heads = heads
         self._objects = objects
         self._oldest_purge_ms = oldest_purge_ms
@@ -266,10 +362,10 @@ class Watching:
     def look(self) -> set[str]:
         """Those of the files that are named by what was changed, registered or branched since the last look, or was
         dropped since, too."""
-        heads = self._heads()
-        changed = changed_since(self._seen.values(), heads, self._objects, self._oldest_purge_ms)
+        self.heads = self._heads()
+        changed = changed_since(self._seen.values(), self.heads, self._objects, self._oldest_purge_ms)
         found = self.question.ask(changed)
-        self._seen.update({(head.realm, head.reference): head for head in heads})
+        self._seen.update({(head.realm, head.reference): head for head in self.heads})
         return found
 
 

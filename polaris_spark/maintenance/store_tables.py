@@ -100,7 +100,9 @@ class StoreDrops:
         for head in self._heads:
             store = self._objects(head.realm)
             found = [
-                one for one in self.of(head) if isinstance(one, Damage) or one.keeps_files(oldest_purge_ms)
+                one
+                for one in self.of(head)
+                if isinstance(one, Damage) or one.keeps_files(oldest_purge_ms - head.grace_beyond_ms)
             ]
             if around is not None:
                 found = _around(store, found, around)
@@ -170,7 +172,7 @@ def changed_since(
                 continue
             was = known.get(found.key)
             known_version = 0 if was is None else was.pointer
-            if found.content != known_version and found.keeps_files(oldest_purge_ms):
+            if found.content != known_version and found.keeps_files(oldest_purge_ms - head.grace_beyond_ms):
                 yield head.realm, _holder(found, known_version)
 
 

@@ -18,7 +18,8 @@ Why that is safe
 The claim: once the roots are listed, no commit that ever takes effect needs a row that step 6 deletes. It rests on
 what every process keeps to:
 
-a. A process makes no id below a head or fence that it has read (`ids.observe`).
+a. A process makes no id below a fence that it has read. It makes no id below a head that it has read either, unless the
+   head lies so far ahead that a wrong clock made it (`ids.observe_head`). The rest of this argument needs only fences.
 b. An attempt reads its target's row first, and anything else afterwards, fresh: the source of a new branch, what is
    merged. It takes effect by a swap of that very version of the target's row.
 c. It points only to what it read of the target or of those others, and to new rows. If the fence is another one than
@@ -48,7 +49,7 @@ Readers are another matter, and so is an attempt whose base is old and which fai
 before floors were raised above it may find rows of it missing. The retention, which is not shorter than the grace
 period, gives it that long. Dropping is undone within the grace period, by the clocks of who dropped and who sweeps;
 afterwards the registration has ended, and there is nothing to undrop. Only these periods trust clocks; one that is
-far behind the store's is refused.
+far behind the store's is refused, and jobs refuse one that the store does not trust (`StoreClock.refuse_deleting`).
 
 Two sweeps at once do each other no harm: the other one may delete what only trimmed history needs while this one
 marks, and may end registrations. This one then misses an object, or finds a row without its head, and ends. Nothing
@@ -75,7 +76,7 @@ from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import CorruptionError, HistoryTrimmedError, ReferenceGoneError, TryAgainError
 from polaris_spark.ids import IdParts, pack
 from polaris_spark.maintenance.trimming import head_unchanged, trim
-from polaris_spark.system.leases import NodeLeases
+from polaris_spark.system.clocks import StoreClock
 from polaris_spark.system.recovery.lost import unlisted
 from polaris_spark.system.registrations import REFERENCES, Registered, expired, listed_in, registered_by
 from polaris_spark.system.registry import ROOT, References
@@ -91,6 +92,33 @@ class Policy(NamedTuple):
     """History is kept at least so long."""
     grace_ms: int
     """So are rows, and dropped references."""
+    catalogs: Mapping[str, tuple[int, int]] = {}
+    """Retention and grace period of the catalogs that have their own, by what names of their references begin with."""
+
+    def retention_of(self, reference: str) -> int:
+        """How long the history of a reference is kept; that of a reference of no catalog as long as the longest."""
+        return self._of(reference, 0)
+
+    def grace_of(self, reference: str) -> int:
+        """How long a reference is kept after it was dropped."""
+        return self._of(reference, 1)
+
+    @property
+    def rows_ms(self) -> int:
+        """How long rows are kept: nobody knows which catalog a row belonged to that no reference needs."""
+        return max([self.grace_ms, *(grace for _, grace in self.catalogs.values())])
+
+    @property
+    def shortest_grace_ms(self) -> int:
+        """The shortest grace period of a catalog."""
+        return min([self.grace_ms, *(grace for _, grace in self.catalogs.values())])
+
+    def _of(self, reference: str, position: int) -> int:
+        base = (self.retention_ms, self.grace_ms)[position]
+        if not reference.startswith("cat/"):
+            return max([base, *(own[position] for own in self.catalogs.values())])
+        prefix = reference[: reference.index("/", 4) + 1]
+        return self.catalogs.get(prefix, (self.retention_ms, self.grace_ms))[position]
 
 
 class Roots(NamedTuple):
@@ -116,7 +144,7 @@ def list_roots(references: References, policy: Policy, operation: Operation, pro
         TryAgainError: another sweep is at work.
         CorruptionError: a commit that is needed is missing or unreadable.
     """
-    NodeLeases(references.store.backend, references.clock).refuse_behind()
+    StoreClock(references.store.backend, references.clock).refuse_behind()
     try:
         return _list_roots(references, policy, operation, progress)
     except (
@@ -126,33 +154,33 @@ def list_roots(references: References, policy: Policy, operation: Operation, pro
 
 
 def _list_roots(references: References, policy: Policy, operation: Operation, progress: Progress) -> Roots:
-    now = references.clock.now_ms()
+    now = references.ids.now_ms()
     trim(
         references,
-        retention_ms=policy.retention_ms,
+        retention_ms=policy.retention_of,
         progress=lambda done, of: progress("trimming history", done, of),
     )
     progress("giving up dropped references", 0, 0)
-    ended = references.end_expired(policy.grace_ms, operation)
+    ended = references.end_expired(policy.grace_of, operation)
     try:
         fencing = _Fencing(references, progress, _bury(references))
         fence = fencing.run()
         roots = fencing.roots()
     except (ReferenceGoneError, HistoryTrimmedError) as error:
         raise TryAgainError(f"another sweep of this realm is at work: {error}") from error
-    limit = min(fence, _id_at(now - policy.grace_ms))
+    limit = min(fence, _id_at(now - policy.rows_ms))
     return Roots(roots, fence, limit, tuple(one.name for one in ended), fencing.floors)
 
 
 def list_roots_only(references: References, policy: Policy, progress: Progress) -> Roots:
     """What `list_roots` would give, and nothing is changed: for a dry run. What is written meanwhile is younger than
     the grace period, so it is not taken for garbage."""
-    now = references.clock.now_ms()
-    trimmed = trim(references, retention_ms=policy.retention_ms, dry_run=True)
+    now = references.ids.now_ms()
+    trimmed = trim(references, retention_ms=policy.retention_of, dry_run=True)
     after = {one.reference: one.after for one in trimmed}
     root = references.root.read()
     listed = listed_in(root.index(REFERENCES))
-    ended = expired(listed, now, policy.grace_ms)
+    ended = expired(listed, now, policy.grace_of)
     floors = {ROOT: after.get(ROOT, root.head.floor_number)}
     roots = _history(references, root.head, floors[ROOT])
     for position, registered in enumerate(listed):
@@ -169,7 +197,7 @@ def list_roots_only(references: References, policy: Policy, progress: Progress) 
         if not head.sealed:
             floors[name] = head.floor_number
             roots += _history(references, head, head.floor_number)
-    limit = _id_at(now - policy.grace_ms)
+    limit = _id_at(now - policy.rows_ms)
     return Roots(roots, limit, limit, tuple(one.name for one in ended), floors)
 
 
@@ -270,7 +298,7 @@ class _Fencing:
         if row is None:
             return None
         head = read_head(row, row_name)
-        self._references.ids.observe(max(head.commit, head.fence))
+        self._references.ids.observe_head(head.commit, head.fence)
         return head
 
 

@@ -1,7 +1,8 @@
 """Trimming of history: the floors of references are raised, so that a sweep may take what lies below them.
 
 Every commit from the floor to the head is kept with all that it points to. The new floor is the newest commit that is
-older than the retention: what was so long ago can still be seen. Readers below the floor are told "trimmed".
+older than the retention, so that the state at that time can still be read. Readers below the floor are told "trimmed".
+No commit that is younger than the retention lies below the floor, even if times go back because a clock was behind.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from polaris_spark.commits.committer import Committer
-from polaris_spark.commits.log import commit_at
+from polaris_spark.commits.log import last_before
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.upkeep import raise_floor
-from polaris_spark.errors import HistoryTrimmedError, InputError, ReferenceGoneError
+from polaris_spark.errors import InputError, ReferenceGoneError
+from polaris_spark.property_values import duration_text
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.recovery.lost import refuse_lost
 from polaris_spark.system.registrations import Registered
@@ -36,6 +38,13 @@ class Trimmed(NamedTuple):
     """That commit's time, milliseconds since 1970."""
 
 
+class _Age(NamedTuple):
+    """Which history is trimmed: commits before `limit_ms`, as seen at `now_ms`, in milliseconds since 1970."""
+
+    limit_ms: int
+    now_ms: int
+
+
 def check_retention(retention_ms: int, *, grace_ms: int, operation_lifetime_ms: int) -> None:
     """Refuse a retention that is shorter than what relies on history.
 
@@ -49,14 +58,15 @@ def check_retention(retention_ms: int, *, grace_ms: int, operation_lifetime_ms: 
     for name, least in (("grace", grace_ms), ("idempotency-key-lifetime", operation_lifetime_ms)):
         if retention_ms < least:
             raise InputError(
-                f"history cannot be trimmed to {retention_ms} ms: it is kept at least for {name}, {least} ms"
+                f"history cannot be trimmed to {duration_text(retention_ms)}: it is kept at least for {name}, "
+                f"{duration_text(least)}"
             )
 
 
 def trim(
     references: References,
     *,
-    retention_ms: int,
+    retention_ms: int | Callable[[str], int],
     dry_run: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> list[Trimmed]:
@@ -65,19 +75,23 @@ def trim(
     A dropped reference stays as it was, whole, until it is swept. Interrupted, it is simply run again.
 
     Args:
-        retention_ms: how long history is kept at least, milliseconds.
+        retention_ms: how long history is kept at least, milliseconds, of all references or by name.
         dry_run: only say which floors would be raised, and write nothing.
         progress: is told how many references are done, of how many.
     Returns:
         those whose floor is raised, the registry last.
+    Raises:
+        ClockError: this machine's clock jumped ahead.
     """
-    limit = references.clock.now_ms() - retention_ms
+    now = references.ids.now_ms()
     live = [one for one in references.listed() if one.registration.state == "live"]
     done: list[Trimmed] = []
     for position, registered in enumerate([*live, None]):
         progress(position, len(live) + 1)
         trim_one = _would_trim if dry_run else _trim_one
-        trimmed = trim_one(references, registered, limit)
+        name = ROOT if registered is None else registered.name
+        kept_ms = retention_ms(name) if callable(retention_ms) else retention_ms
+        trimmed = trim_one(references, registered, _Age(now - kept_ms, now))
         if trimmed is not None:
             done.append(trimmed)
     return done
@@ -95,13 +109,13 @@ def head_unchanged(references: References, registered: Registered) -> Head:
     return registered.first_head() if row is None else read_head(row, registered.row_name)
 
 
-def _would_trim(references: References, registered: Registered | None, limit: int) -> Trimmed | None:
+def _would_trim(references: References, registered: Registered | None, age: _Age) -> Trimmed | None:
     head = references.root.read().head if registered is None else head_unchanged(references, registered)
-    floor = None if head.sealed else _new_floor(references.store, head, limit)
+    floor = None if head.sealed else _new_floor(references.store, head, age)
     return None if floor is None else _trimmed(registered, head, floor)
 
 
-def _trim_one(references: References, registered: Registered | None, limit: int) -> Trimmed | None:
+def _trim_one(references: References, registered: Registered | None, age: _Age) -> Trimmed | None:
     name = ROOT if registered is None else registered.name
     for _ in range(_LOOKUPS):
         # The row that was read is the one that is changed: the name may stand for another one by then.
@@ -111,7 +125,7 @@ def _trim_one(references: References, registered: Registered | None, limit: int)
             return None
         try:
             head = committer.read().head
-            floor = _new_floor(references.store, head, limit)
+            floor = _new_floor(references.store, head, age)
             if floor is not None:
                 _raise(committer, floor)
         except ReferenceGoneError:
@@ -126,13 +140,11 @@ def _trimmed(registered: Registered | None, head: Head, floor: Commit) -> Trimme
     return Trimmed(name, head.floor_number, floor.number, floor.time)
 
 
-def _new_floor(store: ObjectStore, head: Head, limit: int) -> Commit | None:
-    """The newest commit before a time, if that is above the floor."""
-    try:
-        commit = store.get(commit_at(store, head, limit), Commit)
-    except HistoryTrimmedError:
-        return None
-    return commit if commit.number > head.floor_number else None
+def _new_floor(store: ObjectStore, head: Head, age: _Age) -> Commit | None:
+    """The newest commit before the limit, if that is above the floor."""
+    found = last_before(store, head, age.limit_ms, age.now_ms)
+    commit = None if found is None else store.get(found, Commit)
+    return commit if commit is not None and commit.number > head.floor_number else None
 
 
 def _raise(committer: Committer, floor: Commit) -> None:

@@ -24,7 +24,8 @@ CONTENT_ROUTES = [
 
 def endpoints(catalog: Catalog) -> list[str]:
     """What a client may ask for; reports are not asked for where none are kept."""
-    routes = [r for r in CONTENT_ROUTES if catalog.metrics.keep or r not in metrics.ROUTES]
+    reports = catalog.effective_properties().metrics_reports
+    routes = [r for r in CONTENT_ROUTES if reports or r not in metrics.ROUTES]
     return [f"{route.method} /v1/{{prefix}}/{route.path}" for route in routes]
 
 

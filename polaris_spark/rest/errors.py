@@ -1,5 +1,6 @@
 """Errors as the REST protocol's error model. What a client may do decides the status: 4xx nothing happened, 503 try
-again, 504 the outcome is not known (Iceberg's clients then raise CommitStateUnknownException)."""
+again, 504 the outcome is not known (Iceberg's clients then raise CommitStateUnknownException), 507 nothing happened and
+trying again does not help before there is space."""
 
 from __future__ import annotations
 
@@ -16,12 +17,15 @@ from polaris_spark.errors import (
     ReferenceGoneError,
     RequestError,
     StateError,
+    StorageFullError,
     TryAgainError,
 )
 from polaris_spark.rest.messages import ErrorModel, ErrorResponse, encode
 from polaris_spark.rest.request import Response, json_response
 
 log = logging.getLogger("polaris_spark")
+
+RETRY_AFTER_SECONDS = "1"
 
 _STATUS: list[tuple[type[PolarisError], int, str]] = [
     (InputError, 400, "BadRequestException"),
@@ -30,13 +34,17 @@ _STATUS: list[tuple[type[PolarisError], int, str]] = [
     (ReferenceGoneError, 404, "NotFoundException"),
     (StateError, 400, "BadRequestException"),
     (ClockError, 503, "ServiceUnavailableException"),
+    (StorageFullError, 507, "InsufficientStorageException"),
     (TryAgainError, 503, "ServiceUnavailableException"),
     (OutcomeUnknownError, 504, "CommitStateUnknownException"),
 ]
 
 
 def response_of(error: Exception) -> Response:
-    """The response to an error; one that nobody foresaw is logged with its trace and answered as 500."""
+    """The response to an error. An unexpected error is logged with its traceback and answered with 500.
+
+    The tracebacks of the error are removed (`strip`), because they would keep the request in memory.
+    """
     status, type = 500, "InternalServerError"
     if isinstance(error, RequestError):
         status, type = error.status, error.type
@@ -50,4 +58,25 @@ def response_of(error: Exception) -> Response:
         else:
             log.error("request failed", exc_info=error)
     message = str(error) or error.__class__.__name__
-    return json_response(encode(ErrorResponse(ErrorModel(message, type, status))), status)
+    strip(error)
+    response = json_response(encode(ErrorResponse(ErrorModel(message, type, status))), status)
+    if status == 503:
+        return response._replace(headers={**response.headers, "Retry-After": RETRY_AFTER_SECONDS})
+    return response
+
+
+def strip(error: BaseException) -> None:
+    """Remove the tracebacks from an error and its causes.
+
+    The frames of a traceback hold everything that the request sent or read. An error that one thread passes to another
+    is part of a reference cycle (error, traceback, frame, and the change that holds the error). So all of it would stay
+    in memory until Python collects cycles, which is rare in a server.
+    """
+    seen: set[int] = set()
+    errors: list[BaseException | None] = [error]
+    while errors:
+        one = errors.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            errors += (one.__cause__, one.__context__)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.errors import BadRequestError, NotFoundError
 from polaris_spark.rest.config import ROUTES
 from polaris_spark.rest.errors import response_of
-from polaris_spark.rest.request import Request, Response
+from polaris_spark.rest.request import NotModified, Request, Response
 from polaris_spark.rest.router import Router
 
 ROUTER = Router(ROUTES)
+
+REMEMBERED = 1_024
+"""Requests whose responses a session remembers."""
+SHORT = 1_024
+"""Characters of a request; responses to longer ones are not remembered."""
 
 
 def handle(
@@ -43,6 +49,52 @@ def handle(
         return catalog.loading(lambda: match.answer(catalog, request), principal)
     except Exception as error:
         return response_of(error)
+
+
+class Unmodified:
+    """The requests of one session that were answered with 304.
+
+    A client that has a table asks for it again and again. While the head of the branch is the same, so is the answer,
+    and reading the head is all that remains to be done. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], NotModified] = {}
+
+    def handle(
+        self,
+        catalog: Catalog,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        principal: str,
+    ) -> Response:
+        """As `handle`."""
+        if method != "GET" or body or not headers:
+            return handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
+        known: NotModified | None = None
+        key: tuple[object, ...] = ()
+        with contextlib.suppress(AttributeError, TypeError):  # of what is not text, which is refused below
+            key = (path, *(query or {}).items(), None, *headers.items())
+            known = self._known.get(key)
+        if known is not None:
+            try:
+                head = catalog.head()
+            except Exception as error:
+                return response_of(error)
+            if known.holds_at(head):
+                return known.fresh()
+            catalog = catalog.beginning_at(head)
+        response = handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
+        if isinstance(response, NotModified) and len(str(key)) <= SHORT:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            self._known[key] = response
+            return response.fresh()
+        return response
 
 
 def _refuse_no_text(*given: object) -> None:

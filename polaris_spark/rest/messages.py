@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import re
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from polaris_spark.errors import BadRequestError
 
 T = TypeVar("T")
+
+_LONE_SURROGATE: Final = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+    r"|[\ud800-\udfff]"
+)
+"""Half of a surrogate pair, escaped or not. An escaped backslash before it is mistaken for an escape."""
 
 
 class Message(msgspec.Struct, rename="kebab", frozen=True, omit_defaults=True, gc=False):
@@ -41,8 +49,8 @@ class Identifier(Message, frozen=True, gc=False):
 
 
 class CommitTableRequest(Message, frozen=True, gc=False):
-    requirements: list[dict[str, Any]]
-    updates: list[dict[str, Any]]
+    requirements: list[dict[str, Any]] | None = None
+    updates: list[dict[str, Any]] | None = None
     identifier: Identifier | None = None
 
 
@@ -75,7 +83,7 @@ class CreateViewRequest(Message, frozen=True, gc=False):
 
 
 class CommitViewRequest(Message, frozen=True, gc=False):
-    updates: list[dict[str, Any]]
+    updates: list[dict[str, Any]] | None = None
     requirements: list[dict[str, Any]] | None = None
     identifier: Identifier | None = None
 
@@ -88,6 +96,13 @@ class ErrorModel(Message, frozen=True, gc=False):
 
 class ErrorResponse(Message, frozen=True, gc=False):
     error: ErrorModel
+
+
+class OAuthError(Message, frozen=True, rename=None, gc=False):
+    """An error of an OAuth token endpoint (RFC 6749, 5.2), whose fields are written with underscores."""
+
+    error: str
+    error_description: str
 
 
 class ListNamespacesResponse(Message, frozen=True, gc=False):
@@ -134,4 +149,8 @@ def decode(body: str | None, cls: type[T]) -> T:
     try:
         return decoder.decode(body)  # type: ignore[no-any-return]  # a decoder of cls
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        if _LONE_SURROGATE.search(body):
+            raise BadRequestError(
+                "cannot parse the request: it has half of a surrogate pair, such as \\ud800, which is not Unicode text"
+            ) from error
         raise BadRequestError(f"cannot parse the request: {error}") from error

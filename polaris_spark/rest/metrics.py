@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entities import require
+from polaris_spark.catalog.entities import find, table_key
 from polaris_spark.catalog.metrics import KeptReport, parse_report
-from polaris_spark.catalog.rows import TABLE
 from polaris_spark.errors import BadRequestError, UnsupportedOperationError
 from polaris_spark.rest.request import NO_CONTENT, Request, Response
 from polaris_spark.rest.router import Route
@@ -13,17 +12,23 @@ from polaris_spark.rest.tables import name_of
 
 
 def report_metrics(catalog: Catalog, request: Request) -> Response:
-    """POST namespaces/{namespace}/tables/{table}/metrics"""
-    if not catalog.metrics.keep:
+    """POST namespaces/{namespace}/tables/{table}/metrics
+
+    A report on a table that is not in the catalog is accepted and not kept: engines report on tables whose creation
+    they have staged and not committed yet.
+    """
+    head = catalog.head()
+    if not catalog.context.binding.of(head).metrics_reports:
         raise UnsupportedOperationError("this catalog keeps no metrics reports ('metrics-reports' is 0)")
-    name = name_of(request)
-    found = require(catalog.view(), name, TABLE)
     text = request.body
     if not text:
         raise BadRequestError("the request has no body")
     parse_report(text)
-    now = catalog.context.clock.now_ms()
-    catalog.metrics.add(KeptReport(now, request.principal, *name, found.entity_id, text))
+    name = name_of(request)
+    found = find(catalog.view(head), table_key(name))
+    if found is not None:
+        now = catalog.context.clock.now_ms()
+        catalog.metrics.add(KeptReport(now, request.principal, *name, found.entity_id, text))
     return NO_CONTENT
 
 

@@ -8,7 +8,13 @@ from urllib.parse import unquote
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entities import SEPARATOR, NamespaceName, find, namespace_key, require_namespace
 from polaris_spark.catalog.listing import list_names
-from polaris_spark.catalog.namespaces import CreateNamespace, DropNamespace, UpdateNamespace
+from polaris_spark.catalog.namespaces import (
+    CreateNamespace,
+    DropNamespace,
+    UpdateNamespace,
+    require_location,
+    with_default_location,
+)
 from polaris_spark.catalog.rows import NAMESPACE, Namespace
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError, NoSuchNamespaceError
@@ -63,9 +69,9 @@ def create_namespace(catalog: Catalog, request: Request) -> Response:
     """POST namespaces"""
     body = messages.decode(request.body, messages.CreateNamespaceRequest)
     name = tuple(body.namespace)
+    require_location(body.properties or {})
     change = CreateNamespace(catalog.context, request.operation(), name, body.properties or {})
-    created = catalog.commit(change)
-    return json_response(messages.encode(messages.NamespaceResponse(list(name), created.properties)))
+    return _answer(catalog, name, catalog.commit(change))
 
 
 def load_namespace(catalog: Catalog, request: Request) -> Response:
@@ -74,7 +80,11 @@ def load_namespace(catalog: Catalog, request: Request) -> Response:
     view = catalog.view()
     found = require_namespace(view, name)
     assert found is not None
-    properties = view.get(found.content, Namespace).properties
+    return _answer(catalog, name, view.get(found.content, Namespace))
+
+
+def _answer(catalog: Catalog, name: NamespaceName, namespace: Namespace) -> Response:
+    properties = with_default_location(catalog.context, name, namespace.properties)
     return json_response(messages.encode(messages.NamespaceResponse(list(name), properties)))
 
 
@@ -97,6 +107,7 @@ def update_properties(catalog: Catalog, request: Request) -> Response:
     """POST namespaces/{namespace}/properties"""
     body = messages.decode(request.body, messages.UpdateNamespacePropertiesRequest)
     name = namespace_of(request.params["namespace"])
+    require_location(body.updates or {})
     change = UpdateNamespace(
         catalog.context, request.operation(), name, body.updates or {}, body.removals or []
     )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+import weakref
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from polaris_spark.commits.change import Operation
+from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import BadRequestError
 
 
@@ -15,7 +18,7 @@ class Request(NamedTuple):
 
     method: str
     path: str
-    params: dict[str, str]
+    params: Mapping[str, str]
     """The variable parts of the path, unescaped."""
     query: dict[str, str]
     headers: dict[str, str]
@@ -56,6 +59,31 @@ class Response(NamedTuple):
     status: int
     headers: dict[str, str]
     body: str
+
+
+class NotModified(Response):
+    """The response 304, which follows from the request and the head of the branch alone."""
+
+    _head: weakref.ref[Snapshot]
+
+    @classmethod
+    def of(cls, tag: str, head: Snapshot) -> NotModified:
+        """The response to a client that knows the version of this tag.
+
+        Args:
+            head: from which it was decided; not kept alive.
+        """
+        made = cls(304, {"ETag": tag}, "")
+        made._head = weakref.ref(head)
+        return made
+
+    def fresh(self) -> Response:
+        """A copy for a caller, who may change the headers."""
+        return Response(self.status, dict(self.headers), self.body)
+
+    def holds_at(self, head: Snapshot) -> bool:
+        """Whether it answers the same request at this head, too; False if that is not certain."""
+        return self._head() is head
 
 
 NO_CONTENT = Response(204, {}, "")

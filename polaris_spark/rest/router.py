@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote, unquote_plus
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.errors import BadRequestError, NotFoundError, UnsupportedOperationError
 from polaris_spark.rest.request import Request, Response
+
+_REMEMBERED = 4_096
+"""Paths whose routes a router remembers."""
+_SHORT = 256
+"""Characters of a path; routes of longer ones are not remembered."""
 
 Answer = Callable[[Catalog, Request], Response]
 
@@ -25,7 +31,7 @@ class Match(NamedTuple):
     """The function for a request, with the variable parts of its path and the prefix if the path had one."""
 
     answer: Answer
-    params: dict[str, str]
+    params: Mapping[str, str]
     prefix: str | None
     template: str
     """The path of the route, as the specification writes it."""
@@ -45,6 +51,7 @@ class Router:
             methods[route.method] = route.answer
         self.roots = frozenset(route.path.split("/")[0] for route in routes)
         """First parts of paths: a catalog of such a name cannot be told by a prefix."""
+        self._remembered = lru_cache(_REMEMBERED)(self._found)
 
     def find(self, method: str, path: str) -> Match:
         """The route of a request.
@@ -53,6 +60,9 @@ class Router:
             NotFoundError: no route has that path.
             UnsupportedOperationError: the path has no such method.
         """
+        return (self._remembered if len(path) <= _SHORT else self._found)(method, path)
+
+    def _found(self, method: str, path: str) -> Match:
         parts = path.strip("/").split("/")
         if parts[0] != "v1" or len(parts) < 2:
             raise NotFoundError(f"no such path: {path!r}")

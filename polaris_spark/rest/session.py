@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from polaris_spark.backends import open_backend
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.catalogs import initialize, open_catalog, require_branch
+from polaris_spark.catalog.catalogs import find_catalog, initialize, open_catalog, require_branch
 from polaris_spark.catalog.entities import Context
 from polaris_spark.catalog.expiring import EXPIRED
-from polaris_spark.catalog.expiring import PROPERTIES as RETENTION
 from polaris_spark.catalog.files import Files, absolute
 from polaris_spark.catalog.manifest_files import process_manifest_files
-from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.catalog.others import OtherCatalogs
+from polaris_spark.catalog.permits import is_around
+from polaris_spark.catalog.properties import (
+    SHARED_LOCATIONS,
+    WAREHOUSE,
+    Binding,
+    checked,
+    require_bounded,
+    settable,
+)
+from polaris_spark.catalog.property_changes import complete_copy, set_properties
+from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.settings import CommitSettings
-from polaris_spark.config import Properties
+from polaris_spark.config import Properties, StoreURI
 from polaris_spark.errors import InputError, NotFoundError, StateError, StoreURIError
-from polaris_spark.rest.handler import handle
+from polaris_spark.names import problem_of
+from polaris_spark.rest.handler import Unmodified
 from polaris_spark.store.cache import process_cache
 from polaris_spark.system.connections import Connection, connect_store
+
+log = logging.getLogger("polaris_spark")
 
 QUOTAS = {
     "names": 2_048,
@@ -36,9 +51,6 @@ QUOTAS = {
     "reports": 2_048,
 }
 """Bytes that each index of a commit keeps embedded: sized so that a commit of one table stays small."""
-
-WAREHOUSE = "warehouse"
-SHARED_LOCATIONS = "shared-locations"
 
 MAX_PRINCIPAL_BYTES = 512
 """The longest principal, in UTF-8 bytes."""
@@ -54,6 +66,7 @@ class Session:
         self.connection = connection
         self.catalog = catalog
         self.principal = principal
+        self._unmodified = Unmodified()
         self._closed = False
         self._closing = threading.Lock()
 
@@ -76,13 +89,41 @@ class Session:
         Returns:
             status, headers, body (JSON text, or empty). Errors are answers, too.
         """
+        self._require_open()
+        return self._unmodified.handle(
+            self.catalog, method, path, query=query, body=body, headers=headers, principal=self.principal
+        )
+
+    def catalog_properties(self) -> dict[str, str]:
+        """The properties that the catalog has now, which bind all sessions."""
+        self._require_open()
+        row = find_catalog(self.catalog.references, self.catalog.name)
+        return dict((row or self.catalog.row).properties)
+
+    def set_catalog_properties(
+        self, updates: Mapping[str, str] | None = None, *, removals: Collection[str] = ()
+    ) -> dict[str, str]:
+        """Set and remove properties of the catalog. They bind all sessions when this returns.
+
+        Args:
+            updates: values by name, such as `{"gc.enabled": "false"}`.
+            removals: names of properties to remove.
+        Returns:
+            the properties that the catalog has now.
+        Raises:
+            InputError: a property cannot be set, or its value cannot be used.
+            NewerFormatError: a newer release wrote the catalog's row.
+        """
+        self._require_open()
+        catalog, operation = self.catalog, Operation(b"", self.principal)
+        row = set_properties(
+            catalog.references, catalog.context, operation, catalog.row, updates or {}, removals
+        )
+        return dict(row.properties)
+
+    def _require_open(self) -> None:
         if self._closed:
             raise InputError("this catalog was closed")
-        return tuple(  # type: ignore[return-value]  # a Response is such a tuple
-            handle(
-                self.catalog, method, path, query=query, body=body, headers=headers, principal=self.principal
-            )
-        )
 
     def close(self) -> None:
         """Release the store; later requests raise. Closing twice is allowed."""
@@ -162,13 +203,13 @@ def _open(properties: Properties, connection: Connection, principal: str, sharin
     context = Context(
         clock=connection.clock,
         warehouse="",
-        metadata_files=True,
+        binding=Binding(properties, {}, None),
         shared_locations=False,
         operation_lifetime_ms=properties.idempotency_key_lifetime,
+        trusts=connection.store_clock.trusts,
     )
-    wanted = {WAREHOUSE: absolute(properties.warehouse)} if properties.warehouse else {}
-    if sharing:
-        wanted[SHARED_LOCATIONS] = sharing
+    is_new = create and find_catalog(references, properties.catalog or "polaris") is None
+    wanted = _wanted(properties, sharing) if is_new else {}
     row = open_catalog(
         references,
         properties.catalog or "polaris",
@@ -182,17 +223,48 @@ def _open(properties: Properties, connection: Connection, principal: str, sharin
         raise InputError(
             f"{SHARED_LOCATIONS} is {sharing!r}, but catalog {row.name!r} was created with {kept!r}"
         )
-    context = _context(properties, row, context)
+    others = OtherCatalogs(references, row, connection.clock)
+    require_branch(references, row, properties.branch)
+    head = references.read(head_name(row, properties.branch))
+    row = complete_copy(references, context, operation, row, head, head_name(row, properties.branch))
+    binding = Binding(properties, row.properties, head.index(PROPERTIES).get(ROW))
+    context = _context(properties, row, context)._replace(refused_elsewhere=others.refusal, binding=binding)
+    if is_new:
+        _warn_of_nesting(connection.uri, context.warehouse, row.name)
     catalog = Catalog(
         references,
         row,
         context,
         files,
         branch=properties.branch,
-        metrics_reports=properties.metrics_reports,
     )
-    require_branch(references, row, properties.branch)
     return Session(properties, connection, catalog, principal)
+
+
+def _wanted(properties: Properties, sharing: str | None) -> dict[str, str]:
+    """The properties of a catalog that a session creates.
+
+    Raises:
+        InputError: a value cannot be used.
+    """
+    wanted = checked(settable({**properties.own, **properties.other}))
+    require_bounded(wanted)
+    if properties.warehouse:
+        wanted[WAREHOUSE] = absolute(properties.warehouse)
+    if sharing:
+        wanted[SHARED_LOCATIONS] = sharing
+    return wanted
+
+
+def _warn_of_nesting(store: StoreURI, warehouse: str, catalog: str) -> None:
+    if is_around(store, warehouse):
+        log.warning(
+            "store %s and warehouse %s of catalog %r lie one inside the other: no job of a catalog deletes files of "
+            "the store, but other programs that clean the warehouse may; put the store elsewhere",
+            store,
+            warehouse,
+            catalog,
+        )
 
 
 def principal_of(properties: Properties) -> str:
@@ -204,12 +276,12 @@ def check_principal(principal: str) -> str:
     """A principal that can stand in the log.
 
     Raises:
-        InputError: it is no Unicode text, or too long to stand in index keys.
+        InputError: it is not printable (`polaris_spark.names`), or too long to stand in index keys.
     """
-    try:
-        size = len(principal.encode())
-    except UnicodeEncodeError as error:
-        raise InputError(f"the principal {principal!r} is not Unicode text") from error
+    problem = problem_of(principal)
+    if problem is not None:
+        raise InputError(f"the principal {principal[:200]!a} {problem}")
+    size = len(principal.encode())
     if size > MAX_PRINCIPAL_BYTES:
         raise InputError(f"the principal has {size} bytes; at most {MAX_PRINCIPAL_BYTES} are possible")
     return principal
@@ -237,15 +309,10 @@ def _context(properties: Properties, row: CatalogRow, context: Context) -> Conte
             f"the property 'warehouse' is missing, and catalog {row.name!r} has none of its own: "
             "give the location below which tables are to be put"
         )
-    said = {**row.properties, **properties.other}
     return context._replace(
         warehouse=absolute(warehouse),
-        metadata_files=properties.metadata_files == "every-commit",
         shared_locations=row.properties.get(SHARED_LOCATIONS) == "allow",
         manifest_files=process_manifest_files(dict(properties.other)),
-        append_rebase=properties.append_rebase,
-        schema_merge=properties.schema_merge,
-        retention={name: text for name, text in said.items() if name in RETENTION},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from itertools import count
@@ -9,29 +10,41 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from polaris_spark.catalog import locations
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.contents import DropContent, Prepared, Rename, Stored, metadata_file, places
+from polaris_spark.catalog.contents import (
+    DropContent,
+    Prepared,
+    Rename,
+    Stored,
+    holdings_of,
+    metadata_file,
+    occupy,
+)
 from polaris_spark.catalog.entities import TableName, find, require, require_namespace, table_key
 from polaris_spark.catalog.listing import list_names
+from polaris_spark.catalog.locations import Holdings
 from polaris_spark.catalog.metadata import ObjectReader, render
+from polaris_spark.catalog.metadata.metadata_paths import metadata_directory
 from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.property_changes import bind_branch
 from polaris_spark.catalog.purge import purge
 from polaris_spark.catalog.registering import RegisterTable
 from polaris_spark.catalog.rows import TABLE, Unloaded
 from polaris_spark.catalog.tables import CommitTable, CommitTables, CreateTable, TableCommit
-from polaris_spark.commits.change import Change
+from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (
     BadRequestError,
     CommitFailedError,
     NoSuchTableError,
     OutcomeUnknownError,
+    PolarisError,
+    StorageFullError,
     TryAgainError,
 )
 from polaris_spark.rest import messages
 from polaris_spark.rest.namespaces import namespace_of, page
-from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
+from polaris_spark.rest.request import NO_CONTENT, NotModified, Request, Response, json_response
 from polaris_spark.rest.router import Route
 from polaris_spark.rest.snapshots import pin
 
@@ -108,17 +121,26 @@ def create_table(catalog: Catalog, request: Request) -> Response:
 
 
 def _stage(catalog: Catalog, change: CreateTable) -> Response:
-    """The metadata that a table would have; nothing is written. Its location is checked before data goes there."""
+    """The metadata that a table would have; no file is written. Its location is checked before data goes there."""
     head = catalog.head()
     scratch = State(head, count(head.head.commit + 1).__next__)
     prepared = change.prepare(scratch)
     assert isinstance(prepared, Prepared)
     table, objects = change.draft(scratch, prepared).freeze(scratch.new_id, metadata_location="")
-    locations.require_allowed(catalog.context.allowed, places(table))
-    locations.move(scratch, 0, (), places(table), shared=catalog.context.shared_locations)
+    held = holdings_of(table)
+    catalog.context.require_allowed(held.owned)
+    occupy(catalog.context, scratch, 0, Holdings(), held)
     scratch.add_all(objects)
+    _make_metadata_folder(catalog, table)
     metadata = render(table, scratch, snapshots="all").decode()
     return json_response(f'{{"metadata":{metadata},"config":{{}}}}')
+
+
+def _make_metadata_folder(catalog: Catalog, table: Table) -> None:
+    """Make the local folder of a staged table's metadata: some engines, such as DuckDB, write manifests into it and do
+    not make it. Failure is ignored: engines that make the folder themselves may run where it can be made."""
+    with contextlib.suppress(OSError, ValueError, PolarisError):
+        catalog.files.make_folder(metadata_directory(table))
 
 
 def load_table(catalog: Catalog, request: Request) -> Response:
@@ -128,7 +150,7 @@ def load_table(catalog: Catalog, request: Request) -> Response:
     found = require(view, name_of(request), TABLE)
     tag = etag(found.content, mode)
     if _matches(request.headers.get("if-none-match"), tag):
-        return Response(304, {"ETag": tag}, "")
+        return NotModified.of(tag, view.base)
     return answer(view, Stored(found.content, view.get(found.content, Table)), mode)
 
 
@@ -153,6 +175,8 @@ def commit_updates(catalog: Catalog, change: Change[R]) -> R:
     nothing was changed, and they look again and retry, while a 503 would leave them in doubt."""
     try:
         return catalog.commit(change)
+    except StorageFullError:
+        raise  # to retry is useless, and 507 leaves no doubt
     except TryAgainError as error:
         raise CommitFailedError(str(error)) from error
 
@@ -179,7 +203,7 @@ def commit_table(catalog: Catalog, request: Request) -> Response:
     name = name_of(request)
     if body.identifier is not None and identifier_name(body.identifier) != name:
         raise BadRequestError(f"the path names {name}, the body {identifier_name(body.identifier)}")
-    commit = TableCommit(name, body.requirements, body.updates)
+    commit = TableCommit(name, body.requirements or [], body.updates or [])
     stored = commit_updates(catalog, CommitTable(catalog.context, request.operation(), commit))
     return answer_done(lambda: answer(catalog.reader, stored, mode))
 
@@ -191,7 +215,8 @@ def commit_transaction(catalog: Catalog, request: Request) -> Response:
     for change in body.table_changes:
         if change.identifier is None:
             raise BadRequestError("a table change of a transaction has no identifier")
-        commits.append(TableCommit(identifier_name(change.identifier), change.requirements, change.updates))
+        name = identifier_name(change.identifier)
+        commits.append(TableCommit(name, change.requirements or [], change.updates or []))
     if not commits:
         raise BadRequestError("a transaction has no table changes")
     commit_updates(catalog, CommitTables(catalog.context, request.operation(), commits))
@@ -202,6 +227,9 @@ def drop_table(catalog: Catalog, request: Request) -> Response:
     """DELETE namespaces/{namespace}/tables/{table}"""
     wants_purge = request.query.get("purgeRequested", "false").lower() == "true"
     change = DropContent(catalog.context, request.operation(), name_of(request), Table, purge=wants_purge)
+    if wants_purge:
+        operation = Operation(b"", request.principal)
+        bind_branch(catalog.references, catalog.context, operation, catalog.row, catalog.reference)
     table = catalog.commit(change)
     if wants_purge and isinstance(table, Table):
         _purge(catalog, change.name, table)
@@ -214,9 +242,11 @@ def keep_metadata(catalog: Catalog, name: TableName, dropped: Table | View | Unl
     """Write the metadata file of what was dropped but not purged, where commits do not: then it can be registered
     again, here or elsewhere, as after any drop that leaves the files. An error must not say that it was not dropped.
     """
-    if catalog.context.metadata_files or isinstance(dropped, Unloaded):
+    if isinstance(dropped, Unloaded):
         return
     try:
+        if catalog.effective_properties().metadata_files:
+            return
         catalog.files.write_all([metadata_file(dropped, catalog.reader)])
     except Exception as error:  # whatever a file system or database raises: the rows are in the history
         log.warning("%s was dropped, its metadata file not written: %s", name, error, exc_info=error)
@@ -225,12 +255,16 @@ def keep_metadata(catalog: Catalog, name: TableName, dropped: Table | View | Unl
 def _purge(catalog: Catalog, name: TableName, table: Table) -> None:
     """Delete the files of a table that was dropped. An error of that must not say that the table was not."""
     try:
-        left = purge(catalog, table)
+        kept = purge(catalog, table)
     except Exception as error:  # whatever a file system or database raises: the log entry says what is to go
         log.warning("purge of %s is left to maintenance: %s", name, error, exc_info=error)
         return
-    if left:
-        log.warning("purge of %s left %d files to maintenance, such as %s", name, len(left), left[0])
+    if kept.because:
+        log.warning("purge of %s is left to maintenance, no file was deleted: %s", name, kept.because)
+    elif kept.files:
+        log.warning(
+            "purge of %s left %d files to maintenance, such as %s", name, len(kept.files), kept.files[0]
+        )
 
 
 def rename_table(catalog: Catalog, request: Request) -> Response:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.errors import UnsupportedOperationError
-from polaris_spark.rest.request import Request, Response
+from polaris_spark.rest.messages import OAuthError, encode
+from polaris_spark.rest.request import Request, Response, json_response
 from polaris_spark.rest.router import Route
 
 
@@ -21,9 +22,32 @@ def refuse(_: Catalog, request: Request) -> Response:
     raise UnsupportedOperationError(f"this catalog does not support {request.method} {request.path}")
 
 
+def refuse_to_issue_tokens(_catalog: Catalog, _request: Request) -> Response:
+    """POST oauth/tokens
+
+    The answer has the form of OAuth's errors (RFC 6749, 5.2), because clients parse nothing else here.
+    """
+    return NO_TOKENS
+
+
+NO_TOKENS = json_response(
+    encode(
+        OAuthError(
+            error="unsupported_grant_type",
+            error_description="this catalog issues no tokens: set the client's property 'token' to a token that the "
+            "server accepts, and remove 'credential'",
+        )
+    ),
+    400,
+)
+"""The answer to every request for a token."""
+
+TOKENS = Route("POST", "oauth/tokens", refuse_to_issue_tokens)
+
 _TABLE = "namespaces/{namespace}/tables/{table}"
 
 ROUTES = [
+    TOKENS,
     Route("GET", f"{_TABLE}/credentials", refuse),
     Route("POST", f"{_TABLE}/sign", refuse),
     Route("POST", f"{_TABLE}/plan", refuse),

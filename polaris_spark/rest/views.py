@@ -83,7 +83,9 @@ def commit_view(catalog: Catalog, request: Request) -> Response:
     name = name_of(request)
     if body.identifier is not None and identifier_name(body.identifier) != name:
         raise BadRequestError(f"the path names {name}, the body {identifier_name(body.identifier)}")
-    change = CommitView(catalog.context, request.operation(), name, body.requirements or [], body.updates)
+    change = CommitView(
+        catalog.context, request.operation(), name, body.requirements or [], body.updates or []
+    )
     stored = commit_updates(catalog, change)
     return answer_done(lambda: answer(catalog, stored))
 

@@ -1,11 +1,12 @@
 """The ASGI application: every request of the protocol is answered by the handler that answers in process.
 
-`/healthz` says whether the store can be read, to everyone. `/metrics` is open on loopback and needs a token elsewhere.
+`/healthz` says whether requests can be served, to everyone. `/metrics` is open on loopback and needs a token elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import time
 from collections.abc import Mapping
@@ -18,10 +19,11 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.memory import Claim, MemoryBound
 from polaris_spark.errors import (
     NotAuthorizedError,
     PolarisError,
@@ -30,16 +32,17 @@ from polaris_spark.errors import (
     RequestTooLargeError,
     TryAgainError,
 )
-from polaris_spark.rest import openapi
+from polaris_spark.rest import openapi, unsupported
 from polaris_spark.rest.errors import response_of
 from polaris_spark.rest.handler import ROUTER, handle
 from polaris_spark.rest.messages import ErrorModel, ErrorResponse, encode
 from polaris_spark.rest.request import JSON_HEADERS
 from polaris_spark.rest.request import Response as Answer
+from polaris_spark.rest.router import Match
 from polaris_spark.server import requests
 from polaris_spark.server.catalogs import ServedCatalogs
 from polaris_spark.server.health import Health
-from polaris_spark.server.metrics import Metrics
+from polaris_spark.server.metrics import CHANGES, Metrics
 from polaris_spark.server.tokens import Tokens
 
 MAX_BODY: Final = 16 * 2**20
@@ -48,13 +51,21 @@ MAX_BODY: Final = 16 * 2**20
 _COMPRESS_FROM: Final = 2_048
 """Bytes from which an answer is compressed for clients that take it so."""
 
+_LARGE_ANSWER: Final = 64 * 1024
+"""Answers of at least this many bytes are claimed until the client has read them. The number of connections bounds the
+memory of smaller answers."""
+
 _WAITING_PER_THREAD: Final = 32
 """Requests that may be under way for each thread before others are sent away for a while."""
 
+_READERS_OF: Final = 4
+"""One thread out of this number is reserved for requests that change nothing."""
+
 
 class Arguments(NamedTuple):
-    """What the handler is called with."""
+    """The arguments of the handler, and the route of the request."""
 
+    route: Match
     method: str
     path: str
     query: Mapping[str, str]
@@ -73,6 +84,7 @@ class Protocol:
         pool: ThreadPoolExecutor,
         threads: int,
         max_body: int,
+        memory: MemoryBound,
     ) -> None:
         self.catalogs = catalogs
         self.tokens = tokens
@@ -80,21 +92,30 @@ class Protocol:
         self._pool = pool
         self._most = threads * _WAITING_PER_THREAD
         self._max_body = max_body
+        self._memory = memory
         self._under_way = 0
+        self._changes = asyncio.Semaphore(max(1, threads - max(1, threads // _READERS_OF)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         started = time.perf_counter()
-        with self.metrics.in_flight.track_inprogress():
-            try:
-                response = await self._respond(request)
-            except ClientDisconnect:
-                return
-            except Exception as error:
-                response = refusal(error)
-        seconds = time.perf_counter() - started
-        self.metrics.record(request.method, _route(request), response.status_code, seconds)
-        await response(scope, receive, send)
+        route = _route(request)
+        with Claim(self._memory) as claim:
+            with self.metrics.in_flight.track_inprogress():
+                try:
+                    response = await self._respond(request, route, claim)
+                except (ClientDisconnect, asyncio.CancelledError):  # serving ends, and the client is gone
+                    return
+                except Exception as error:
+                    claim.give_back()
+                    response = refusal(error)
+            seconds = time.perf_counter() - started
+            template = route.template if isinstance(route, Match) else None
+            self.metrics.record(request.method, template, response.status_code, seconds)
+            if len(response.body) < _LARGE_ANSWER:
+                await response(scope, receive, send)
+            else:
+                await _send_and_wait(response, send)
 
     def principal(self, request: Request) -> str:
         """Who sends a request.
@@ -109,13 +130,20 @@ class Protocol:
         given = request.headers.getlist("authorization")
         return self.tokens.principal(given[0] if len(given) == 1 else None)
 
-    async def _respond(self, request: Request) -> Response:
+    async def _respond(self, request: Request, route: Match | RequestError, claim: Claim) -> Response:
+        if (
+            isinstance(route, Match) and route.template == unsupported.TOKENS.path
+        ):  # asked for without a token
+            return as_http(unsupported.NO_TOKENS, gzipped=False)
         principal = self.principal(request)
+        if isinstance(route, RequestError):  # before the body is awaited
+            raise route
         arguments = Arguments(
+            route,
             request.method,
             requests.path_of(request),
             requests.query_of(request),
-            await requests.body_of(request, self._max_body),
+            await requests.body_of(request, self._max_body, claim),
             requests.headers_of(request),
             principal,
         )
@@ -125,33 +153,56 @@ class Protocol:
             raise TryAgainError("too many requests are under way; nothing was changed")
         self._under_way += 1
         try:
-            work = partial(self._answer, arguments, gzipped=gzipped)
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+            return await self._in_thread(arguments, claim, gzipped=gzipped)
         finally:
             self._under_way -= 1
 
-    def _answer(self, arguments: Arguments, *, gzipped: bool) -> Response:
+    async def _in_thread(self, arguments: Arguments, claim: Claim, *, gzipped: bool) -> Response:
+        """Handle a request in a thread. Changes never occupy all threads, because they may wait for the database."""
+        run = asyncio.get_running_loop().run_in_executor
+        if arguments.method in CHANGES:
+            async with self._changes:
+                return await run(self._pool, partial(self._answer, arguments, claim, gzipped=gzipped))
+        return await run(self._pool, partial(self._answer, arguments, claim, gzipped=gzipped))
+
+    def _answer(self, arguments: Arguments, claim: Claim, *, gzipped: bool) -> Response:
+        changes = arguments.method in CHANGES
+        if changes:
+            claim.require_room()
+        with claim.charged():
+            response = self._handled(arguments, gzipped=gzipped)
+        size = len(response.body)
+        claim.answer(size if size >= _LARGE_ANSWER else 0, changed=changes)
+        return response
+
+    def _handled(self, arguments: Arguments, *, gzipped: bool) -> Response:
         try:
             catalog, query = self._catalog(arguments)
         except Exception as error:
             return as_http(response_of(error), gzipped=gzipped)
-        method, path, _, body, headers, principal = arguments
+        _, method, path, _, body, headers, principal = arguments
         answer = handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
         return as_http(answer, gzipped=gzipped)
 
     def _catalog(self, arguments: Arguments) -> tuple[Catalog, Mapping[str, str]]:
         """The catalog that a request is for, and the query that it understands."""
-        query = arguments.query
-        try:
-            match = ROUTER.find(arguments.method, arguments.path)
-        except RequestError:
-            return self.catalogs.default, query  # the handler says what is wrong
-        if match.template != "config" or match.prefix is not None:
-            return self.catalogs.choose(match.prefix), query
+        query, route = arguments.query, arguments.route
+        if route.template != "config" or route.prefix is not None:
+            return self.catalogs.choose(route.prefix), query
         catalog = self.catalogs.of_warehouse(query.get("warehouse"))
         if catalog is not self.catalogs.default:
             query = {**query, "warehouse": catalog.name}
         return catalog, query
+
+
+async def _send_and_wait(response: Response, send: Send) -> None:
+    """Send an answer, and wait until the client has read most of it. uvicorn waits before it takes the second part."""
+    head = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
+    await send(head)
+    await send({"type": "http.response.body", "body": response.body, "more_body": True})
+    response.body = b""  # the connection has a copy of what is still to be sent
+    with contextlib.suppress(asyncio.CancelledError):  # serving ends, and the client is gone
+        await send({"type": "http.response.body", "body": b""})
 
 
 def as_http(answer: Answer, *, gzipped: bool) -> Response:
@@ -174,8 +225,6 @@ def refusal(error: Exception) -> Response:
     headers = dict(answer.headers)
     if answer.status == NotAuthorizedError.status:
         headers["WWW-Authenticate"] = 'Bearer realm="polaris_spark"'
-    elif isinstance(error, TryAgainError):
-        headers["Retry-After"] = "1"
     elif answer.status in _UNREAD:
         headers["Connection"] = "close"
     return as_http(answer._replace(headers=headers), gzipped=False)
@@ -185,11 +234,12 @@ _UNREAD = (RequestTimeoutError.status, RequestTooLargeError.status)
 """Statuses after which the rest of the body is not read."""
 
 
-def _route(request: Request) -> str | None:
+def _route(request: Request) -> Match | RequestError:
+    """The route of a request, or the error if it has none. Only clients with a valid token are told that error."""
     try:
-        return ROUTER.find(request.method, requests.path_of(request)).template
-    except RequestError:
-        return None
+        return ROUTER.find(request.method, requests.path_of(request))
+    except RequestError as error:
+        return error
 
 
 def create_app(
@@ -199,6 +249,7 @@ def create_app(
     tokens: Tokens | None,
     threads: int,
     local: bool,
+    memory: MemoryBound,
     max_body: int = MAX_BODY,
 ) -> Starlette:
     """The application.
@@ -206,18 +257,20 @@ def create_app(
     Args:
         catalogs: what is served.
         pool: where requests are handled; it has `threads` threads.
-        tokens: who may send requests; None lets everyone who can reach the server, as the session's principal.
+        tokens: tokens of clients and their principals; None: no token is needed, and changes are logged under the
+            session's principal.
         threads: bounds how many requests may wait, too.
         local: whether only this machine can reach the server.
+        memory: the bound on the memory of all requests together.
         max_body: bytes of the largest body.
     """
-    protocol = Protocol(catalogs, tokens, pool, threads, max_body)
+    protocol = Protocol(catalogs, tokens, pool, threads, max_body, memory)
     health = Health(catalogs.check)
 
     async def healthz(_: Request) -> Response:
-        readable = await health.readable()
-        text = '{"status":"ok"}' if readable else '{"status":"unavailable"}'
-        return as_http(Answer(200 if readable else 503, JSON_HEADERS, text), gzipped=False)
+        problem = await health.problem()
+        found = {"status": "unavailable", "reason": problem} if problem else {"status": "ok"}
+        return as_http(Answer(503 if problem else 200, JSON_HEADERS, encode(found)), gzipped=False)
 
     async def metrics(request: Request) -> Response:
         if local and tokens is None:
@@ -231,15 +284,18 @@ def create_app(
         gzipped = requests.accepts_gzip(request)
         return as_http(Answer(200, JSON_HEADERS, openapi.text()), gzipped=gzipped)
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/healthz", healthz),
             Route("/metrics", metrics),
             Route("/openapi.json", description),
-            Mount("/", app=protocol),
         ],
         exception_handlers={PolarisError: _tell, HTTPException: _tell_http},
     )
+    # Not a `Mount`: its pattern matches no path that has a line break in it, and names may have one.
+    app.router.default = protocol
+    app.router.redirect_slashes = False
+    return app
 
 
 def _tell(_: Request, error: Exception) -> Response:

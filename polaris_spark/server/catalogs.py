@@ -7,11 +7,13 @@ import threading
 from collections.abc import Sequence
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.catalogs import MAIN, find_catalog, list_catalogs
+from polaris_spark.catalog.catalogs import find_catalog, list_catalogs
+from polaris_spark.catalog.properties import WAREHOUSE
 from polaris_spark.errors import BadRequestError
+from polaris_spark.names import MAIN
 from polaris_spark.rest.config import same_place
 from polaris_spark.rest.handler import ROUTER
-from polaris_spark.rest.session import WAREHOUSE, Session, open_session
+from polaris_spark.rest.session import Session, open_session
 from polaris_spark.system.stores import check_store
 
 
@@ -22,15 +24,18 @@ class ServedCatalogs:
     Thread-safe. Closing it closes the session.
     """
 
-    def __init__(self, session: Session, *, allowed: Sequence[str] = ()) -> None:
+    def __init__(self, session: Session, *, allowed: Sequence[str] = (), follow_links: bool = False) -> None:
         """Serve a session's realm.
 
+        Args:
+            follow_links: whether to follow symbolic links below those locations that lead below one of them.
         Raises:
             BadRequestError: an allowed location is not an absolute one.
         """
         self.session = session
-        self.default = session.catalog.restricted(allowed)
+        self.default = session.catalog.restricted(allowed, follow_links=follow_links)
         self._allowed = tuple(allowed)
+        self._follow_links = follow_links
         self._others: dict[str, tuple[Session, Catalog]] = {}
         self._guard = threading.Lock()
 
@@ -38,6 +43,9 @@ class ServedCatalogs:
         """The catalog of that name; the default where there is none: the handler refuses names that are not its own."""
         if name is None or name == self.default.name:
             return self.default
+        opened = self._others.get(name)  # needs no guard, which is held while another catalog is opened
+        if opened is not None:
+            return opened[1]
         with self._guard:
             found = self._others.get(name)
             if found is None:
@@ -68,12 +76,16 @@ class ServedCatalogs:
         return found
 
     def check(self) -> None:
-        """Read from the store.
+        """Read what requests read: the records of the store and the realm, and the default catalog's newest commit.
 
         Raises:
-            Exception: whatever it raises where it cannot be read.
+            RealmMovedError: the realm was moved to another store.
+            StateError: the store, the realm or the catalog is gone, or the realm was deactivated.
+            Exception: whatever a database raises where it cannot be read.
         """
         check_store(self.session.connection.backend)
+        self.session.connection.realms.active(self.session.properties.realm)
+        self.default.head()
 
     def close(self) -> None:
         """Release the store."""
@@ -89,7 +101,7 @@ class ServedCatalogs:
         )
         session = open_session(properties, self.session.connection.clock)
         try:
-            return session, session.catalog.restricted(self._allowed)
+            return session, session.catalog.restricted(self._allowed, follow_links=self._follow_links)
         except BaseException:
             session.close()
             raise

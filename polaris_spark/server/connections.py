@@ -1,9 +1,23 @@
-"""uvicorn's connections with bounds on what a client may send before it is authorised, and errors as the model has
-them."""
+"""Client connections: uvicorn's, with a deadline for every state and a bound on everything that a client may send.
+
+| state | the server waits for | deadline |
+| --- | --- | --- |
+| handshake | the TLS handshake | `HANDSHAKE_SECONDS`, enforced by the listener |
+| head | a request line and headers | `HEAD_SECONDS` after the connection or the first byte of the request |
+| request | the body, then the answer | `requests.BODY_SECONDS` for the body, enforced by the application |
+| idle | the next request | `IDLE_SECONDS`, enforced by uvicorn; the first byte begins the state head |
+| lingering | the client to read an answer that was sent before its request had arrived | `LINGER_SECONDS` |
+| writing, closing | the client to read the answer | `flush_seconds` of the bytes still to be sent |
+
+`expire` enforces the other deadlines; the server calls it once a second for each connection.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Callable
+from enum import Enum
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -11,101 +25,291 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from polaris_spark.rest.messages import ErrorModel, ErrorResponse, encode
 
 HEAD_BYTES: Final = 64 * 1024
-"""The most bytes of a request line with its headers."""
+"""Largest size of a request line with its headers, in bytes."""
+
+MAX_HEADERS: Final = 100
+"""Largest number of headers of a request."""
+
+MAX_PIPELINED: Final = 16
+"""Largest number of requests of a connection that wait for the answer to an earlier one; later ones are not read."""
+
+HANDSHAKE_SECONDS: Final = 20.0
+HEAD_SECONDS: Final = 20.0
+IDLE_SECONDS: Final = 75
+LINGER_SECONDS: Final = 2.0
+FLUSH_SECONDS: Final = 30.0
+FLUSH_BYTES_PER_SECOND: Final = 64 * 1024
 
 _BODY: Final = (b"content-length", b"transfer-encoding")
+_HEADER_EXTRA: Final = len(": \r\n")
 
-HEAD_SECONDS: Final = 20.0
-"""How long a client may take to send them."""
+
+class _State(Enum):
+    HEAD = "a request line and headers are awaited"
+    REQUEST = "a request is being read or answered"
+    LINGERING = "the answer was sent before the whole request was read; further bytes are discarded"
+
+
+class _HeadTooLargeError(Exception):
+    """The head of a request exceeds `HEAD_BYTES` or `MAX_HEADERS`."""
+
+
+def flush_seconds(size: int) -> float:
+    """Time that a client has to read this number of bytes, in seconds."""
+    return FLUSH_SECONDS + size / FLUSH_BYTES_PER_SECOND
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """A connection whose requests have bounded heads, which come in bounded time; and bounded bodies, chunks included.
-
-    `largest` is set by a subclass: bytes of the largest body.
-    """
+    """A connection with the states and deadlines in the module's docstring."""
 
     largest = 0
+    """Largest size of a request body, in bytes. Set by the subclass that `bounded` makes."""
+    released: Callable[[], None] | None = None
+    """Called when the connection is lost."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """A client has come."""
+        """A client has connected."""
         super().connection_made(transport)
-        self._in_head = True
-        self._received = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._expect_head()
+        self._answers = _Answers(self)
+        self._body_awaited = False
+        self._deaf = False  # whether further bytes are discarded
+        self._flush_deadline = math.inf
+        self._await_head()
+
+    def _await_head(self) -> None:
+        self._state = _State.HEAD
+        self._received = self._head = 0
+        self._deadline = self.loop.time() + HEAD_SECONDS
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is not answered yet."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def answering(self) -> bool:
+        """Whether an answer was begun and is not complete."""
+        return self.busy and bool(self.cycle.response_started)
+
+    @property
+    def idle_since(self) -> float | None:
+        """Time of the event loop, in seconds, since which the connection has been idle; None if it is not idle."""
+        waiting = self.timeout_keep_alive_task
+        return None if waiting is None or self.transport.is_closing() else waiting.when() - IDLE_SECONDS
+
+    @property
+    def head_awaited_since(self) -> float | None:
+        """Time of the event loop, in seconds, since which the head of a request has been awaited; None if none is
+        awaited, or if an earlier request is not answered yet."""
+        if self._state is not _State.HEAD or self.busy or self.transport.is_closing():
+            return None
+        return self._deadline - HEAD_SECONDS
+
+    # Requests
 
     def data_received(self, data: bytes) -> None:
-        """A client has sent something."""
+        """The client has sent bytes."""
+        if self._deaf:
+            return
+        if self._state is _State.REQUEST and not self.busy:
+            self._await_head()  # bytes that begin no request, such as empty lines, do not extend the deadline
         self._received += len(data)
         super().data_received(data)
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._deaf:
             return
-        if self._in_head and self._received > HEAD_BYTES:
-            self._refuse(431, "RequestHeaderFieldsTooLargeException", "the request's headers are too large")
+        if self._state is _State.HEAD and self._received > HEAD_BYTES:
+            self._refuse_head()
         elif self._received > 2 * (self.largest + HEAD_BYTES):
-            # Chunks may come with as much around them as in them; the application counts what is in them.
-            self.transport.close()
+            # The framing of chunks may be as long as their content. The application counts only the content.
+            self._refuse(413, "RequestTooLargeException", "the body is too large")
 
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
-        self._in_head = True
-        self._received = 0
-        self._expect_head()
+        self._await_head()
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the request line has arrived."""
+        self._count_head(len(url))
+        super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header of the head; those behind a body mean nothing here, and would only fill memory."""
-        if self._in_head:
+        """A header has arrived. Trailers after a body are ignored, so that they do not fill memory."""
+        if self._state is _State.HEAD:
+            self._count_head(len(name) + len(value) + _HEADER_EXTRA)
             super().on_header(name, value)
+            if len(self.headers) > MAX_HEADERS:
+                raise _HeadTooLargeError
+
+    def _count_head(self, size: int) -> None:
+        self._head += size
+        if self._head > HEAD_BYTES:
+            raise _HeadTooLargeError
 
     def on_headers_complete(self) -> None:
-        """The headers of a request are there."""
-        self._in_head = False
-        self._stop_timer()
+        """All headers of a request have arrived."""
         if self.parser.should_upgrade() and any(
             name in _BODY and value != b"0" for name, value in self.headers
         ):
-            # The parser takes what follows for another protocol's, so the body would be lost.
+            # The parser takes the body for data of the other protocol, so the body would be lost.
             raise ValueError("this server does not upgrade connections; send the request without Upgrade")
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise ValueError("too many requests wait for their answers on this connection")
         super().on_headers_complete()
-        if self.parser.should_upgrade():
-            self.cycle.keep_alive = False
+        self._state, self._deadline = _State.REQUEST, math.inf
+        self._body_awaited = True
+        self.cycle.transport = self._answers  # type: ignore[assignment]  # has the methods that a cycle uses
+        # An answer that begins before the whole body has arrived announces the end of the connection.
+        self._may_stay = self.cycle.keep_alive and not self.parser.should_upgrade()
+        self.cycle.keep_alive = False
+
+    def on_message_complete(self) -> None:
+        """A whole request has arrived."""
+        self._body_awaited = False
+        if not self.cycle.response_started:
+            self.cycle.keep_alive = self._may_stay
+        super().on_message_complete()
+
+    def eof_received(self) -> None:
+        """The client has ended its sending side. The connection is closed, because the client may have gone."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""
-        self._stop_timer()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self._answers.connection = None
+        self.scope = self.headers = None  # type: ignore[assignment]  # frees memory; nothing reads them any more
+        if self.released is not None:
+            self.released()
+
+    # Answers
+
+    def on_response_complete(self) -> None:
+        """A whole answer was written to the transport."""
+        if self._state is not _State.LINGERING:
+            super().on_response_complete()
+
+    def end(self) -> None:
+        """Close the connection after the client has read the written answers."""
+        if not (self._body_awaited or self._deaf):
+            self.transport.close()
+        elif self._state is not _State.LINGERING and not self.transport.is_closing():
+            # Closing with unread bytes would reset the connection, and the client would lose the answer.
+            self._state, self._deadline = _State.LINGERING, self.loop.time() + LINGER_SECONDS
+            self._deaf = True
+            self._unset_keepalive_if_required()
+            self.flow.resume_reading()
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+
+    def pause_writing(self) -> None:
+        """The write buffer is full, because the client reads slowly."""
+        super().pause_writing()
+        self._flush_deadline = self._flushed_by()
+
+    def resume_writing(self) -> None:
+        """The client has read most of the write buffer."""
+        super().resume_writing()
+        self._flush_deadline = math.inf
+
+    def _flushed_by(self) -> float:
+        return self.loop.time() + flush_seconds(self.transport.get_write_buffer_size())
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP."""
-        self._refuse(400, "BadRequestException", msg)
+        """Refuse bytes that are not HTTP, or a head that is too large."""
+        if self._state is _State.HEAD and (self._head > HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS):
+            self._refuse_head()
+        else:
+            self._refuse(400, "BadRequestException", msg)
 
-    def _expect_head(self) -> None:
-        self._stop_timer()
-        self._timer = self.loop.call_later(HEAD_SECONDS, self._too_slow)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _too_slow(self) -> None:
-        if not self.transport.is_closing():
-            self._refuse(408, "RequestTimeoutException", "the request's headers did not arrive in time")
+    def _refuse_head(self) -> None:
+        self._refuse(
+            431,
+            "RequestHeaderFieldsTooLargeException",
+            f"the request's head has more than {HEAD_BYTES} bytes or more than {MAX_HEADERS} headers",
+        )
 
     def _refuse(self, status: int, type: str, message: str) -> None:
-        """Answer without the application, unless an answer is being sent, and close."""
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            body = encode(ErrorResponse(ErrorModel(message, type, status))).encode()
-            head = (
-                f"HTTP/1.1 {status} Refused\r\nContent-Type: application/json\r\n"
-                f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        """Answer without the application, then close."""
+        if self.busy and not self._body_awaited:
+            self._stop_reading()
+            return
+        if self.busy:
+            if self.pipeline or self.cycle.response_started:
+                self.transport.close()
+                return
+            self.cycle.disconnected = (
+                True  # the application stops waiting for the body, and its answer is discarded
             )
-            self.transport.write(head.encode() + body)
-        self.transport.close()
+            self.cycle.message_event.set()
+        body = encode(ErrorResponse(ErrorModel(message, type, status))).encode()
+        head = (
+            f"HTTP/1.1 {status} Refused\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self._deaf = True
+        self.end()
+
+    def _stop_reading(self) -> None:
+        """Answer the requests that have arrived completely, then close. Later requests are not answered."""
+        self.cycle.keep_alive = False
+        self._deaf = True
+        self._state, self._deadline = _State.REQUEST, math.inf
+        self.flow.pause_reading()
+
+    # Deadlines
+
+    def expire(self, now: float) -> None:
+        """Enforce the deadlines.
+
+        Args:
+            now: time of the event loop, in seconds.
+        """
+        if self.transport.is_closing():
+            if self._flush_deadline == math.inf:
+                self._flush_deadline = self._flushed_by()
+        elif now >= self._deadline:
+            if self._state is _State.LINGERING:
+                self.transport.abort()
+            elif self.busy:
+                self._stop_reading()
+            else:
+                self._refuse(408, "RequestTimeoutException", "the request's headers did not arrive in time")
+        if now >= self._flush_deadline:
+            self.transport.abort()
+
+    def shutdown(self) -> None:
+        """The server shuts down: answer a request that has arrived completely, and drop one that has not."""
+        if self.busy and not self._body_awaited:
+            self._stop_reading()
+        elif self._state is _State.REQUEST and not self.busy:
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+
+class _Answers:
+    """The transport that uvicorn's request-response cycles write to. Its `close` calls `BoundedConnection.end`."""
+
+    def __init__(self, connection: BoundedConnection) -> None:
+        self.connection: BoundedConnection | None = connection
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        if self.connection is not None:
+            self.connection.transport.write(data)
+
+    def is_closing(self) -> bool:
+        """Whether the connection is closed or closing, so that nothing more can be sent."""
+        return self.connection is None or self.connection.transport.is_closing()
+
+    def close(self) -> None:
+        """Close after the client has read the written bytes."""
+        if self.connection is not None:
+            self.connection.end()
 
 
 def bounded(largest: int) -> type[Any]:
-    """The class of connections for bodies up to so many bytes."""
+    """A class of connections whose request bodies have at most `largest` bytes."""
     return type("Connection", (BoundedConnection,), {"largest": largest})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 CHANGES = frozenset({"POST", "DELETE"})
+"""Methods of requests that change something."""
 
 _COMMITS = {409: "conflict", 504: "unknown"}
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 from typing import Final
 from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
 
+from polaris_spark.catalog.memory import Claim, parsed_bytes
 from polaris_spark.errors import (
     BadRequestError,
     ForbiddenError,
@@ -20,7 +22,14 @@ from polaris_spark.errors import (
 BODY_SECONDS: Final = 60.0
 """How long a client may take to send a body."""
 
+_HOST: Final = re.compile(
+    r"(?:\[(?P<address>[0-9a-fA-F:.]+)\]|(?P<name>[^\[\]:@/?#\s]+))(?::[0-9]{1,5})?", re.ASCII
+)
 _MAX_PARAMETERS: Final = 64
+_DIGITS: Final = 19
+
+_SMALL: Final = 64 * 1024
+"""Bytes up to which a body is not claimed: the number of connections bounds the memory of small bodies."""
 
 
 def path_of(request: Request) -> str:
@@ -66,41 +75,55 @@ def headers_of(request: Request) -> dict[str, str]:
     return headers
 
 
-async def body_of(request: Request, limit: int) -> str | None:
-    """The body as text; None if there is none.
+async def body_of(request: Request, limit: int, claim: Claim) -> str | None:
+    """The body as text; None if there is none. A large one is claimed before it is read, and again as it is parsed.
 
     Args:
         request: whose body has not been read yet.
         limit: the most bytes that it may have.
+        claim: the request's memory.
     Raises:
-        RequestTooLargeError: it has more.
+        RequestTooLargeError: it has more, or parsing it would take more memory than there is for all requests.
         RequestTimeoutError: it did not arrive in time.
-        UnsupportedMediaTypeError: it is not called JSON, or is compressed.
+        TryAgainError: other requests held the memory for too long.
+        UnsupportedMediaTypeError: its Content-Type is not application/json, or it is compressed.
         BadRequestError: it is not UTF-8.
         ClientDisconnect: the client went away.
     """
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
+    size = int(declared) if declared.isdecimal() and len(declared) < _DIGITS else None
+    if declared and (size is None or size > limit):
         raise _too_large(limit)
+    if size:
+        _check_type(request)
+    if size and size > _SMALL:
+        await claim.reserve(size)
     try:
-        body = await asyncio.wait_for(_read(request, limit), BODY_SECONDS)
-    except asyncio.TimeoutError as error:
-        raise RequestTimeoutError(f"the body did not arrive within {BODY_SECONDS:.0f} s") from error
+        body = await asyncio.wait_for(_read(request, limit, claim, size or _SMALL), BODY_SECONDS)
+    except asyncio.TimeoutError:
+        raise RequestTimeoutError(f"the body did not arrive within {BODY_SECONDS:.0f} s") from None
     if not body:
         return None
-    _check_type(request)
+    if not size:
+        _check_type(request)
     try:
-        return body.decode()
+        text = body.decode()
     except UnicodeDecodeError as error:
-        raise BadRequestError(f"the body is not UTF-8: {error}") from error
+        raise BadRequestError(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+    if len(body) > _SMALL:
+        await claim.reserve(parsed_bytes(text))
+    return text
 
 
-async def _read(request: Request, limit: int) -> bytearray:
+async def _read(request: Request, limit: int, claim: Claim, claimed: int) -> bytearray:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > limit:
             raise _too_large(limit)
+        if len(body) > claimed:  # its length was not declared
+            await claim.reserve(len(body))
+            claimed += len(body)
     return body
 
 
@@ -122,11 +145,11 @@ def require_local_host(request: Request) -> None:
     """Refuse a request to another name than this machine's: a web page may have its own name resolve to loopback.
 
     Raises:
-        ForbiddenError: the `Host` header names no loopback address.
+        ForbiddenError: the `Host` header names no loopback address, or there are several.
     """
-    host = request.headers.get("host", "")
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    if not is_loopback(name):
+    hosts = request.headers.getlist("host")
+    host = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+    if host is None or not is_loopback(host["address"] or host["name"]):
         raise ForbiddenError(
             "without tokens, this server answers to names of loopback only, such as localhost"
         )

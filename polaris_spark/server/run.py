@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import ctypes
 import logging
 import signal
 import socket
@@ -13,18 +15,38 @@ from types import FrameType
 from typing import Final, NamedTuple
 
 import uvicorn
+from starlette.types import ASGIApp
 
+from polaris_spark.catalog.memory import MemoryBound
 from polaris_spark.errors import InputError
 from polaris_spark.server.app import MAX_BODY, create_app
 from polaris_spark.server.catalogs import ServedCatalogs
-from polaris_spark.server.connections import bounded
+from polaris_spark.server.connections import IDLE_SECONDS, BoundedConnection, bounded
+from polaris_spark.server.listener import ConnectionBounds, Listener, listening
 from polaris_spark.server.requests import is_loopback
 from polaris_spark.server.tokens import Tokens
 
 log = logging.getLogger("polaris_spark.server")
 
 GRACE_SECONDS: Final = 30
-"""How long clients may take to be served once the end was asked for; changes under way are always finished."""
+"""How long a shutdown waits for requests that are under way; changes are always finished."""
+
+FAREWELL_SECONDS: Final = 5
+"""How long clients may then take to read their answers."""
+
+MAX_MEMORY: Final = 2**30
+"""Bytes of memory for all requests and their large answers, by default."""
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+"""Parameters of glibc's `mallopt`, from malloc.h."""
+
+_LARGE_BYTES: Final = 2**20
+_ARENAS: Final = 2
+
+_TICKS_PER_SECOND: Final = 10
+_POLL_SECONDS: Final = 0.02
 
 
 class Endpoint(NamedTuple):
@@ -43,6 +65,9 @@ class Endpoint(NamedTuple):
     threads: int = 16
     max_body: int = MAX_BODY
     """Bytes."""
+    max_memory: int = MAX_MEMORY
+    """Bytes of memory for all requests together; see `catalog.memory`."""
+    connections: ConnectionBounds = ConnectionBounds()
 
     def check(self) -> bool:
         """Whether only this machine can reach it.
@@ -67,6 +92,16 @@ class Endpoint(NamedTuple):
             )
         if not 0 < self.threads <= 1_000:
             raise InputError(f"the number of threads is {self.threads}; it is from 1 to 1000")
+        if self.connections.all < 1 or self.connections.per_address < 1:
+            raise InputError(
+                f"--max-connections is {self.connections.all} and --max-connections-per-address "
+                f"{self.connections.per_address}; both are at least 1"
+            )
+        if self.max_memory < 4 * self.max_body:
+            raise InputError(
+                f"--max-memory is {self.max_memory} bytes; it is at least four times --max-body, "
+                f"{4 * self.max_body} bytes, because a request is held as it came and as it was parsed"
+            )
         return local
 
 
@@ -84,6 +119,8 @@ def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str]
     pool = ThreadPoolExecutor(max(endpoint.threads, 1), "polaris-http")
     try:
         local = endpoint.check()
+        bounds = endpoint.connections.within_descriptors(endpoint.threads)
+        _return_memory()
         if not local and not endpoint.certificate:
             log.warning(
                 "serving %s without TLS: whoever sees the traffic can read the tokens; give --tls-cert and --tls-key, "
@@ -97,7 +134,43 @@ def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str]
             threads=endpoint.threads,
             local=local,
             max_body=endpoint.max_body,
+            memory=MemoryBound(endpoint.max_memory),
         )
+        with listening(endpoint.host, endpoint.port) as listener:
+            server = BoundedServer(app, endpoint._replace(connections=bounds), listener, announce)
+            server.run(sockets=[listener])
+    finally:
+        pool.shutdown(wait=True)
+        catalogs.close()
+
+
+def _return_memory() -> None:
+    """Make glibc return large blocks to the system as soon as they are freed. Does nothing with other C libraries.
+
+    By default glibc raises its threshold to the size of freed blocks: after a body of 16 MiB it keeps all blocks up to
+    that size, in an arena for each thread. A fixed threshold prevents that, and a small number of arenas keeps less.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _LARGE_BYTES)
+        mallopt(_M_ARENA_MAX, _ARENAS)
+
+
+class BoundedServer(uvicorn.Server):
+    """uvicorn's server with a `Listener`. It announces when it answers, enforces the deadlines of connections, shuts
+    down promptly, and does not raise signals again after the shutdown."""
+
+    def __init__(
+        self, app: ASGIApp, endpoint: Endpoint, listener: socket.socket, announce: Callable[[str], None]
+    ) -> None:
+        """
+        Args:
+            app: the application that answers requests.
+            endpoint: holds the bounds and the certificate.
+            listener: the listening socket.
+            announce: called with the URI once the server answers.
+        """
         config = uvicorn.Config(
             app,
             http=bounded(endpoint.max_body),
@@ -110,33 +183,89 @@ def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str]
             server_header=False,
             ssl_certfile=endpoint.certificate,
             ssl_keyfile=endpoint.key,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=GRACE_SECONDS,
+            timeout_keep_alive=IDLE_SECONDS,
         )
         config.load()
-        with listening(endpoint.host, endpoint.port) as listener:
-            _Server(config, _uri(endpoint, listener), announce).run(sockets=[listener])
-    finally:
-        pool.shutdown(wait=True)
-        catalogs.close()
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server, which says when it answers, and leaves signals to be the end of serving only."""
-
-    def __init__(self, config: uvicorn.Config, uri: str, announce: Callable[[str], None]) -> None:
         super().__init__(config)
-        self._uri = uri
+        self._uri = _uri(endpoint, listener)
+        self._bounds = endpoint.connections
         self._announce = announce
 
+    @property
+    def connections(self) -> list[BoundedConnection]:
+        """All open connections, except those whose TLS handshake is under way."""
+        return list(self.server_state.connections)  # type: ignore[arg-type]  # the listener makes only these
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """Begin to accept connections."""
+        assert sockets
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def make() -> BoundedConnection:
+            connection: BoundedConnection = config.http_protocol_class(  # type: ignore[call-arg, assignment]
+                config=config, server_state=self.server_state, app_state={}, _loop=loop
+            )  # what `bounded` made
+            return connection
+
+        self._listener = Listener(
+            sockets[0],
+            self._bounds,
+            make=make,
+            tls=config.ssl,
+            connections=self.server_state.connections,  # type: ignore[arg-type]  # as above
+        )
+        self.started = True
         self._announce(self._uri)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second. Returns whether to shut down."""
+        if counter % _TICKS_PER_SECOND == 0:
+            self.expire(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
+
+    def expire(self, now: float) -> None:
+        """Enforce the deadlines of all connections.
+
+        Args:
+            now: time of the event loop, in seconds.
+        """
+        for connection in self.connections:
+            connection.expire(now)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Finish the requests that are under way, and close all other connections at once."""
+        self._listener.close()
+        for connection in self.connections:
+            connection.shutdown()
+        await self._ends(self._unanswered, GRACE_SECONDS)
+        await self._ends(lambda: len(self.connections), FAREWELL_SECONDS)
+        if left := self._unanswered():
+            log.warning(
+                "%d requests were still under way after %d s: their clients get no answer",
+                left,
+                GRACE_SECONDS,
+            )
+        for connection in self.connections:
+            connection.transport.abort()
+        await asyncio.sleep(0)  # connections are lost
+        for task in list(self.server_state.tasks):
+            task.cancel()
+
+    def _unanswered(self) -> int:
+        """Number of requests under way whose answers have not begun."""
+        return len(self.server_state.tasks) - sum(one.answering for one in self.connections)
+
+    async def _ends(self, under_way: Callable[[], int], seconds: float) -> None:
+        """Wait until nothing is under way, until the time has passed, or until a second Ctrl-C."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while under_way() and loop.time() < until and not self.force_exit:
+            await asyncio.sleep(_POLL_SECONDS)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Ends on signals. uvicorn's own raises them again afterwards, which would end the process before its lease of
-        ids is given back."""
+        """Shuts down on SIGTERM and SIGINT. uvicorn's own method raises the signal again afterwards, which would end
+        the process before its lease of ids is given back."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -149,27 +278,6 @@ class _Server(uvicorn.Server):
 
     def _end(self, number: int, frame: FrameType | None) -> None:
         self.handle_exit(number, frame)
-
-
-def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens.
-
-    Raises:
-        OSError: the address is taken, or not of this machine.
-    """
-    found = socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE)
-    family, type, protocol, _, address = found[0]
-    # The protocol is said outright: asyncio switches Nagle's algorithm off only on sockets that name it, and with it
-    # every answer waits 40 ms for an acknowledgement.
-    listener = socket.socket(family, type, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(2_048)
-    except OSError as error:
-        listener.close()
-        raise OSError(error.errno, f"cannot listen on {host} port {port}: {error.strerror}") from error
-    return listener
 
 
 def _uri(endpoint: Endpoint, listener: socket.socket) -> str:

@@ -15,6 +15,9 @@ from polaris_spark.errors import CorruptionError, HistoryTrimmedError, InputErro
 from polaris_spark.ids import MAX_ID, id_time_ms
 from polaris_spark.store.objects import ObjectStore
 
+_FIRST_MS = 100_000_000_000
+"""March 3, 1973. Smaller numbers are numbers of commits."""
+
 _LAST_MS = 253_402_300_799_999
 """The end of the year 9999. Larger numbers are ids of commits: all ids since March 2, 2025 are."""
 
@@ -22,18 +25,24 @@ _DECIMAL = re.compile(r"[0-9]{1,40}")
 
 
 class AsOf(NamedTuple):
-    """A commit, by the ids that its text may mean, or a time in milliseconds since 1970."""
+    """A commit, by its number or by the ids that its text may mean, or a time in milliseconds since 1970."""
 
     text: str
     commits: tuple[int, ...] = ()
     time: int | None = None
     option: str = "as-of"
     """The option that names it, for messages."""
+    number: int | None = None
+    """Of a commit, in the history of one reference."""
 
     @classmethod
     def parse(cls, text: str, option: str = "as-of") -> AsOf:
-        """A point from its text: a commit id in hexadecimal or decimal, milliseconds since 1970, or a time in ISO
-        8601 with its zone: the processes that plan a query do not know the session's.
+        """A point from its text.
+
+        A decimal number below 10^11 is the number of a commit, as `changes.number` and `polaris-spark log` show it. A
+        larger one is a time in milliseconds since 1970, up to the year 9999; a still larger one is the id of a commit,
+        as is a hexadecimal one. Other texts are times in ISO 8601 with their zone, because the processes that plan a
+        query do not know the session's.
 
         Args:
             text: as written.
@@ -43,6 +52,8 @@ class AsOf(NamedTuple):
         """
         plain = text.strip().lower()
         ids = [int(plain)] if re.fullmatch(_DECIMAL, plain) else []
+        if ids and ids[0] < _FIRST_MS:
+            return cls(text, number=ids[0], option=option)
         if ids and ids[0] <= _LAST_MS:
             return cls(text, time=ids[0], option=option)
         if re.fullmatch(r"(0x)?[0-9a-f]{1,16}", plain):
@@ -57,11 +68,19 @@ def pinned(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
     """The head as it was at a point of its own history.
 
     Raises:
-        HistoryTrimmedError: the point lies below the history floor, or before the first commit.
+        HistoryTrimmedError: the point lies below the history floor.
+        BeforeHistoryError: it lies before the first commit.
         InputError: no commit of this history is meant.
     """
     if as_of is None:
         return head
+    if as_of.number is not None:
+        if as_of.number < head.floor_number:
+            raise _trimmed(as_of, head)
+        if as_of.number > head.number:
+            raise _none_of(as_of, head)
+        id = ancestor(store, head, as_of.number)
+        return _at(head, id, store.get(id, Commit))
     if as_of.time is not None:
         id = commit_at(store, head, as_of.time)
         return _at(head, id, store.get(id, Commit))
@@ -74,10 +93,7 @@ def pinned(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
             raise _trimmed(as_of, head)
     if all(id_time_ms(id) < head.floor_time for id in as_of.commits):
         raise _trimmed(as_of, head)
-    raise InputError(
-        f"{as_of.option} {as_of.text!r} names no commit in this history, which ends with commit {head.commit} "
-        f"(number {head.number})"
-    )
+    raise _none_of(as_of, head)
 
 
 def moment(store: ObjectStore, as_of: AsOf) -> int:
@@ -117,6 +133,13 @@ def _trimmed(as_of: AsOf, head: Head) -> HistoryTrimmedError:
     )
 
 
+def _none_of(as_of: AsOf, head: Head) -> InputError:
+    return InputError(
+        f"{as_of.option} {as_of.text!r} names no commit in this history, which ends with commit {head.commit} "
+        f"(number {head.number})"
+    )
+
+
 def _milliseconds(text: str, option: str) -> int:
     def no_zone() -> tzinfo:
         raise InputError(
@@ -130,6 +153,6 @@ def _milliseconds(text: str, option: str) -> int:
         raise
     except ValueError:
         raise InputError(
-            f"{option} is {text[:80]!r}; it is a commit id (decimal or hexadecimal), a time in ISO 8601 with its zone "
-            "such as 2026-01-31T12:00:00Z, or milliseconds since 1970"
+            f"{option} is {text[:80]!r}; it is a commit number, a commit id (decimal or hexadecimal), a time in ISO "
+            "8601 with its zone such as 2026-01-31T12:00:00Z, or milliseconds since 1970"
         ) from None

@@ -3,7 +3,7 @@
 Standard input and output are the control channel, one line of JSON each way, in this order:
 
 ```
-JVM     {"token": "...", "protocol": "2"}      Python  {"socket": "/tmp/.../socket"}
+JVM     {"token": "...", "protocol": "3"}      Python  {"socket": "/tmp/.../socket"}
 JVM     {"connect": {"store": "...", ...}}     Python  {"connection": "1"} or {"error": "..."}
 ```
 All that is secret, the token and passwords, passes there and never through a command line or the
@@ -32,7 +32,7 @@ from polaris_spark.spark.frames import Server
 
 logger = logging.getLogger(__name__)
 
-PROTOCOL = "2"
+PROTOCOL = "3"
 CLOSE_SECONDS = 10
 _ESCAPE = re.compile(r"\\(.)")
 
@@ -55,7 +55,7 @@ class Connection(Protocol):
 
 
 PROCEDURE_METHODS = frozenset({"PROCEDURES", "CALL", "CANCEL"})
-VIEW_METHODS = frozenset({"COLUMNS", "COUNT"})
+VIEW_METHODS = frozenset({"COLUMNS", "COUNT", "PLAN"})
 
 
 class _Procedures:

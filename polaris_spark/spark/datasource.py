@@ -6,7 +6,8 @@ Planning reads heads and finds ranges of keys, of commits or of the database; ev
 its partitions, pinned to the heads that were read. What is committed meanwhile is not seen.
 
 Spark runs the steps of a query, from looking for data sources to reading, in Python processes of their own each, the
-first time that a session has such a query. So each step imports what it needs and no more.
+first time that a session has such a query. So each step imports what it needs and no more. Tables of the namespace
+`system` are planned by the process behind the catalog instead (`polaris_spark.spark.views.answering`).
 """
 
 from __future__ import annotations

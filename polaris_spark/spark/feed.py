@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit, Entries, Head
 from polaris_spark.errors import (
+    BeforeHistoryError,
     HistoryTrimmedError,
     InputError,
     NotFoundError,
@@ -118,7 +119,7 @@ def starting(store: ObjectStore, head: Head, start: str | AsOf) -> Position:
     """Where a stream begins.
 
     Raises:
-        HistoryTrimmedError, InputError: there is no such point.
+        HistoryTrimmedError, BeforeHistoryError, InputError: there is no such point.
     """
     earliest = Position(ancestor(store, head, head.floor_number), head.floor_number, 0)
     if isinstance(start, AsOf):
@@ -129,10 +130,8 @@ def starting(store: ObjectStore, head: Head, start: str | AsOf) -> Position:
             )
         try:
             point = pinned(store, head, start)
-        except HistoryTrimmedError:
-            if start.time is None or head.floor_number:
-                raise
-            return earliest  # before anything happened
+        except BeforeHistoryError:
+            return earliest
         return Position(point.commit, point.number)
     assert start in (EARLIEST, LATEST)
     return earliest if start == EARLIEST else Position(head.commit, head.number)

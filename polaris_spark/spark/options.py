@@ -9,32 +9,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from polaris_spark.config import Properties, Secret, StoreURI
+from polaris_spark.config import Properties, Secret, StoreURI, refuse_unlisted_variables
 from polaris_spark.errors import InputError
+from polaris_spark.names import MAIN
 from polaris_spark.spark.as_of import AsOf
 
 DESCRIPTIONS = {
     "store": "URI of the store, such as sqlite:///path/catalog.db; without a password",
-    "store.<option>": "an option of the store; 'store.password' is the password, or env:NAME for a variable",
+    "store.<option>": "an option of the store; 'store.password' is the password, or env:NAME of a listed variable",
     "view": "which view",
     "realm": "the realm (default: default)",
     "catalog": "the catalog; without it, all of the realm",
     "branch": "the branch of the catalog (default: main)",
-    "as-of": "a commit id, or a time (ISO 8601 with its zone, or milliseconds since 1970); without it, now",
+    "as-of": "a commit number or id, or a time (ISO 8601 with its zone, or milliseconds since 1970); without it, now",
     "from": "of changes and commits: only what came after this point, given as for as-of; itself is left out",
     "to": "of changes and commits: only what came until this point, given as for as-of; itself is included",
     "content": "true to have the column 'content' of the view 'objects' filled (default: false)",
     "snapshots": "of the view 'files': those of the 'current' snapshots (default), of all that 'refs' name, or 'all'",
     "unreadable": "of the view 'files': 'fail' (default) where a manifest cannot be read, or 'report' it in 'error'",
-    "files.<property>": "of the view 'files': a property of pyiceberg's FileIO, or env:NAME, such as files.s3.endpoint",
+    "files.<property>": "of the view 'files': a property of pyiceberg's FileIO, such as files.s3.endpoint, or env:NAME",
     "splits": "about how many partitions a large view is read in, at most 100000 (default: twice the processors)",
     "prune": "true to let pushed filters leave partitions out; for a table that is read by one scan only",
     "reference": "of a stream: a reference of the realm (root, catalogs, ...), instead of a catalog's branch",
-    "start": "of a stream: earliest (the default), latest, or a commit id or past time, after which it begins",
+    "start": "of a stream: earliest (the default), latest, or a commit number, id or past time after which it begins",
     "max-changes-per-batch": "of a stream: at most so many changes in a batch (default: all that there are)",
 }
 """Every option, with what it says."""
 
+
+LISTED_VARIABLES = "POLARIS_SPARK_VARIABLES"
+"""The environment variable of the driver that lists, separated by commas, the variables that options may name. A view
+has no catalog whose property could list them, and every caller of SQL chooses its options."""
 
 MAX_SPLITS = 100_000
 """The largest `splits`: a database is asked about every one before anything is read."""
@@ -101,7 +106,7 @@ class ViewOptions:
     view: str
     realm: str = "default"
     catalog: str | None = None
-    branch: str = "main"
+    branch: str = MAIN
     as_of: AsOf | None = None
     """Given as `as-of` or `to`: a history as it was at a point is the history until then."""
     since: AsOf | None = None
@@ -129,10 +134,16 @@ class ViewOptions:
         """
         named = {name.lower(): text for name, text in given.items()}
         refuse_unknown(named)
+        refuse_unlisted_variables(
+            {k: v for k, v in named.items() if k.startswith(("store.", _FILES))},
+            [one.strip() for one in os.environ.get(LISTED_VARIABLES, "").split(",")],
+            f"the environment variable {LISTED_VARIABLES} of Spark's driver",
+        )
         if not named.get("view"):
             raise InputError(f"the option 'view' is missing; there are: {', '.join(views)}")
         if "to" in named and "as-of" in named:
             raise InputError("the options 'to' and 'as-of' both say where a history ends; give one of them")
+        _refuse_numbers_of_no_branch(named)
         view = named["view"].strip().lower()
         if view not in views:
             near = difflib.get_close_matches(view, views, n=1)
@@ -211,6 +222,16 @@ def refuse_unknown(named: Mapping[str, str]) -> None:
 
 def _point(named: Mapping[str, str], option: str) -> AsOf | None:
     return AsOf.parse(named[option], option) if option in named else None
+
+
+def _refuse_numbers_of_no_branch(named: Mapping[str, str]) -> None:
+    for option in ("as-of", "from", "to"):
+        point = _point(named, option)
+        if point is not None and point.number is not None and "catalog" not in named:
+            raise InputError(
+                f"{option} is {point.text!r}, the number of a commit of a catalog's branch: give the option 'catalog' "
+                "as well, or a commit id or a time"
+            )
 
 
 def _flag(name: str, text: str) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend
-from polaris_spark.catalog.catalogs import CATALOGS, head_name
+from polaris_spark.catalog.references import CATALOGS, head_name
 from polaris_spark.catalog.rows import CATALOG, NAMES, CatalogRow
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.publishing import read_head

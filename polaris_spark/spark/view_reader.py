@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,18 @@ class ViewReader(DataSourceReader):
         store = partition.store.open()
         with sweeps_told(store, partition.before):
             yield from view.read(store, partition.tasks, [by_name[name] for name in self._columns])
+
+
+class PartitionFunction:
+    """What Spark's worker calls with a pickled partition to read it. Pickled by its name, for any Python version."""
+
+    def __init__(self, reader: ViewReader) -> None:
+        self._reader = reader
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of the partition that the only row of `batches` holds."""
+        for batch in batches:
+            yield from self._reader.read(pickle.loads(batch.column(0)[0].as_py()))
 
 
 class _PushFilters:

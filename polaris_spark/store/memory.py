@@ -18,7 +18,7 @@ from polaris_spark.objects import Decoded
 _FIRST = 8
 """Objects of a type that are all measured."""
 
-_EVERY = 64
+_EVERY = 256
 """After them, one in so many is."""
 
 _ALIGNMENT = 16
@@ -72,12 +72,12 @@ class Footprints:
             decoded: with its header.
             row_bytes: of all its rows.
         """
-        known = getattr(decoded.value, "memory_bytes", None)
-        if known is not None:
-            return int(known) + _HEADER_BYTES + 8 * len(decoded.header.strong)
         seen = self._types.get(decoded.header.type)
         if seen is None:
-            seen = self._types[decoded.header.type] = _Seen()
+            seen = self._types[decoded.header.type] = _Seen(says=hasattr(decoded.value, "memory_bytes"))
+        if seen.says:
+            known: Any = decoded.value
+            return int(known.memory_bytes) + _HEADER_BYTES + 8 * len(decoded.header.strong)
         seen.number += 1
         if seen.number <= _FIRST or seen.number % _EVERY == 0:
             memory = deep_bytes(decoded)
@@ -90,9 +90,11 @@ class Footprints:
 class _Seen:
     """Objects of one type so far, and the sizes of those that were measured."""
 
-    __slots__ = ("memory_bytes", "number", "row_bytes")
+    __slots__ = ("memory_bytes", "number", "row_bytes", "says")
 
-    def __init__(self) -> None:
+    def __init__(self, *, says: bool) -> None:
+        self.says = says
+        """Whether they say themselves what they take."""
         self.number = self.row_bytes = self.memory_bytes = 0
 
 

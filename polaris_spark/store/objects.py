@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -47,7 +48,8 @@ class ObjectStore:
             cache: shared by all stores of the process.
             store_key: identifies the store in the cache (`StoreURI.key`).
             revisions: the highest revision that writers may use, by type name (the realm record's); types
-                that it does not name are not limited.
+                that it does not name are not limited. A higher revision that is found in a row is allowed from then
+                on: the realm was upgraded after it was opened here.
         """
         self.backend = backend
         self.realm = realm
@@ -55,6 +57,7 @@ class ObjectStore:
         self._store_key = store_key
         self._space = cache.space(store_key, realm)
         self._revisions = dict(revisions or {})
+        self._raising = threading.Lock()
         self._allowed: set[type[msgspec.Struct]] = set()
 
     def of_realm(self, realm: str) -> ObjectStore:
@@ -109,6 +112,7 @@ class ObjectStore:
             CorruptionError: as `get`.
         """
         found = self._cache.get((self._space, id)) or self.read((id,))[id]
+        self._note_revision(found)
         value = found.value
         if type(value) is cls and found.header.revision <= objects.revision_of(cls):
             return value
@@ -133,6 +137,7 @@ class ObjectStore:
         if missing:
             for id, data in self._read_rows(missing).items():
                 result[id] = decoded = objects.decode(data, self.key(id))
+                self._note_revision(decoded)
                 self._keep(id, decoded, len(data))
         return result
 
@@ -151,6 +156,11 @@ class ObjectStore:
             rows += objects.rows_of(id, data)
             rows.decoded.append((id, Decoded(header, value), len(data)))
         return rows
+
+    def allows(self, cls: type[msgspec.Struct]) -> bool:
+        """Whether the realm allows the newest revision of an object type to be written."""
+        newest = objects.revision_of(cls)
+        return self._revisions.get(objects.type_name(cls), newest) >= newest
 
     def write(self, values: Collection[tuple[int, msgspec.Struct]]) -> None:
         """Write objects durably and remember them. Repeating it changes nothing.
@@ -202,15 +212,26 @@ class ObjectStore:
         for id, joined in pieces.items():
             whole[id] = b"".join(joined)
 
+    def _note_revision(self, found: Decoded) -> None:
+        """Allow the revision of a stored object, if this release knows it: another process wrote the object after the
+        realm was upgraded."""
+        name, revision = found.header.type, found.header.revision
+        if revision <= self._revisions.get(name, revision) or found.value is None:
+            return
+        if revision <= objects.revision_of(type(found.value)):
+            with self._raising:
+                self._revisions[name] = max(revision, self._revisions[name])
+
     def _refuse_unallowed(self, value: msgspec.Struct) -> None:
-        name, revision = objects.type_name(type(value)), objects.revision_of(type(value))
-        allowed = self._revisions.get(name, revision)
+        name, newest = objects.type_name(type(value)), objects.revision_of(type(value))
+        allowed, revision = self._revisions.get(name, newest), objects.written_revision(value)
         if revision > allowed:
             raise NewerFormatError(
-                f"this release writes {name!r} revision {revision}, realm {self.realm} allows {allowed}: "
-                "run 'polaris-spark upgrade' once every process has the new release"
+                f"this release writes {name!r} revision {revision}, realm {self.realm} allows {allowed}: once every "
+                "process has the new release, run 'polaris-spark realms STORE --upgrade REALM' and start them again"
             )
-        self._allowed.add(type(value))
+        if newest <= allowed:  # no value of this type can be refused
+            self._allowed.add(type(value))
 
     def _wrong_type(self, id: int, found: Decoded, cls: type[msgspec.Struct]) -> CorruptionError:
         wanted, name = objects.type_name(cls), found.header.type

@@ -38,7 +38,9 @@ class Connection:
         self.uri = uri
         self.backend = backend
         self.clock = clock
-        self.ids = IdGenerator(NodeLeases(backend, clock), clock)
+        leases = NodeLeases(backend, clock)
+        self.ids = IdGenerator(leases, clock)
+        self.store_clock = leases.store_clock
         self.realms = Realms(backend, clock)
         self.users = 0
         self._cache_key = f"{uri.key}#{next(_numbers)}" if backend.scope == "process" else uri.key
@@ -138,6 +140,12 @@ def connect_store(
     if first is not opened:
         opened.backend.close()
     return first
+
+
+def open_stores() -> list[StoreURI]:
+    """The stores that this process has open now."""
+    with _guard:
+        return list({one.uri.key: one.uri for one in _open.values()}.values())
 
 
 def _join(key: object) -> Connection | None:

@@ -22,6 +22,7 @@ from polaris_spark.backends.base import Backend
 from polaris_spark.clock import Clock
 from polaris_spark.errors import InputError, RealmMovedError, RealmStateError
 from polaris_spark.ids import IdGenerator
+from polaris_spark.names import problem_of
 from polaris_spark.store.references import Versioned
 from polaris_spark.system.stores import STORE_FORMAT, SYSTEM_REALM, refuse_newer_format, system_references
 
@@ -161,6 +162,7 @@ class Realms:
         while True:
             found = self._read(name)
             if found is None or found.value.state is RealmState.GONE:
+                _check_new_name(name)
                 self._replace(found, self._new(name, ids, revisions, properties))
             elif found.value.state is RealmState.CREATED:
                 self._replace(found, _in(found.value, RealmState.INITIALIZING))
@@ -247,6 +249,28 @@ class Realms:
             if record == found.value or self._replace(found, record):
                 return record
 
+    def upgrade(self, name: str, revisions: Mapping[str, int]) -> RealmRecord:
+        """Allow writers of a realm to use newer revisions of object types. Revisions that are allowed already stay so.
+        A process that has the realm open keeps to the revisions that were allowed when it opened the realm, until it
+        reads an object of a newer revision.
+
+        Args:
+            revisions: the highest revision to allow, by object type (`objects.known_types()`).
+        Raises:
+            RealmStateError: there is no such realm.
+        """
+        while True:
+            found = self._read(name)
+            if found is None or found.value.state is RealmState.GONE:
+                raise RealmStateError(f"there is no realm {name!r}")
+            known = found.value.revisions
+            newest = {
+                kind: max(known.get(kind, 0), revisions.get(kind, 0)) for kind in {**known, **revisions}
+            }
+            record = msgspec.structs.replace(found.value, revisions=newest)
+            if record == found.value or self._replace(found, record):
+                return record
+
     def _read(self, name: str) -> Versioned[RealmRecord] | None:
         check_realm_name(name)
         found = self._references.read(_PREFIX + name, RealmRecord)
@@ -289,6 +313,16 @@ def check_realm_name(name: str) -> None:
         raise InputError(
             f"a realm name has {size} bytes, over the limit of {MAX_REALM_BYTES}: {name[:40]!r}…"
         )
+
+
+def _check_new_name(name: str) -> None:
+    """
+    Raises:
+        InputError: the name is not printable (`polaris_spark.names`).
+    """
+    problem = problem_of(name)
+    if problem is not None:
+        raise InputError(f"the realm name {name!a} {problem}; choose another name")
 
 
 def _in(record: RealmRecord, state: RealmState) -> RealmRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
@@ -40,6 +40,31 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     commit_time: int
     floor_number: int = 0
     floor_time: int = 0
+    time_resets: tuple[int, ...] = ()
+    """The time resets of the head from which the reference started."""
+
+    @classmethod
+    def from_head(
+        cls,
+        head: Head,
+        generation: int,
+        *,
+        now_ms: int,
+        principal: str,
+        state: Literal["live", "dropped"] = "live",
+    ) -> Registration:
+        """The registration of a reference that starts from, or now has, a head."""
+        return cls(
+            generation,
+            state,
+            now_ms,
+            principal,
+            head.number,
+            head.time,
+            head.floor_number,
+            head.floor_time,
+            head.time_resets,
+        )
 
 
 encode_registration = msgspec.msgpack.Encoder().encode
@@ -70,6 +95,7 @@ class Registered(NamedTuple):
             r.floor_time,
             fence=r.generation,
             sealed=sealed,
+            time_resets=r.time_resets,
         )
 
 
@@ -83,12 +109,15 @@ def registered_by(name: str, entry: Entry) -> Registered:
     return Registered(name, entry.pointer, _decode(entry.value))
 
 
-def expired(listed: Iterable[Registered], now_ms: int, grace_ms: int) -> list[Registered]:
-    """References that were dropped longer ago than the grace period."""
+def expired(
+    listed: Iterable[Registered], now_ms: int, grace_ms: int | Callable[[str], int]
+) -> list[Registered]:
+    """References that were dropped longer ago than the grace period, which is given for all of them or by name."""
     return [
         one
         for one in listed
-        if one.registration.state == "dropped" and now_ms - one.registration.time >= grace_ms
+        if one.registration.state == "dropped"
+        and now_ms - one.registration.time >= (grace_ms(one.name) if callable(grace_ms) else grace_ms)
     ]
 
 
@@ -182,9 +211,7 @@ class Create(RegistryChange):
             registration = Registration(generation, "live", now, who, 0, now)
         else:
             source = head.commit
-            registration = Registration(
-                generation, "live", now, who, head.number, head.time, head.floor_number, head.floor_time
-            )
+            registration = Registration.from_head(head, generation, now_ms=now, principal=who)
         return self.record(state, Registered(self.name, source, registration), now)
 
 
@@ -221,15 +248,8 @@ class Undrop(RegistryChange):
         self._refuse_undropped(state)
         if head is None:
             raise PrepareAgain
-        registration = Registration(
-            state.new_id(),
-            "live",
-            now,
-            self.operation.principal,
-            head.number,
-            head.time,
-            head.floor_number,
-            head.floor_time,
+        registration = Registration.from_head(
+            head, state.new_id(), now_ms=now, principal=self.operation.principal
         )
         return self.record(state, Registered(self.name, head.commit, registration), now)
 

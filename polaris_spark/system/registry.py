@@ -98,6 +98,12 @@ class References:
         self._guard = threading.Lock()
         self.root = self._committer(ROOT)
 
+    def writing(self, files: FileWriter) -> References:
+        """The same references, with metadata files written by another writer. Their commits are grouped apart."""
+        return References(
+            self.store, ids=self.ids, clock=self.clock, settings=self._settings, files=files, rng=self._rng
+        )
+
     def _committer(self, row_name: str) -> Committer:
         return Committer(
             self.store,
@@ -219,14 +225,14 @@ class References:
         self.forget(name)
         return registered
 
-    def end_expired(self, grace_ms: int, operation: Operation) -> list[Registered]:
+    def end_expired(self, grace_ms: int | Callable[[str], int], operation: Operation) -> list[Registered]:
         """Give the references up for good that were dropped longer ago than the grace period, so that nobody brings
         one back whose rows or files are deleted then. Jobs trust the registry, not their clock, in what that is.
 
         Args:
-            grace_ms: milliseconds.
+            grace_ms: milliseconds, of all references or by name.
         """
-        return self.end(expired(self.listed(), self.clock.now_ms(), grace_ms), operation)
+        return self.end(expired(self.listed(), self.ids.now_ms(), grace_ms), operation)
 
     def end(self, dropped: Sequence[Registered], operation: Operation) -> list[Registered]:
         """Give dropped references up for good, those that are still registered as they are given here.

@@ -3,7 +3,7 @@
 The record `task/<kind>/<scope>` says who runs the task until when, and how the last run ended; it changes by
 compare-and-swap and is never deleted. The lease keeps work from being done twice; it protects no data, since a holder
 that slept past its lease may still be running: what a task writes is safe by the commit protocol alone. So a lease is
-taken over by the wall clock, once it ended longer ago than clocks of one store may differ; one that ends later than
+taken over by the wall clock, once it ended more than a minute ago (`BEHIND_MS`); one that ends later than
 any lease could (its holder's clock is ahead) is watched for its whole duration, and taken over if nobody renewed it.
 """
 
@@ -30,7 +30,7 @@ from polaris_spark.errors import (
     TryAgainError,
 )
 from polaris_spark.store.references import new_version
-from polaris_spark.system.leases import BEHIND_MS
+from polaris_spark.system.clocks import BEHIND_MS
 from polaris_spark.system.stores import system_references
 
 TASK_MS: Final = 60_000
@@ -284,7 +284,7 @@ def process() -> str:
 
 
 def _may_run(record: TaskRecord, now: int) -> bool:
-    """Whether a holder may still be at work, its clock and ours differing by as much as clocks of one store may."""
+    """Whether a holder may still be at work, if its clock differs from this machine's by no more than a minute."""
     return not record.released and now <= record.until_ms + BEHIND_MS
 
 

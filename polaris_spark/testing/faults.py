@@ -257,6 +257,10 @@ class FaultyBackend(Backend):
         self._network.settle()
         return self._inner.scan(split)
 
+    def now_ms(self) -> int | None:
+        self._alive()
+        return self._inner.now_ms()
+
     def drop_realm(self, realm: str) -> bool:
         self._alive()
         return self._inner.drop_realm(realm)

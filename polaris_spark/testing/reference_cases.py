@@ -20,6 +20,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
+from polaris_spark.clock import FAR_MS, SystemClock
 from polaris_spark.errors import InputError, ObjectTooLargeError
 from polaris_spark.testing.processes import rows
 from polaris_spark.testing.stores import HOSTILE_NAMES, StoreCases, row
@@ -27,6 +28,12 @@ from polaris_spark.testing.stores import HOSTILE_NAMES, StoreCases, row
 
 class ReferenceCases(StoreCases):
     """Rows of `references`, and names of realms and references."""
+
+    def test_the_database_s_own_clock_says_milliseconds_since_1970(self, backend: Backend) -> None:
+        before = SystemClock().now_ms()
+        said = backend.now_ms()
+        after = SystemClock().now_ms()
+        assert said is None or before - FAR_MS <= said <= after + FAR_MS
 
     def test_a_reference_never_inserted_is_absent(self, backend: Backend) -> None:
         assert backend.read_reference("realm", "name") is None

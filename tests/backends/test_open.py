@@ -17,6 +17,16 @@ def test_the_built_in_backends_open_without_installed_metadata(monkeypatch: pyte
     assert {"memory", "sqlite"} <= set(known_schemes())
 
 
+def test_a_built_in_backend_opens_without_looking_for_outside_packages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def searched() -> None:
+        pytest.fail("the entry points of all packages were read")
+
+    monkeypatch.setattr(backends, "_installed", searched)
+    assert isinstance(open_backend("memory:alone"), MemoryBackend)
+
+
 def test_an_unknown_scheme_is_refused_with_the_nearest_known_one() -> None:
     with pytest.raises(StoreURIError, match="did you mean 'sqlite'"):
         open_backend("sqllite:///tmp/store.db")

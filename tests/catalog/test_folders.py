@@ -14,6 +14,7 @@ from pyiceberg.io.fsspec import FsspecFileIO
 
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, Links, repeated
+from polaris_spark.catalog.permits import Permit
 from polaris_spark.errors import BadRequestError, UnreadableFileError
 
 
@@ -43,8 +44,14 @@ def test_file_systems_of_fsspec_are_listed_with_their_times(memory: str) -> None
     assert {listed.size for listed in found.values()} == {5}
     assert all(abs(listed.modified_ms / 1_000 - time.time()) < 3_600 for listed in found.values())
     assert folders.file(f"{memory}/a") == found[f"{memory}/a"]
-    folders.delete(f"{memory}/inner/deep/c#1")
+    delete(folders, memory, f"{memory}/inner/deep/c#1")
     assert folders.file(f"{memory}/inner/deep/c#1") is None
+
+
+def delete(folders: Folders, root: str, location: str) -> None:
+    """Delete a file below a folder."""
+    permit = Permit([root])
+    assert folders.delete(permit.grant(location), permit)
 
 
 def test_a_folder_that_is_not_there_is_empty(tmp_path: Path) -> None:
@@ -60,7 +67,7 @@ def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path) -> None:
 def test_deleting_a_local_file_takes_its_checksum_along(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     (tmp_path / ".f.crc").touch()
-    Folders(Files({})).delete(f"file://{tmp_path}/f")
+    delete(Folders(Files({})), str(tmp_path), f"file://{tmp_path}/f")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -121,7 +128,8 @@ def test_a_file_whose_name_reads_as_a_pattern_goes_alone(memory: str) -> None:
     others = [f"{memory}/{name}" for name in ("a", "b", "axb")]
     for location in (*patterns, *others):
         system.pipe(location, b"1")
-    assert folders.delete_all([*patterns, f"{memory}/none"]) == {}
+    permit = Permit([memory])
+    assert folders.delete_all([permit.grant(at) for at in (*patterns, f"{memory}/none")], permit) == {}
     assert {listed.location for listed in folders.below(memory)} == set(others)
 
 
@@ -129,7 +137,8 @@ def test_what_cannot_be_deleted_is_given_back(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "f").touch()
     places = [f"file://{tmp_path}/{name}" for name in ("inner", "f", "none")]
-    failed = Folders(Files({})).delete_all([*places, "foo://b/x"])
+    permit = Permit([str(tmp_path), "foo://b"])
+    failed = Folders(Files({})).delete_all([permit.grant(at) for at in (*places, "foo://b/x")], permit)
     assert list(failed) == [places[0], "foo://b/x"]
     assert "foo" in failed["foo://b/x"]
     assert not (tmp_path / "f").exists()

@@ -14,9 +14,9 @@ def test_it_writes_the_metadata_files_that_commits_did_not(tmp_path: Path) -> No
     assert {one["kind"] for one in first} == {"table", "view"}
     assert {one["outcome"] for one in first} == {"written"}
     for one in first:
-        metadata = json.loads(Path(one["metadata_location"].removeprefix("file://")).read_text())
-        assert metadata["location"] in one["metadata_location"]
-    again = run("export", store, "--table", first[0]["table"])
+        metadata = json.loads(Path(one["metadata-location"].removeprefix("file://")).read_text())
+        assert metadata["location"] in one["metadata-location"]
+    again = run("export", store, "--table", first[0]["name"])
     assert again.code == 0
     assert "unchanged" in again.out
 

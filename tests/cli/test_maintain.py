@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import polaris_spark
+from polaris_spark.backends import open_backend
 from polaris_spark.cli import maintain
+from polaris_spark.commits.change import Operation
+from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError
 from polaris_spark.spark.procedures.procedure import Column, Parameter, Procedure
 from polaris_spark.spark.procedures.registry import procedures
 from tests.cli.catalogs import make_catalog, run
+from tests.importing.support import table_metadata, write
+from tests.rest.client import connect
 
 JOBS = [procedure for procedure in procedures().values() if procedure.maintenance]
 
@@ -28,13 +35,13 @@ def test_every_job_is_a_command_with_its_parameters(job: Procedure) -> None:
 def test_a_job_by_command_line(tmp_path: Path) -> None:
     store = make_catalog(tmp_path)
     nothing = run("maintain", "trim", store)
-    assert (nothing.code, nothing.out) == (0, "nothing\n")
+    assert (nothing.code, nothing.out) == (0, "nothing to do\n")
     short = ("--property", "grace=0s", "--property", "idempotency-key-lifetime=0s", "--retention", "0s")
     would = run("maintain", "trim", store, *short, "--dry-run", "--json").json
     done = run("maintain", "trim", store, *short, "--json").json
     assert [one["reference"] for one in done] == [one["reference"] for one in would]
     assert "root" in [one["reference"] for one in done]
-    assert datetime.fromisoformat(done[0]["first_commit_time"].replace("Z", "+00:00")).tzinfo is not None
+    assert datetime.fromisoformat(done[0]["first-commit-time"].replace("Z", "+00:00")).tzinfo is not None
     assert "root" not in run("maintain", "trim", store, *short).out
 
 
@@ -115,3 +122,152 @@ def test_a_realm_is_moved_to_a_store_whose_secret_is_in_the_environment(tmp_path
     plain = run("maintain", "migrate-realm", store, *target, "password=open-sesame")
     assert "env:NAME" in plain.err
     assert "open-sesame" not in plain.err
+
+
+class SparkAskedForError(Exception):
+    """A job asked for Spark."""
+
+
+def asks_for_spark(call: Any, given: Any) -> list[tuple[str]]:
+    if call.has_spark:
+        raise SparkAskedForError
+    return [("here",)]
+
+
+@pytest.mark.parametrize(
+    ("options", "large", "spark"),
+    [
+        ((), False, False),
+        ((), True, True),
+        (("--no-spark",), True, False),
+        (("--spark",), False, True),
+        (("--master", "local[1]"), False, True),
+    ],
+    ids=str,
+)
+def test_a_job_runs_on_spark_if_the_store_is_large_or_it_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], large: bool, spark: bool
+) -> None:
+    monkeypatch.setattr(maintain.app, "registered_commands", list(maintain.app.registered_commands))
+    maintain.add(a_job(run=asks_for_spark))
+    store = make_catalog(tmp_path)
+    if large:
+        monkeypatch.setattr(maintain.is_large, "__defaults__", (10,))
+    if spark:
+        with pytest.raises(SparkAskedForError):
+            run("maintain", "a-job", store, *options)
+    else:
+        assert run("maintain", "a-job", store, *options, "--json").json == [{"given": "here"}]
+
+
+def test_a_store_is_large_from_one_row_above_the_limit(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    rows = run("info", store, "--json").json["realms"][0]["objects"]
+    backend = open_backend(StoreURI.parse(store), {})
+    assert not maintain.is_large(backend, rows)
+    assert maintain.is_large(backend, rows - 1)
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("older_than is 1 h; say so by force => true", "--older-than is 1 h; say so by --force"),
+        ("run it with clock_is_right => true (--clock-is-right)", "run it with --clock-is-right"),
+        ("expire: the argument 'table' is missing; it is required", "expire: --table is missing; it is required"),
+        ("the older_thanness of 'my_older_than'", "the older_thanness of 'my_older_than'"),
+        ("table db.t keeps its files", "table db.t keeps its files"),
+    ],
+)  # fmt: skip  # each text beside what becomes of it
+def test_errors_name_options_rather_than_parameters(text: str, told: str) -> None:
+    parameters = [
+        Parameter(name, "STRING", "") for name in ("older_than", "force", "table", "clock_is_right")
+    ]
+    assert maintain.in_options(text, parameters) == told
+
+
+def test_an_error_of_a_job_names_the_option(tmp_path: Path) -> None:
+    answer = run("maintain", "remove-orphans", make_catalog(tmp_path), "--older-than", "1 h")
+    assert answer.code == 2
+    assert "--older-than is less than 24 hours ago" in answer.err
+    assert "--force" in answer.err
+    assert "=>" not in answer.err
+
+
+def test_jobs_without_work_say_so_in_the_same_words(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    for job in ("trim", "sweep", "expire", "purge-dropped", "remove-orphans", "purge-realm"):
+        assert run("maintain", job, store).out == "nothing to do\n"
+    assert run("fsck", store).out == run("maintain", "fsck", store).out == "no problems found\n"
+
+
+def test_json_has_dashes_in_names_everywhere(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    listings = (
+        ("info",), ("log",), ("tables",), ("heads",), ("recover",), ("realms",), ("export",),
+        ("maintain", "compact-index"), ("maintain", "sweep"),
+    )  # fmt: skip  # a list of words
+    for words in listings:
+        assert not [key for key in keys(run(*words, store, "--json").json) if "_" in key], words
+
+
+def keys(value: Any) -> Iterator[str]:
+    """The names in a JSON value, but not those in maps whose names are the user's."""
+    if isinstance(value, list):
+        for one in value:
+            yield from keys(one)
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield key
+            if key not in ("properties", "summary"):
+                yield from keys(one)
+
+
+def test_tables_of_another_catalog_are_imported(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    write(tmp_path / "lake" / "sales", table_metadata(f"file://{tmp_path}/lake/sales"))
+    given = ("--source", "directory", "--location", str(tmp_path / "lake"), "--into", "db")
+    would = run("import", store, *given, "--dry-run", "--json").json
+    done = run("import", store, *given, "--json").json
+    assert [(one["name"], one["status"]) for one in done] == [("db.sales", "imported")]
+    assert [one["name"] for one in would] == ["db.sales"]
+    assert "db.sales" in [one["name"] for one in run("tables", store, "--json").json]
+
+
+def test_a_dropped_branch_is_brought_back(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    with polaris_spark.connect(store=store, warehouse=str(tmp_path / "warehouse"), create=False) as catalog:
+        name = next(r.name for r in catalog.catalog.references.listed() if r.name.startswith("cat/"))
+        catalog.catalog.references.drop(name, Operation(b"", "ann"))
+    assert run("tables", store).code == 0
+    assert run("undrop", store, name, "--json").json["name"] == name
+    assert "live" in run("info", store).out
+    again = run("undrop", store, name)
+    assert again.code == 2
+    assert "no dropped reference" in again.err
+    assert "give STORE and REFERENCE" in run("undrop", store).err
+
+
+def test_json_names_tables_alike_everywhere(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    write(tmp_path / "lake" / "my-sales", table_metadata(f"file://{tmp_path}/lake/my-sales"))
+    given = ("--source", "directory", "--location", str(tmp_path / "lake"), "--into", "db")
+    listings = (
+        run("import", store, *given, "--json"),
+        run("tables", store, "--json"),
+        run("export", store, "--location", str(tmp_path / "out"), "--json"),
+        run("maintain", "expire", store, "--older-than", "0 s", "--dry-run", "--json"),
+    )
+    for listed in listings[:3]:
+        assert "db.`my-sales`" in [one["name"] for one in listed.json]
+    assert not [one for listed in listings for one in listed.json if {"table", "namespace"} & one.keys()]
+
+
+def test_the_only_catalog_is_taken_and_one_of_several_is_asked_for(tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/one.db"
+    connect(store, tmp_path / "warehouse", catalog="one").session.close()
+    assert run("maintain", "sweep", store).code == 0
+    connect(store, tmp_path / "other", catalog="other").session.close()
+    refused = run("maintain", "sweep", store)
+    assert (refused.code, "choose one with --catalog: 'one', 'other'" in refused.err) == (2, True)
+    assert run("maintain", "sweep", store, "--catalog", "other").code == 0

@@ -107,7 +107,7 @@ def test_lost_changes_are_told(tmp_path: Path) -> None:
 
 
 def test_running_processes_are_to_be_stopped_first(damaged: str, tmp_path: Path) -> None:
-    with polaris_spark.connect(store=damaged, warehouse=str(tmp_path), catalog="other"):
+    with polaris_spark.connect(store=damaged, warehouse=f"{tmp_path}-other", catalog="other"):
         assert "Running processes, to be stopped first" in run("recover", damaged).out
         refused = run("recover", damaged, "--yes")
         assert refused.code == 2

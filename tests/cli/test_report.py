@@ -6,17 +6,24 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from html import unescape
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
+from matplotlib import dates
+from matplotlib.figure import Figure
 
+from polaris_spark.cli.demo import picture
 from polaris_spark.cli.opening import open_store
+from polaris_spark.cli.report import plots
 from polaris_spark.cli.report.deadline import Deadline
 from polaris_spark.cli.report.history import History, read_history
 from polaris_spark.cli.report.lake import Lake, Storage, read_lake
 from polaris_spark.cli.report.rows import Amount, Rows, read_rows
+from polaris_spark.cli.report.sections import Figures, sections, tiles
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import StateError
@@ -89,7 +96,8 @@ def test_the_log_is_counted_by_table_action_and_writer(busy: Catalog, clock: Man
     assert named["sales.orders"] == 5
     assert named["sales.gone"] == 2
     assert sorted(named.values()) == [1, 2, 5, 5, 5]
-    assert (list(history.writers.values()), history.takeovers) == ([22], 0)
+    assert history.writers == Counter(row["principal"] for row in changes)  # each in a commit of its own
+    assert history.takeovers == 0
     assert sum(change for _, change in history.births) == 4
     assert sum(records for _, records in history.written) == 36
     waits = [(row["committed_at"] - row["changed_at"]).total_seconds() * 1_000 for row in changes]
@@ -251,3 +259,70 @@ return [...document.images].map(image => {
     return ink > 500;
 })
 """
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are drawn from now on."""
+    figures: list[Figure] = []
+    save = Figure.savefig
+
+    def remembering(figure: Figure, *arguments: Any, **options: Any) -> None:
+        save(figure, *arguments, **options)
+        figures.append(figure)
+
+    monkeypatch.setattr(Figure, "savefig", remembering)
+    return figures
+
+
+def test_no_growth_is_drawn_into_the_future(busy: Catalog, clock: ManualClock, drawn: list[Figure]) -> None:
+    now = clock.now_ms()
+    plots.growth(*figures(busy, now))
+    times = [at for axes in drawn[0].axes for line in axes.lines for at in dates.date2num(line.get_xdata())]
+    assert times
+    assert max(times) <= dates.date2num(datetime.fromtimestamp(now / 1_000, timezone.utc))
+
+
+def test_no_legend_hides_a_bar(busy: Catalog, clock: ManualClock, drawn: list[Figure]) -> None:
+    history, _, rows = figures(busy, clock.now_ms())
+    plots.commits_over_time(history)
+    plots.garbage(rows)
+    for figure in drawn:
+        legends = [*figure.legends, *(one for axes in figure.axes if (one := axes.get_legend()))]
+        assert legends
+        for legend in legends:
+            assert not any(
+                legend.get_window_extent().overlaps(axes.get_window_extent()) for axes in figure.axes
+            )
+
+
+def test_the_legends_of_the_demo_hide_nothing(tmp_path: Path, drawn: list[Figure]) -> None:
+    start = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    changes = [
+        {"name": "nyc.flights", "principal": principal, "changed_at": start + timedelta(seconds=10 * i)}
+        for i, principal in enumerate(picture.COLOURS)
+    ]
+    picture.draw(tmp_path / "demo.png", {1: 900, 2: 1_000}, {1: 1_000, 2: 1_000}, changes)
+    (figure,) = drawn
+    for axes in figure.axes:
+        legend = axes.get_legend()
+        assert legend is not None
+        assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+
+
+def test_one_of_a_kind_is_told_in_the_singular(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "c.db")
+    catalog.namespace("only")
+    found = figures(catalog, catalog.session.connection.clock.now_ms())
+    assert ("1", "namespace") in tiles(Figures(*found))
+    assert ("0", "tables") in tiles(Figures(*found))
+    catalog.session.close()
+
+
+def test_writers_are_principals(busy: Catalog, clock: ManualClock) -> None:
+    found = Figures(*figures(busy, clock.now_ms()))
+    (writers,) = [one for one in sections(found) if one.title == "Writers"]
+    assert [name for name, _ in writers.listed.rows] == [
+        name for name, _ in found.history.writers.most_common()
+    ]
+    assert "node" not in writers.words

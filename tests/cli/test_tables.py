@@ -6,6 +6,7 @@ from pathlib import Path
 
 from polaris_spark.catalog.importing.sources import Listed
 from polaris_spark.catalog.rows import TABLE, VIEW
+from polaris_spark.cli.output import dotted
 from tests.cli.catalogs import HOSTILE, run
 from tests.importing.support import Entries
 from tests.importing.support import run as import_entries
@@ -15,16 +16,16 @@ from tests.rest.client import connect
 def test_everything_in_the_catalog_is_listed(store: str) -> None:
     listed = [(entity["kind"], entity["name"]) for entity in run("tables", store, "--json").json]
     assert sorted(listed) == [
-        ("namespace", ["db"]),
-        ("namespace", ["db", "inner"]),
-        ("table", ["db", "inner", HOSTILE]),
-        ("table", ["db", "t"]),
-        ("view", ["db", "v"]),
+        ("namespace", "db"),
+        ("namespace", "db.inner"),
+        ("table", dotted(("db", "inner", HOSTILE))),
+        ("table", "db.t"),
+        ("view", "db.v"),
     ]
 
 
 def test_tables_say_their_version_snapshots_and_age(store: str) -> None:
-    (table,) = [entity for entity in run("tables", store, "--json").json if entity["name"] == ["db", "t"]]
+    (table,) = [entity for entity in run("tables", store, "--json").json if entity["name"] == "db.t"]
     assert (table["format-version"], table["snapshots"]) == (2, 0)
     assert table["last-updated"].endswith("Z")
 

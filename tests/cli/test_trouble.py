@@ -106,6 +106,8 @@ def test_a_process_that_is_interrupted_while_it_starts_says_so_in_one_line(when:
     program = f"""
 import os, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it runs in the background
+
 class Interrupts:
     def find_spec(self, name, path, target=None):
         if name == {when!r}:
@@ -116,7 +118,7 @@ from polaris_spark.cli import main
 main()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, "realms", "--help"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "polaris-spark: interrupted; run it again\n"
@@ -131,7 +133,11 @@ def test_a_command_that_is_interrupted_says_so_in_one_line(
     def wait() -> None:
         signal.raise_signal(signal.SIGINT)
 
-    answer = run("wait")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
+    try:
+        answer = run("wait")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (answer.code, answer.out) == (130, "")
     assert answer.err == "polaris-spark: interrupted; run it again\n"
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from polaris_spark.backends import open_backend
@@ -13,12 +18,14 @@ from polaris_spark.config import StoreURI
 from polaris_spark.system.realms import RealmRecord, Realms, RealmState
 from polaris_spark.system.stores import system_references
 from tests.cli.catalogs import make_catalog, run
+from tests.importing.support import table_metadata, write
+from tests.rest.client import connect
 
 
 def test_a_sound_store_is_said_to_be_sound(tmp_path: Path) -> None:
     store = make_catalog(tmp_path)
     answer = run("fsck", store)
-    assert (answer.code, answer.out.strip()) == (0, "sound")
+    assert (answer.code, answer.out.strip()) == (0, "no problems found")
     assert run("fsck", store, "--json").json == []
 
 
@@ -42,18 +49,47 @@ def test_damage_is_told_with_its_row_even_where_the_store_cannot_be_opened(tmp_p
 
 def test_a_realm_is_deactivated_activated_and_purged(tmp_path: Path) -> None:
     store = make_catalog(tmp_path)
-    refused = run("realms", store, "--purge", "default")
+    refused = run("realms", store, "--purge", "default", "--yes")
     assert refused.code == 2
     assert "ACTIVE" in refused.err
     assert "INACTIVE" in run("realms", store, "--deactivate", "default").out
     assert run("realms", store, "--activate", "default", "--json").json[0]["state"] == "ACTIVE"
     instance = run("realms", store, "--deactivate", "default", "--json").json[0]["instance"]
-    assert run("realms", store, "--purge", "default", "--json").json == []
+    assert run("realms", store, "--purge", "default", "--yes", "--json").json == []
     backend = open_backend(StoreURI.parse(store), {})
     left = [batch for split in backend.splits("objects", [instance], 1) for batch in backend.scan(split)]
     assert sum(batch.num_rows for batch in left) == 0
     backend.close()
     assert run("realms", store, "--purge", "a", "--activate", "b").code == 2
+
+
+def test_a_realm_of_an_earlier_release_still_works_and_one_command_upgrades_it(tmp_path: Path) -> None:
+    store, warehouse = f"sqlite://{tmp_path}/store.db", str(tmp_path / "warehouse")
+    connect(store, warehouse).session.close()
+    backend = open_backend(StoreURI.parse(store), {})
+    references = system_references(backend)
+    found = references.read("realm/default", RealmRecord)
+    assert found is not None
+    earlier = {**found.value.revisions, "table": 1, "view": 1, "unloaded": 1}
+    row = references.row(msgspec.structs.replace(found.value, revisions=earlier))
+    assert references.put("realm/default", found.version, row)
+    backend.close()
+    file = write(tmp_path / "lake" / "t", table_metadata(f"file://{tmp_path}/foreign"))
+    request = {"name": "t", "metadata-location": file}
+    client = connect(store, warehouse)
+    client.namespace("db")
+    client.create("ordinary")
+    refused = client.send("POST", "v1/namespaces/db/register", request)
+    assert refused.status == 400
+    assert "--upgrade" in refused.error["message"]
+    client.session.close()
+    run("realms", store, "--upgrade", "default")
+    client = connect(store, warehouse)
+    client.ok("POST", "v1/namespaces/db/register", request)
+    assert client.names("db") == ["ordinary", "t"]
+    client.session.close()
+    assert run("fsck", store, "--json").json == []
+    assert run("realms", store, "--upgrade", "nobody").code == 2
 
 
 @pytest.mark.parametrize(
@@ -86,3 +122,51 @@ def test_a_lost_object_is_named(tmp_path: Path) -> None:
     backend.close()
     (problem,) = run("fsck", store, "--json").json
     assert (problem["kind"], problem["key"]) == ("missing", f"{lost['id']}/0")
+
+
+def test_the_help_of_realms_warns_of_earlier_releases() -> None:
+    assert "earlier ones must not use the realm" in " ".join(
+        run("realms", "--help").out.replace("│", " ").split()
+    )
+
+
+def test_a_purge_is_refused_where_nobody_can_be_asked(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    run("realms", store, "--deactivate", "default")
+    refused = run("realms", store, "--purge", "default")
+    assert refused.code == 2
+    assert "add --yes" in refused.err
+    assert "permanently" in refused.err
+    assert [one["name"] for one in run("realms", store, "--json").json] == ["default"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("default", "'default' is ACTIVE"), ("nobody", "no realm 'nobody'")]
+)
+def test_a_realm_that_cannot_be_purged_is_refused_before_the_question(
+    tmp_path: Path, name: str, why: str
+) -> None:
+    refused = run("realms", make_catalog(tmp_path), "--purge", name)
+    assert refused.code == 2
+    assert why in refused.err
+    assert "add --yes" not in refused.err
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n", ["default"]), ("y", [])])
+def test_a_purge_asks_on_a_terminal(tmp_path: Path, answer: str, left: list[str]) -> None:
+    store = make_catalog(tmp_path)
+    run("realms", store, "--deactivate", "default")
+    ours, theirs = pty.openpty()
+    program = "import sys; from polaris_spark.cli import main; main()"
+    asked = subprocess.Popen(
+        [sys.executable, "-c", program, "realms", store, "--purge", "default"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.write(ours, f"{answer}\n".encode())
+    assert asked.wait(60) == (2 if left else 0)
+    assert b"Delete all rows of realm" in os.read(ours, 65_536)
+    os.close(ours)
+    os.close(theirs)
+    assert [one["name"] for one in run("realms", store, "--json").json] == left

@@ -40,6 +40,9 @@ class OneLease:
     def release(self, lease: Lease, last_id: int) -> None:
         pass
 
+    def confirm(self, now_ms: int, expected_ms: int) -> None:
+        pass
+
 
 @object_type("test-box", revision=1)
 class Box(msgspec.Struct, frozen=True, array_like=True):

@@ -142,6 +142,7 @@ def test_while_one_batch_is_written_the_next_is_computed_and_knows_what_it_follo
         previous.append(batch.previous)
         gate.go.set()
         assert batch.previous is not None
+        assert batch.previous.ended is not None
         assert batch.previous.ended.wait(PATIENCE_S * 1_000)
         gate.settle(batch)
 

@@ -11,8 +11,10 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.clock import ManualClock
+from polaris_spark.commits.rows import Head
 from polaris_spark.errors import (
     OutcomeUnknownError,
+    StorageFullError,
     TryAgainError,
 )
 
@@ -38,6 +40,8 @@ class Doubtful:
             raise OutcomeUnknownError("lost on the way there")
         if step == "busy":
             raise TryAgainError("the database is busy")
+        if step == "full":
+            raise StorageFullError("the disk is full")
         if step == "broken":
             raise RuntimeError("the driver has a bug")
         result = swap()
@@ -168,3 +172,24 @@ def test_an_amended_head_keeps_its_commit_and_makes_begun_commits_begin_again(do
     assert c.commit(change) == 2
     assert c.read().head.fence == amended.head.fence == fence
     assert c.read().head.number == 2
+
+
+@pytest.mark.parametrize("trouble", ["busy", "full"])
+def test_an_amendment_in_doubt_is_not_reported_as_failed_after_a_later_error(
+    doubtful: Doubtful, trouble: str
+) -> None:
+    c = committer(doubtful, deadline_ms=1_000.0)  # type: ignore[arg-type]  # a wrapper of a backend
+    c.commit(Add("a"))
+
+    def fenced(head: Head) -> Head:
+        return msgspec.structs.replace(head, fence=max(head.fence, 7))
+
+    doubtful.plan = ["before", trouble]
+    assert c.amend(fenced).head.fence == 7
+    doubtful.plan = ["before", *[trouble] * 1_000]
+    with pytest.raises(OutcomeUnknownError):
+        c.amend(lambda head: msgspec.structs.replace(head, fence=max(head.fence, 8)))
+    doubtful.plan = [trouble] * 1_000
+    with pytest.raises(TryAgainError):
+        c.amend(lambda head: msgspec.structs.replace(head, fence=max(head.fence, 8)))
+    assert (len(doubtful.plan) == 999) == (trouble == "full")  # at once

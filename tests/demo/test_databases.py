@@ -1,4 +1,4 @@
-"""The demo on every database, and what the commands that it names show afterwards."""
+"""The demo on other databases, and what the commands that it names show afterwards."""
 
 from __future__ import annotations
 
@@ -64,8 +64,18 @@ def program() -> Iterator[Callable[[str], Run]]:
         yield with_password
 
 
-@pytest.mark.programs
-@pytest.mark.parametrize("scheme", [scheme for scheme in DATABASES if scheme != "memory"])
+FIRST = ("rocksdb", "postgresql", "cassandra", "s3")
+"""One database of each kind: an embedded one, a server, a cluster, and a store of objects."""
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        pytest.param(scheme, marks=pytest.mark.programs if scheme in FIRST else pytest.mark.long)
+        for scheme in DATABASES
+        if scheme not in ("memory", "sqlite")
+    ],
+)
 def test_the_demo_runs_on_the_database_and_its_commands_show_what_it_left(
     scheme: str, store_on: StoreOn, tmp_path: Path, program: Callable[[str], Run]
 ) -> None:

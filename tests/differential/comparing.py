@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tests.differential.exemptions import exempt
 from tests.differential.requests import Request
 from tests.differential.sides import Ours, Outcome, Theirs
-from tests.differential.table_requests import TableRequests
+from tests.differential.table_requests import TableRequests, WideTableRequests
 from tests.differential.view_requests import ViewRequests
 
 AHEAD = 8
@@ -59,11 +59,16 @@ class Tally(NamedTuple):
     differences: list[Difference]
 
 
-def sequence(seed: str) -> Sequence:
-    """The sequence of a seed, which this package has committed."""
+def sequence(seed: str, *, wide: bool = False) -> Sequence:
+    """The sequence of a seed, which this package has committed.
+
+    Args:
+        wide: of a table with hundreds of tags and properties.
+    """
     rng = Random(seed)
-    kind = "view" if rng.random() < 0.2 else "table"
-    maker = ViewRequests(rng) if kind == "view" else TableRequests(rng)
+    kind = "view" if rng.random() < 0.2 and not wide else "table"
+    tables = WideTableRequests if wide else TableRequests
+    maker = ViewRequests(rng) if kind == "view" else tables(rng)
     ours = Ours(kind)
     requests = [maker.first()]
     outcomes = [ours.answer(requests[0])]
@@ -74,14 +79,14 @@ def sequence(seed: str) -> Sequence:
     return Sequence(seed, kind, requests, outcomes)
 
 
-def compare(theirs: Theirs, seeds: Iterator[str], *, most: int = 5) -> Tally:
+def compare(theirs: Theirs, seeds: Iterator[str], *, wide: bool = False, most: int = 5) -> Tally:
     """Commit the sequences of some seeds on both sides; stops after some differences."""
     waiting: deque[Sequence] = deque()
     exempted: Counter[str] = Counter()
     found: list[Difference] = []
     sequences = requests = accepted = 0
     for seed in seeds:
-        one = sequence(seed)
+        one = sequence(seed, wide=wide)
         theirs.send(one.kind, one.requests)
         waiting.append(one)
         sequences += 1
@@ -135,9 +140,16 @@ def difference(ours: Outcome, theirs: Outcome) -> str:
     return _json_difference(normal(ours.metadata), normal(theirs.metadata), "")
 
 
+_ANSWERED = {
+    "IllegalArgumentException": "bad request",
+    "ValidationException": "bad request",
+    "RetryableValidationException": "CommitFailedException",
+}
+"""What a REST server makes of Java's exceptions, where several become one."""
+
+
 def _kind(error: str) -> str:
-    """The error's type, or what Iceberg's clients make of several: both sides answer these with 400."""
-    return "bad request" if error in ("IllegalArgumentException", "ValidationException") else error
+    return _ANSWERED.get(error, error)
 
 
 def normal(metadata: Any) -> Any:

@@ -46,7 +46,14 @@ def exempt(request: Request, ours: Outcome, theirs: Outcome, problem: str) -> st
         return "a transform that cannot take its source is a bad request, whichever transform it is"
     if "Cannot parse default as a decimal" in ours.message and not theirs.error:
         return "a default that has more digits than its decimal type is refused; Java counts the scale only"
-    if "last-updated-ms" in problem and any(_ends_in_a_slash(update) for update in request.updates):
+    if ours.message.startswith("Invalid number of buckets or width: -") and not theirs.error:
+        return "a negative width is refused; Java takes the transform for one that it does not know"
+    if "must be > 0" in ours.message and ours.message.startswith("Invalid type for") and not theirs.error:
+        return "types without digits or bytes are refused; Java reads them, and Spark and Parquet cannot"
+    # The metadata log alone shows it, if the clock stood still.
+    if problem.startswith((".last-updated-ms", ".metadata-log")) and any(
+        map(_ends_in_a_slash, request.updates)
+    ):
         return "a location that differs in trailing slashes only is the same, so nothing is changed"
     sets = [update for update in request.updates if update.get("action") == "set-properties"]
     if any(

@@ -30,7 +30,13 @@ NEW_TYPES += ["geometry(srid:3857)", "geography(OGC:CRS84, karney)"]
 WRONG_TYPES = [
     "money",
     "decimal(39,2)",
+    "decimal(9,2147483648)",
+    "decimal(0,0)",
+    "decimal(4,5)",
     "fixed[]",
+    "fixed[0]",
+    "fixed[2147483648]",
+    "fixed[\u0663]",
     "",
     "struct",
     7,
@@ -94,6 +100,7 @@ TRANSFORMS = [
     "truncate[10]",
 ]
 WRONG_TRANSFORMS = ["bucket[0]", "zorder", "IDENTITY", "Bucket[16]", "bucket", "truncate[x]", "", "days"]
+WRONG_TRANSFORMS += ["bucket[-1]", "truncate[0]", "bucket[2147483648]", "hash[2147483648]", "bucket[\u0663]"]
 
 
 class Words:

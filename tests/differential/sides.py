@@ -35,6 +35,8 @@ Json = dict[str, Any]
 
 SHIM = Path(__file__).parents[2] / "jvm-shim"
 DRIVER = SHIM / "src" / "test" / "java" / "io" / "polarisspark" / "MetadataDriver.java"
+_BOUNDS = (0, 40, 200, 2048)
+"""Bytes of refs, and of properties, that rows embed: in a sequence they move into indexes and back."""
 UUID = "0d8c4a4e-6f0e-4f7e-9a43-3a3b3f3e1a11"
 """Of whatever comes without one."""
 
@@ -98,6 +100,8 @@ class Ours:
         return draft
 
     def _store(self, draft: TableDraft | ViewDraft, where: str) -> None:
+        if isinstance(draft, TableDraft):
+            draft.overflow_bound = _BOUNDS[self.objects.last_id % len(_BOUNDS)]
         value, rows = draft.freeze(
             self.objects.new_id, metadata_location=where, entity_id=None if self.content else 7
         )

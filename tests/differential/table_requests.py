@@ -386,3 +386,45 @@ class TableRequests:
                 {},
             ]
         return [rng.choice(plain)]
+
+
+class WideTableRequests(TableRequests):
+    """Requests that also set and remove hundreds of tags and properties at once."""
+
+    def _weighted(self) -> list[tuple[Callable[[Json], list[Json]], int]]:
+        return [*super()._weighted(), (self._many_refs, 8), (self._many_properties, 8)]
+
+    def _many_refs(self, seen: Json) -> list[Json]:
+        rng = self.rng
+        if rng.random() < 0.3:
+            gone = self._most_of([name for name in seen.get("refs", {}) if name != "main"])
+            return [{"action": "remove-snapshot-ref", "ref-name": name} for name in gone]
+        ids = self._snapshot_ids(seen)
+        names = self._names() if ids else []
+        return [
+            {
+                "action": "set-snapshot-ref",
+                "ref-name": name,
+                "snapshot-id": rng.choice(ids),
+                "type": "tag" if name.startswith("v") else "branch",
+                **({"max-ref-age-ms": 10**10} if rng.random() < 0.3 else {}),
+            }
+            for name in names
+        ]
+
+    def _many_properties(self, seen: Json) -> list[Json]:
+        rng = self.rng
+        if rng.random() < 0.3:
+            gone = self._most_of(list(seen.get("properties", {})))
+            return [{"action": "remove-properties", "removals": gone}]
+        values = ["", "1", "naïve ☃", "x" * 60]
+        return [{"action": "set-properties", "updates": {name: rng.choice(values) for name in self._names()}}]
+
+    def _names(self) -> list[str]:
+        """Hundreds of names, of which earlier ones may be taken; some are long or not ASCII."""
+        prefixes = ["v", "v", "b.", "v naïve ☃ ", "v/" + "long" * 300]
+        return [f"{self.rng.choice(prefixes)}{n}" for n in self.rng.sample(range(600), 200)]
+
+    def _most_of(self, names: list[str]) -> list[str]:
+        """Half of some names, or nearly all."""
+        return self.rng.sample(names, int(len(names) * self.rng.choice([0.5, 0.99])))

@@ -13,6 +13,8 @@ from tests.sizes import TIMES
 
 SAMPLE = 200
 LONG = 1_500 * TIMES
+WIDE = 10
+LONG_WIDE = 200 * TIMES
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,18 @@ def test_a_sample_of_sequences_gives_the_same_metadata(theirs: Theirs) -> None:
 def test_many_sequences_give_the_same_metadata(theirs: Theirs) -> None:
     start = os.environ.get("POLARIS_SPARK_SEED", "long")
     check(compare(theirs, (f"{start} {number}" for number in range(LONG))), LONG)
+
+
+@pytest.mark.parametrize("sequences", [WIDE, pytest.param(LONG_WIDE, marks=pytest.mark.long)])
+def test_tables_with_hundreds_of_tags_and_properties_have_the_same_metadata(
+    theirs: Theirs, sequences: int
+) -> None:
+    start = os.environ.get("POLARIS_SPARK_SEED", "wide")
+    seeds = [f"{start} {number}" for number in range(sequences)]
+    check(compare(theirs, iter(seeds), wide=True), sequences)
+    made = [outcome.metadata or {} for seed in seeds[:WIDE] for outcome in sequence(seed, wide=True).outcomes]
+    for field in ("refs", "properties"):
+        assert max(len(metadata.get(field, {})) for metadata in made) > 500
 
 
 def test_a_seed_gives_the_same_sequence_again() -> None:

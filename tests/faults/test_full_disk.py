@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -19,6 +21,9 @@ from polaris_spark.testing.servers import server_class
 from polaris_spark.testing.servers.base import Server, answers
 from polaris_spark.testing.stores import row, with_options
 from polaris_spark.testing.waiting import until_it_works
+from tests.rest.client import set_properties
+from tests.server.servers import Server as Http
+from tests.server.servers import client, options
 from tests.servers import databases, start
 
 SIZES = {"postgresql": 200, "s3": 60}
@@ -26,6 +31,8 @@ SIZES = {"postgresql": 200, "s3": 60}
 themselves, and a little more."""
 BALLAST = 20 * 2**20
 """Bytes that are freed again."""
+AT_ONCE_S = 30.0
+"""Seconds in which even a slow machine answers. A commit that is retried would be given up only after 60."""
 
 
 @pytest.fixture
@@ -92,3 +99,58 @@ def test_a_full_disk_is_told_nothing_acknowledged_is_lost_and_work_goes_on_when_
     assert until_it_works(lambda: again.read_reference("realm", "name")) == first
     assert again.swap_reference("realm", "name", first.version, row()) == Swapped()
     again.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a few megabytes."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(folder)]
+    if subprocess.run(mount, stderr=subprocess.DEVNULL, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Fill the file system of a folder. Returns the file that fills it."""
+    path = folder / "ballast"
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4_096)):
+            pass
+    return path
+
+
+STORES = {
+    "the store": ("sqlite://{small}/store.db", "{large}/warehouse", "every-commit"),
+    "a directory": ("file://{small}/store", "{large}/warehouse", "never"),
+    "the metadata files": ("sqlite://{large}/store.db", "{small}/warehouse", "every-commit"),
+}
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_full_disk_is_reported_to_clients_at_once_and_reads_go_on(
+    small_disk: Path, tmp_path: Path, kind: str
+) -> None:
+    places = {"small": small_disk, "large": tmp_path}
+    store, warehouse, files = (text.format(**places) for text in STORES[kind])
+    with Http(store, *options(Path(warehouse), "--metadata-files", files, "--threads", "2")) as server:
+        one = client(server)
+        one.namespace("db")
+        one.create()
+        ballast = fill(small_disk)
+        large = set_properties(a="".join(random.choices("abcdefgh", k=100_000)))
+        begun = time.monotonic()
+        for _ in range(4):
+            answer = one.commit("t", large)
+            assert answer.kind == (507, "InsufficientStorageException"), answer
+            assert one.send("GET", "v1/config").status == 200
+            assert one.session.raw("GET", "/healthz")[0] == 200  # type: ignore[attr-defined]  # a Remote
+        assert time.monotonic() - begun < AT_ONCE_S
+        assert "a" not in one.load("t")["metadata"]["properties"]
+        ballast.unlink()
+        assert one.commit("t", large).status == 200
+        assert one.load("t")["metadata"]["properties"]["a"] == large["updates"]["a"]

@@ -37,7 +37,7 @@ def run(client: Client, source: Source, **options: Any) -> list[Row]:
 
 def statuses(rows: list[Row]) -> dict[str, str]:
     """Status by name."""
-    return {f"{row.namespace}.{row.name}": row.status for row in rows}
+    return {row.table: row.status for row in rows}
 
 
 def table_metadata(

@@ -19,7 +19,7 @@ from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import InputError, MissingLibraryError, SourceError
 from tests.importing.support import run, statuses, table_in, view_metadata, write
-from tests.rest.client import Client, path, view
+from tests.rest.client import Client, view
 
 SCHEMA = Schema(NestedField(1, "a", LongType(), required=False))
 
@@ -53,8 +53,8 @@ def test_a_catalog_of_pyiceberg_is_imported(catalog: Client, database: Path, tmp
     rows = run(catalog, open_source("sql", f"sqlite:///{database}", {}, {}))
     assert statuses(rows) == {"sales.orders": "imported", "sales.lines": "imported"}
     assert catalog.load("orders", ("sales",))["metadata-location"] == table.metadata_location
-    assert catalog.ok("GET", path("sales"))["properties"] == {"owner": "ann"}
-    assert catalog.ok("GET", path("empty"))["properties"] == {}
+    assert catalog.stored_properties("sales") == {"owner": "ann"}
+    assert catalog.stored_properties("empty") == {}
 
 
 def test_tables_and_views_of_the_jdbc_catalog_are_imported(

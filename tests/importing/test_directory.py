@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -83,7 +85,7 @@ def test_the_newest_metadata_file_has_the_highest_number(root: Path, files: list
 
 def test_of_two_with_one_number_the_one_written_last_is_the_newest() -> None:
     files = {"00001-b.metadata.json": 1.0, "00001-a.metadata.json": 2.0}
-    assert versions(Directory([], files, []))[-1].file == "00001-a.metadata.json"
+    assert versions(Directory([], files, {}))[-1].file == "00001-a.metadata.json"
 
 
 def test_junk_is_left_alone(root: Path) -> None:
@@ -96,10 +98,89 @@ def test_junk_is_left_alone(root: Path) -> None:
         "metadata/x",
     )
     (root / "empty").mkdir()
-    (root / "c").mkdir()
-    (root / "c" / "metadata").write_text("a file, no folder")
-    os.mkfifo(root / "pipe")
     assert tables(root) == {}
+
+
+@pytest.mark.parametrize("inner", ["t", "db/t", "a/b/c/t"])
+@pytest.mark.parametrize("above", ["", "lake/"])
+@pytest.mark.parametrize("hadoop", [False, True])
+def test_a_table_whose_folder_holds_other_tables_is_reported_and_those_are_found(
+    root: Path, inner: str, above: str, hadoop: bool
+) -> None:
+    touch(root, f"{above}metadata/v1.metadata.json", f"{above}{inner}/metadata/v1.metadata.json")
+    found = tables(root, hadoop=hadoop)
+    outer = above.strip("/") or root.name
+    assert "holds another table" in found.pop(outer)
+    assert found == {f"{above}{inner}".replace("/", "."): "v1.metadata.json"}
+
+
+def test_folders_of_partitions_and_data_are_not_searched(root: Path) -> None:
+    touch(root, "t/metadata/v1.metadata.json", *(f"t/{name}/x" for name in ("day=1", "data", "day=2")))
+    tree, listed = DirectoryTree(str(root), {}), []
+    inner = tree._list
+    tree._list = lambda location: listed.append(location) or inner(location)  # type: ignore[func-returns-value]
+    assert [one.name for one in tree.entries() if isinstance(one, Listed)] == ["t"]
+    assert [location.removeprefix(f"file://{root}") for location in listed] == ["", "/t", "/t/metadata"]
+
+
+def odd_link(place: Path) -> None:
+    place.symlink_to(place.name)
+
+
+def odd_link_in_a_circle(place: Path) -> None:
+    place.symlink_to(place.with_name("other"))
+    place.with_name("other").symlink_to(place)
+
+
+def odd_socket(place: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(os.path.relpath(place))  # the path of a socket is short
+
+
+def odd_metadata(place: Path) -> None:
+    place.mkdir()
+    (place / "metadata").write_text("a file")
+
+
+def odd_pipe_for_metadata(place: Path) -> None:
+    place.mkdir()
+    os.mkfifo(place / "metadata")
+
+
+def odd_pipe_for_a_metadata_file(place: Path) -> None:
+    (place / "metadata").mkdir(parents=True)
+    os.mkfifo(place / "metadata" / "v1.metadata.json")
+
+
+def odd_link_for_a_metadata_file(place: Path) -> None:
+    (place / "metadata").mkdir(parents=True)
+    (place / "metadata" / "v1.metadata.json").symlink_to("v1.metadata.json")
+
+
+ODD = {
+    odd_link: ("odd", "cannot be looked at: Too many levels of symbolic links"),
+    odd_link_in_a_circle: ("odd", "cannot be looked at: Too many levels of symbolic links"),
+    os.mkfifo: ("odd", "a FIFO, socket or device, which is not read"),
+    odd_socket: ("odd", "a FIFO, socket or device, which is not read"),
+    odd_metadata: ("odd.metadata", "a file, where tables have a directory"),
+    odd_pipe_for_metadata: ("odd.metadata", "a FIFO, socket or device, which is not read"),
+    odd_pipe_for_a_metadata_file: ("odd", "a FIFO, socket or device, which is not read"),
+    odd_link_for_a_metadata_file: ("odd", "cannot be looked at: Too many levels of symbolic links"),
+}
+"""Functions that make something at `odd`, each with the name and problem of the row that reports it."""
+
+
+@pytest.mark.parametrize("make", ODD, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("hadoop", [False, True])
+def test_an_unreadable_entry_is_reported_by_name_and_the_search_goes_on(
+    root: Path, make: Callable[[Path], None], hadoop: bool
+) -> None:
+    touch(root, "a/t/metadata/v1.metadata.json", "z/t/metadata/v1.metadata.json")
+    make(root / "odd")
+    found = tables(root, hadoop=hadoop)
+    name, what = ODD[make]
+    assert found[name] == what
+    assert found.items() >= {("a.t", "v1.metadata.json"), ("z.t", "v1.metadata.json")}
 
 
 def test_nothing_is_looked_for_inside_of_a_table(root: Path) -> None:
@@ -170,6 +251,24 @@ class TestHadoop:
         if hint is not None:
             (root / "t/metadata/version-hint.text").write_bytes(hint.encode(errors="surrogateescape"))
         assert tables(root, hadoop=True) == {"t": "v3.metadata.json"}
+
+    @pytest.mark.parametrize("hint", ["../../etc/passwd", "/etc/passwd", "file:///etc/passwd", "1/../2"])
+    def test_a_version_hint_with_a_path_is_reported_and_not_followed(self, root: Path, hint: str) -> None:
+        touch(root, "t/metadata/v1.metadata.json", "u/metadata/v1.metadata.json")
+        (root / "t/metadata/version-hint.text").write_text(hint)
+        found = tables(root, hadoop=True)
+        assert found == {
+            "t": "version-hint.text holds a path where the number of a version belongs",
+            "u": "v1.metadata.json",
+        }
+
+    def test_a_version_hint_that_is_a_link_reveals_nothing_of_its_target(
+        self, root: Path, tmp_path: Path
+    ) -> None:
+        (tmp_path / "secret").write_text("root:x:/open-sesame")
+        touch(root, "t/metadata/v1.metadata.json")
+        (root / "t/metadata/version-hint.text").symlink_to(tmp_path / "secret")
+        assert "open-sesame" not in tables(root, hadoop=True)["t"]
 
     def test_a_hint_at_a_missing_version_is_told(self, root: Path) -> None:
         touch(root, "t/metadata/v1.metadata.json")

@@ -16,6 +16,7 @@ from polaris_spark.catalog.importing.jobs import TASK, import_source
 from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import InputError, TaskRunningError, TryAgainError
+from polaris_spark.spark.procedures.registry import call
 from polaris_spark.system.tasks import Tasks
 from tests.importing.support import (
     Entries,
@@ -33,7 +34,7 @@ from tests.rest.client import Client, path, table, view
 def test_tables_are_imported_with_their_namespaces(catalog: Client, root: Path) -> None:
     where = table_in(root, "a", "b", "t")
     rows = run(catalog, DirectoryTree(str(root), {}))
-    assert rows == [("a.b", "t", "table", where, "imported", None)]
+    assert rows == [("a.b.t", "table", where, "imported", None)]
     loaded = catalog.load("t", ("a", "b"))
     assert loaded["metadata-location"] == where
     assert loaded["metadata"] == json.loads((root / "a/b/t/metadata/00001-a.metadata.json").read_text())
@@ -77,7 +78,7 @@ def test_views_are_imported(catalog: Client, root: Path) -> None:
     metadata = view_metadata(root / "db" / "v")
     where = write(root / "db" / "v", gzip.compress(json.dumps(metadata).encode()), "00001-a.gz.metadata.json")
     rows = run(catalog, DirectoryTree(str(root), {}))
-    assert rows == [("db", "v", "view", where, "imported", None)]
+    assert rows == [("db.v", "view", where, "imported", None)]
     assert catalog.ok("GET", view("v"))["metadata"] == metadata
 
 
@@ -196,6 +197,10 @@ def test_a_table_that_is_called_a_view_is_refused(catalog: Client, root: Path) -
         (("system",), "t"),
         (("db",), "x" * 9_000),
         (("db",), "\ud800"),
+        (("db",), "a\nb"),
+        (("a\nb",), "t"),
+        (("db",), "é\u202e"),
+        (("..",), "t"),
     ],
 )
 def test_names_that_no_client_could_use_are_told(
@@ -208,7 +213,28 @@ def test_names_that_no_client_could_use_are_told(
     assert bad.message
 
 
-@pytest.mark.parametrize("name", ["a.b", "a b", "..", "%2F", "a/b", "é\u202e", "`", "'; DROP TABLE t --"])
+@pytest.mark.parametrize("lazy", [False, True], ids=["loaded", "lazy"])
+def test_a_table_with_a_refused_name_leaves_nothing_in_the_catalog(
+    catalog: Client, root: Path, *, lazy: bool
+) -> None:
+    where = table_in(root, "x", "t")
+    (row,) = run(catalog, Entries(Listed(("db",), "a\nb", TABLE, where)), lazy=lazy)
+    assert row.status == "failed"
+    assert call(catalog.session, "fsck") == []
+    catalog.ok("POST", "v1/namespaces/db/register", {"name": "ab", "metadata-location": where})
+    assert catalog.names("db") == ["ab"]
+
+
+def test_a_table_with_a_location_too_long_for_the_index_leaves_nothing_in_the_catalog(
+    catalog: Client, root: Path
+) -> None:
+    where = table_in(root, "x", "t", properties={"write.data.path": f"s3://b/{'x' * 4_085}"})
+    (row,) = run(catalog, Entries(Listed(("db",), "t", TABLE, where)))
+    assert row.status == "failed"
+    assert call(catalog.session, "fsck") == []
+
+
+@pytest.mark.parametrize("name", ["a.b", "a b", "...", "%2F", "a/b", "é\u200f", "`", "'; DROP TABLE t --"])
 def test_odd_names_are_kept(catalog: Client, root: Path, name: str) -> None:
     where = table_in(root, "x", "t")
     assert [row.status for row in run(catalog, Entries(Listed((name,), name, TABLE, where)))] == ["imported"]
@@ -226,9 +252,9 @@ def test_everything_can_be_put_below_a_namespace(catalog: Client, root: Path) ->
 def test_namespaces_bring_their_properties_where_they_are_new(catalog: Client, root: Path) -> None:
     source = Entries(ListedNamespace(("db",), {"x": "source"}), ListedNamespace(("a", "b"), {"y": "1"}))
     assert run(catalog, source) == []
-    assert catalog.ok("GET", path("db"))["properties"] == {}
-    assert catalog.ok("GET", path("a", "b"))["properties"] == {"y": "1"}
-    assert catalog.ok("GET", path("a"))["properties"] == {}
+    assert catalog.stored_properties("db") == {}
+    assert catalog.stored_properties("a", "b") == {"y": "1"}
+    assert catalog.stored_properties("a") == {}
 
 
 def test_namespaces_that_were_listed_long_before_their_tables_bring_their_properties(
@@ -243,8 +269,8 @@ def test_namespaces_that_were_listed_long_before_their_tables_bring_their_proper
     where = table_in(root, "new", "inner", "t")
     rows = run(catalog, Entries(*listed, Listed(("new", "inner"), "t", TABLE, where)), include=["new.*"])
     assert statuses(rows) == {"new.inner.t": "imported"}
-    assert catalog.ok("GET", path("new"))["properties"] == {"x": "1"}
-    assert catalog.ok("GET", path("new", "inner"))["properties"] == {"y": "1"}
+    assert catalog.stored_properties("new") == {"x": "1"}
+    assert catalog.stored_properties("new", "inner") == {"y": "1"}
     assert catalog.send("GET", path("other")).status == 404
 
 
@@ -278,7 +304,7 @@ def test_a_listing_that_breaks_off_says_so_after_what_was_done(catalog: Client, 
     rows = run(catalog, source)
     assert [row.status for row in rows] == ["imported", "failed"]
     message = rows[1].message or ""
-    assert rows[1].name is None
+    assert rows[1].table is None
     assert "no further than 1" in message
     assert "the line is cut" in message
     assert catalog.names("db") == ["t"]

@@ -43,7 +43,7 @@ def load_all(client: Client, **options: Any) -> list[Row]:
 def test_tables_are_registered_without_reading_their_files(catalog: Client, root: Path) -> None:
     where = table_in(root, "db", "t")
     Path(where.removeprefix("file://")).write_text("{")
-    assert lazily(catalog, root) == [("db", "t", "table", where, "registered", None)]
+    assert lazily(catalog, root) == [("db.t", "table", where, "registered", None)]
     assert catalog.names("db") == ["t"]
     assert catalog.send("HEAD", table("t")).status == 204
     assert unloaded(catalog) == 1

@@ -55,6 +55,17 @@ def test_exactly_what_is_at_or_below_a_path_is_in_its_subtree(
     assert start <= keys.entry_key(path + other, kind, name) < end
 
 
+@given(paths, kinds)
+def test_ranges_and_keys_on_the_way_to_a_path_are_those_of_its_beginnings(
+    path: list[str], kind: bytes
+) -> None:
+    beginnings = [path[:length] for length in range(1, len(path) + 1)]
+    assert keys.children_upwards(path, kind) == [keys.children(part, kind) for part in beginnings]
+    assert keys.entry_keys_upwards(path, kind) == [
+        keys.entry_key(part[:-1], kind, part[-1]) for part in beginnings
+    ]
+
+
 @given(hostile, hostile)
 def test_ordinary_names_are_listed_in_the_order_of_their_code_points(a: str, b: str) -> None:
     assume(a != b and min(a + b) > "\x03")

@@ -164,6 +164,10 @@ class IndexMachine(RuleBasedStateMachine):
         assert self.index.embedded_bytes == Index(root, self.shelf.read, TINY).embedded_bytes
 
     def teardown(self) -> None:
+        found = self.index.columns()
+        assert list(self.index.range()) == [
+            (key, Entry(pointer, value)) for key, pointer, value in zip(*found, strict=True)
+        ]
         assert dict(self.index.range()) == self.model
         assert list(self.index.range(reverse=True)) == sorted(self.model.items(), reverse=True)
 

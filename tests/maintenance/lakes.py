@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterable
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
 from polaris_spark.catalog.files import local_path
+from polaris_spark.catalog.folders import Folders
+from polaris_spark.catalog.permits import Grant
 from polaris_spark.errors import ReferenceGoneError
 from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
 from polaris_spark.pyiceberg import PolarisCatalog
@@ -103,6 +107,18 @@ def name_statistics(table: Table, location: str) -> None:
         blob_metadata=[],
     )
     table.update_statistics().set_statistics(statistics).commit()
+
+
+def refuse_to_delete(monkeypatch: pytest.MonkeyPatch, *stuck: str | Path) -> None:
+    """Make the deletion of some local files fail."""
+    refused, delete = {str(file) for file in stuck}, Folders.delete
+
+    def refusing(folders: Folders, grant: Grant, *others: Any, **options: Any) -> bool:
+        if str(local_path(grant.location)) in refused:
+            raise PermissionError(errno.EACCES, "Permission denied", grant.location)
+        return delete(folders, grant, *others, **options)
+
+    monkeypatch.setattr(Folders, "delete", refusing)
 
 
 def paths(rows: Iterable[tuple[Any, ...]], outcome: str | None = None) -> set[Path]:

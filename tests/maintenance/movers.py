@@ -20,7 +20,8 @@ from tests.servers import configured
 
 
 def opened(uri: str, **properties: str) -> Session:
-    """The catalog of a store, its password apart from the URI."""
+    """The catalog of a store, its password apart from the URI; its procedures may use `TARGET_PASSWORD`."""
+    properties.setdefault("procedure_variables", "TARGET_PASSWORD")
     return polaris_spark.connect(**configured(uri), **properties)  # type: ignore[arg-type]  # text, all of it
 
 

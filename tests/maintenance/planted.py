@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from polaris_spark.backends.base import ObjectRow
-from polaris_spark.catalog.catalogs import CATALOGS
 from polaris_spark.catalog.entities import TableName, namespace_key, table_key
 from polaris_spark.catalog.metadata.rows import (
     LogItems,
@@ -15,6 +14,7 @@ from polaris_spark.catalog.metadata.rows import (
     Table,
     View,
 )
+from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, VIEW, CatalogRow, Namespace, id_bytes
 from polaris_spark.commits.rows import Commit, RecentHead
 from polaris_spark.index import Entry, Index, IndexRoot, Leaf

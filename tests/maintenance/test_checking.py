@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import uuid
@@ -28,7 +29,7 @@ from polaris_spark.testing.simulation.observer import REALM
 from polaris_spark.testing.simulation.scheduler import SimulatedClock
 from polaris_spark.testing.simulation.world import World
 from polaris_spark.testing.waiting import wait_until
-from tests.maintenance.damage import Planted, Sound, content, key
+from tests.maintenance.damage import NOW, Planted, Sound, content, key, snapshot_updates
 from tests.maintenance.planted import (
     PLANTED,
     fence_ahead,
@@ -228,3 +229,23 @@ def test_any_bit_may_be_wrong(sound: Sound, seed: int) -> None:
         store.backend.delete_objects(store.instance, [ObjectKey(id)])
         store.backend.write_objects(store.instance, [ObjectRow(id, 0, bytes(data))])
         assert all(problem.key and problem.message for problem in store.problems())
+
+
+def test_a_registered_table_without_main_has_no_problem(tmp_path: Path) -> None:
+    client = connect(f"memory:{uuid.uuid4()}", tmp_path / "w", metadata_files="never", clock=ManualClock(NOW))
+    with client.session:
+        client.namespace("db")
+        client.create("t")
+        assert client.commit("t", *snapshot_updates(1, 1, NOW)).status == 200
+        metadata = client.load("t")["metadata"]
+        del metadata["refs"]["main"]
+        metadata["refs"]["v1"] = {"snapshot-id": 1, "type": "tag"}
+        metadata |= {"table-uuid": str(uuid.uuid4()), "location": f"file://{tmp_path}/r"}
+        file = tmp_path / "r" / "metadata" / "00001-a.metadata.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(metadata))
+        client.ok("POST", "v1/namespaces/db/register", {"name": "r", "metadata-location": f"file://{file}"})
+        registered = client.load("r")["metadata"]
+        assert registered["current-snapshot-id"] == 1
+        assert registered["refs"].keys() == {"v1"}
+        assert call(client.session, "fsck") == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletio
 from polaris_spark.maintenance.spreading import Reach
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.histories import SCHEMA, expire, make, needed, path, there
+from tests.maintenance.lakes import refuse_to_delete
 from tests.maintenance.test_expiry_sharing import forget, shared_file
 
 
@@ -45,14 +45,7 @@ def test_what_went_before_a_file_that_cannot_be_deleted_is_counted_once(
     before = there(table)
     current = {path(task.file.file_path) for task in table.scan().plan_files()}
     stuck = min(one for one in before if one.endswith(".parquet") and one not in current)
-    unlink = Path.unlink
-
-    def refusing(file: Path, *, missing_ok: bool = False) -> None:
-        if str(file) == stuck:
-            raise PermissionError(errno.EACCES, "Permission denied", stuck)
-        unlink(file, missing_ok=missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", refusing)
+    refuse_to_delete(monkeypatch, stuck)
     for _ in range(2):
         was = there(table)
         [row] = expire(lake, older_than="0 s")
@@ -70,14 +63,8 @@ def test_files_that_can_never_be_deleted_do_not_use_up_the_limit_of_every_run(
     lake: PolarisCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck, others = make(lake, "db.a"), [make(lake, f"db.{name}") for name in "bc"]
-    refused, unlink = there(stuck), Path.unlink
-
-    def refusing(file: Path, *, missing_ok: bool = False) -> None:
-        if str(file) in refused:
-            raise PermissionError(errno.EACCES, "Permission denied", str(file))
-        unlink(file, missing_ok=missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", refusing)
+    refused = there(stuck)
+    refuse_to_delete(monkeypatch, *refused)
     for _ in range(60):
         expire(lake, older_than="0 s", max_files=1)
         if all(there(table) == needed(table.refresh()) for table in others):

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
 from polaris_spark.catalog import expiring
-from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
@@ -174,7 +174,7 @@ def test_a_branch_keeps_its_files_of_a_table_that_another_moved_away(opened: Ope
 def test_a_table_of_another_catalog_of_the_warehouse_keeps_what_lies_in_its_place(
     opened: Open, tmp_path: Path
 ) -> None:
-    lake, pond = opened(), opened("lake", catalog="pond")
+    lake, pond = opened(), opened("lake", catalog="pond", **{"shared-locations": "allow"})
     for one in (lake, pond):
         one.create_namespace("db")
     other = make(pond, "db.other")

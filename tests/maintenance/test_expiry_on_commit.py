@@ -44,6 +44,25 @@ def test_a_commit_that_adds_a_snapshot_drops_the_expired_ones(opened: Open) -> N
     assert there(table) == needed(table.refresh())
 
 
+def test_a_commit_by_a_clock_far_ahead_drops_no_snapshot_until_the_operator_confirms_the_clock(
+    opened: Open,
+) -> None:
+    lake, clock, _ = made(opened)
+    lake._opened.close()
+    clock.set_wall(clock.now_ms() + 400 * DAY)
+    lake = opened(clock=clock)
+    table = lake.load_table("db.t")
+    table.append(rows(6))
+    table.append(rows(7))
+    assert len(table.metadata.snapshots) == 8
+    lake._opened.connection.store_clock.refuse_deleting(clock_is_right=True)
+    lake._opened.close()
+    clock.advance(6 * DAY)
+    table = opened(clock=clock).load_table("db.t")
+    table.append(rows(8))
+    assert len(table.metadata.snapshots) == 1
+
+
 def test_as_many_are_kept_as_the_table_says(opened: Open) -> None:
     _, _, table = made(opened, **{"history.expire.min-snapshots-to-keep": "3"})
     table.append(rows(6))
@@ -135,7 +154,7 @@ def test_what_a_commit_reads_does_not_grow_with_the_number_of_snapshots(
     opened: Open, monkeypatch: pytest.MonkeyPatch, expiring: bool
 ) -> None:
     lake, clock, _ = made(opened, appends=0)
-    lake._opened.catalog.context = lake._opened.catalog.context._replace(metadata_files=False)
+    lake._opened.set_catalog_properties({"metadata-files": "never"})
     read: list[int] = []
     get, get_many = ObjectStore.get, ObjectStore.get_many
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
@@ -70,7 +70,8 @@ def test_tables_of_other_catalogs_and_realms_count_in_both_directions(
 ) -> None:
     lake = opened(grace="1 h")
     lake.create_namespace("db")
-    pond = opened(name, realm=realm, warehouse=str(tmp_path / "lake"))
+    shared = {"shared-locations": "allow"}
+    pond = opened(name, realm=realm, warehouse=str(tmp_path / "lake"), **shared)
     pond.create_namespace("other")
     table, other = make(lake, "db.t"), pond.create_table("other.u", SCHEMA)
     first, second = (shared_file(table, [table, other], name) for name in ("first", "second"))
@@ -123,17 +124,45 @@ def test_while_any_table_cannot_be_read_every_file_waits(lake: PolarisCatalog) -
     before = there(table)
     [manifest] = manifests(other)
     content = manifest.read_bytes()
-    for damage in ("content", "absence"):
-        manifest.write_bytes(b"not avro") if damage == "content" else manifest.unlink()
-        [row] = expire(lake, table="db.t", older_than="0 s")
-        assert row["data_files"] == row["manifests"] == row["manifest_lists"] == 0
-        assert row["note"].startswith("files are left: nobody can say whether another table needs them: ")
-        assert manifest.name in row["note"]
-        assert there(table) == before
+    manifest.write_bytes(b"not avro")
+    [row] = expire(lake, table="db.t", older_than="0 s")
+    assert row["data_files"] == row["manifests"] == row["manifest_lists"] == 0
+    assert row["note"].startswith("files are left: nobody can say whether another table needs them: ")
+    assert manifest.name in row["note"]
+    assert there(table) == before
     manifest.write_bytes(content)
     expire(lake, table="db.t", older_than="0 s")
     assert needed(table.refresh()) < there(table) < before
     assert Path(file).exists()
+
+
+@pytest.mark.parametrize("lost", ["list", "manifest"])
+def test_a_table_without_a_manifest_list_or_manifest_keeps_only_the_files_in_its_locations(
+    opened: Open, lost: str
+) -> None:
+    lake = opened(shared_locations="allow")
+    lake.create_namespace("db")
+    table = make(lake, "db.t")
+    inside = f"{table.location()}/data/inside"
+    other = lake.create_table("db.u", SCHEMA, location=inside)
+    other.append(rows(1))
+    files = [Path(path(inside)) / "data" / "shared.parquet", Path(path(table.location())) / "first.parquet"]
+    for file in files:
+        pq.write_table(rows(SHARED), file)
+        table.add_files([str(file)])
+    snapshot = other.current_snapshot()
+    assert snapshot is not None
+    gone = snapshot.manifest_list if lost == "list" else snapshot.manifests(other.io)[0].manifest_path
+    Path(path(gone)).unlink()
+    forget(table)
+    stays = there(other)
+    found = expire(lake, table="db.t", older_than="0 s")
+    assert there(other) == stays
+    assert [file.exists() for file in files] == [True, False]
+    assert [row["table"] for row in found] == ["db.t", "default.lake.db.u"]
+    assert found[0]["data_files"] > 0
+    assert found[0]["note"] == "files are left that another table, branch or catalog needs"
+    assert found[1]["note"] == f"files in its locations are left: there is no file {gone!r}"
 
 
 def test_a_manifest_list_that_cannot_be_read_is_told_with_its_table(lake: PolarisCatalog) -> None:

@@ -160,7 +160,7 @@ def test_a_table_that_cannot_be_changed_fails_alone(lake: PolarisCatalog) -> Non
     catalog = session.catalog
     asked = Asked(session.connection.clock.now_ms())
     items = []
-    levels = [*namespace_levels(catalog.view(), ("db",)), catalog.context.retention]
+    levels = [*namespace_levels(catalog.view(), ("db",)), catalog.effective_properties().retention]
     for one in wanted(catalog.head()):
         if one.name.name.startswith("t"):
             table = tables[int(one.name.name[1:])]

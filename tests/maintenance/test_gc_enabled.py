@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from polaris_spark.catalog.catalogs import head_name, open_catalog
+from polaris_spark.catalog.catalogs import open_catalog
 from polaris_spark.catalog.expiring import gc_enabled
+from polaris_spark.catalog.property_changes import set_properties
+from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.spark.procedures.registry import call
 from tests.maintenance.lakes import ROWS, Lake, folder, paths
@@ -25,7 +27,8 @@ def opened(tmp_path: Path) -> Iterator[Open]:
     lakes: list[Lake] = []
 
     def open(**properties: Any) -> Lake:
-        lakes.append(Lake(f"sqlite://{tmp_path}/c.db", tmp_path / "warehouse", grace="0s", **properties))
+        given = {"grace": "0s", **properties}
+        lakes.append(Lake(f"sqlite://{tmp_path}/c.db", tmp_path / "warehouse", **given))
         return lakes[-1]
 
     yield open
@@ -151,14 +154,43 @@ def test_remove_orphans_where_the_catalog_says_no(
 def test_what_a_catalogs_own_row_says_holds_for_others_who_clean_its_warehouse(opened: Open) -> None:
     lake = opened()
     catalog = lake.session.catalog
-    properties = {"warehouse": catalog.context.warehouse, **NO}
+    properties = {"warehouse": catalog.context.warehouse, "shared-locations": "allow", **NO}
     operation = Operation(b"", "somebody")
     open_catalog(catalog.references, "other", catalog.context, operation, create=True, properties=properties)
     other = opened(catalog="other")
     other.stray(folder(other.table()) / "data" / "stray")
-    outside = lake.stray("elsewhere")
+    lake.stray("elsewhere")
     lake.old()
-    assert paths(lake.remove()) == {outside}
+    assert paths(lake.remove()) == set()
+
+
+@pytest.mark.parametrize("set_while", ["live", "dropped"])
+def test_what_a_catalogs_row_says_holds_while_its_branch_is_dropped_and_when_it_is_back(
+    opened: Open, set_while: str
+) -> None:
+    lake = opened(grace="1 h")
+    catalog = lake.session.catalog
+    properties = {"warehouse": catalog.context.warehouse, "shared-locations": "allow"}
+    operation, references = Operation(b"", "somebody"), catalog.references
+    row = open_catalog(references, "other", catalog.context, operation, create=True, properties=properties)
+    other = opened(catalog="other", grace="1 h")
+    table = other.table()
+    if set_while == "live":
+        other.session.set_catalog_properties(NO)
+    references.drop(head_name(row), operation)
+    if set_while == "dropped":
+        set_properties(references, catalog.context, operation, row, NO, ())
+    stray, own = lake.stray("elsewhere"), lake.stray(folder(table) / "data" / "stray")
+    lake.old()
+    before = lake.files()
+    assert paths(lake.remove(dry_run=False)) == set()
+    references.undrop(head_name(row), operation)
+    assert paths(lake.remove(dry_run=False)) == set()
+    assert paths(other.remove(dry_run=False)) == set()
+    other.session.set_catalog_properties(removals=["gc.enabled"])
+    assert paths(lake.remove(dry_run=False), "deleted") == {stray, own}
+    assert lake.files() == before - {stray, own}
+    assert table.refresh().scan().to_arrow().num_rows == 6
 
 
 def test_drop_with_purge(opened: Open) -> None:
@@ -237,3 +269,38 @@ def test_an_expiry_decides_by_what_its_commit_sees(opened: Open) -> None:
 
     call(lake.session, "expire", watch=keep_two, older_than="0 s")
     assert len(table.refresh().metadata.snapshots) == 2
+
+
+def test_an_expiry_keeps_files_if_the_catalog_says_no_after_its_commit(opened: Open) -> None:
+    lake = opened()
+    table = lake.table(appends=0)
+    table.append(ROWS)
+    table.overwrite(ROWS)
+    before = lake.files()
+    happened: list[str] = []
+
+    def watch(doing: str, done: int, total: int) -> None:
+        if doing.startswith("deleting") and not happened:
+            happened.append(doing)
+            lake.session.set_catalog_properties(NO)
+
+    call(lake.session, "expire", watch=watch, older_than="0 s")
+    assert happened
+    assert before <= lake.files()
+
+
+def test_an_expiry_keeps_snapshots_if_the_catalog_says_no_before_its_commit(opened: Open) -> None:
+    lake = opened()
+    table = lake.table(appends=3)
+    before = lake.files()
+    happened: list[str] = []
+
+    def watch(doing: str, done: int, total: int) -> None:
+        if doing == "removing snapshots" and not happened:
+            happened.append(doing)
+            lake.session.set_catalog_properties(NO)
+
+    call(lake.session, "expire", watch=watch, older_than="0 s")
+    assert happened
+    assert len(table.refresh().metadata.snapshots) == 3
+    assert before <= lake.files()

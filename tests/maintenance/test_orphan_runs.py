@@ -23,6 +23,7 @@ from tests.maintenance.lakes import (
     name_statistics,
     paths,
     recorded_deletions,
+    refuse_to_delete,
 )
 
 
@@ -151,14 +152,7 @@ def test_a_file_that_cannot_be_deleted_is_told_of_and_the_others_go(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stays, goes = lake.stray("stays"), lake.stray("goes")
-    unlink = Path.unlink
-
-    def refuse(path: Path, missing_ok: bool = False) -> None:  # as Path.unlink
-        if path == stays:
-            raise PermissionError(13, "Permission denied")
-        unlink(path, missing_ok=missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", refuse)
+    refuse_to_delete(monkeypatch, stays)
     rows = lake.remove(dry_run=False)
     assert paths(rows, "deleted") == {goes}
     [failed] = [row for row in rows if row[4] == "failed"]

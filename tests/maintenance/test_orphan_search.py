@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import InputError
@@ -140,7 +140,7 @@ def test_another_branch_of_the_catalog_keeps_its_files(lake: Lake) -> None:
 def test_other_catalogs_and_realms_keep_their_files(lake: Lake, tmp_path: Path) -> None:
     store = str(lake.session.properties.store)
     others = [
-        Lake(store, lake.warehouse, catalog="other"),
+        Lake(store, lake.warehouse, catalog="other", **{"shared-locations": "allow"}),
         Lake(store, lake.warehouse, realm="tenant"),
     ]
     for other in others:
@@ -188,6 +188,63 @@ def test_a_table_whose_metadata_cannot_be_read_keeps_what_it_may_need(lake: Lake
     assert snapshot.manifest_list in kept[5]
 
 
+@pytest.mark.parametrize("lost", ["list", "manifest"])
+def test_a_missing_manifest_list_or_manifest_keeps_only_files_in_the_locations_of_its_table(
+    lake: Lake, lost: str
+) -> None:
+    broken, sound = lake.table("broken"), lake.table("sound")
+    snapshot = broken.current_snapshot()
+    assert snapshot is not None
+    missing = snapshot.manifest_list if lost == "list" else snapshot.manifests(broken.io)[0].manifest_path
+    lake.old()
+    local(missing).unlink()
+    goes = {lake.stray(folder(sound) / "data" / "stray"), lake.stray("elsewhere/stray")}
+    stays = {file for file in lake.files() if folder(broken) in file.parents}
+    stays.add(lake.stray(folder(broken) / "data" / "stray"))
+    rows = lake.remove(dry_run=False)
+    assert paths(rows, "deleted") == goes
+    assert {file for file in lake.files() if folder(broken) in file.parents} == stays
+    [kept] = [row for row in rows if row[4] == "kept"]
+    assert kept[3] == "default.lake.db.broken"
+    assert missing in kept[5]
+    assert kept[5].endswith("nothing is deleted here")
+    assert sound.refresh().scan().to_arrow().num_rows == 6
+
+
+def test_a_missing_manifest_list_keeps_files_in_all_locations_of_its_table(
+    lake: Lake, tmp_path: Path
+) -> None:
+    paths_of_it = {
+        "write.data.path": f"file://{tmp_path}/data",
+        "write.metadata.path": f"file://{tmp_path}/meta",
+    }
+    snapshot = lake.table("broken", **paths_of_it).current_snapshot()
+    assert snapshot is not None
+    local(snapshot.manifest_list).unlink()
+    strays = [lake.stray(tmp_path / "data" / "stray"), lake.stray(tmp_path / "meta" / "stray")]
+    for file in tmp_path.rglob("*.*"):
+        age(file, 10)
+    rows = lake.remove(dry_run=False)
+    assert paths(rows, "deleted") == set()
+    assert all(stray.exists() for stray in strays)
+
+
+def test_a_missing_manifest_list_does_not_hide_an_unreadable_table(lake: Lake) -> None:
+    missing, damaged = lake.table("missing").current_snapshot(), lake.table("damaged").current_snapshot()
+    assert missing is not None
+    assert damaged is not None
+    local(missing.manifest_list).unlink()
+    local(damaged.manifest_list).write_bytes(b"garbage")
+    stray = lake.stray("stray")
+    lake.old()
+    rows = lake.remove(dry_run=False)
+    assert stray.exists()
+    assert {row[3] for row in rows if row[4] == "kept"} == {
+        "default.lake.db.missing",
+        "default.lake.db.damaged",
+    }
+
+
 def test_what_cannot_be_read_may_need_files_at_the_path_of_a_table_in_other_storage(tmp_path: Path) -> None:
     lake = Lake(f"memory:{uuid.uuid4()}", tmp_path / "warehouse", metadata_files="never")
     there = table_elsewhere(lake)
@@ -197,7 +254,7 @@ def test_what_cannot_be_read_may_need_files_at_the_path_of_a_table_in_other_stor
     assert [row[3] for row in lake.remove(**here, **same)] == ["default.lake.db.elsewhere"]
     snapshot = lake.table("broken").current_snapshot()
     assert snapshot is not None
-    local(snapshot.manifest_list).unlink()
+    local(snapshot.manifest_list).write_bytes(b"garbage")
     assert paths(lake.remove(**here), "would delete") == set()
     assert paths(lake.remove(**here, **same), "would delete") == {stray}
     lake.close()

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError
 from polaris_spark.maintenance.orphans.deciding import (
     DAY_MS,
@@ -20,7 +19,6 @@ from polaris_spark.maintenance.orphans.deciding import (
     is_hidden,
     judge,
     outermost,
-    own_beginnings,
     require_old,
 )
 
@@ -170,9 +168,3 @@ def test_folders_inside_others_are_listed_once() -> None:
     assert outermost(roots, NAMES) == ["s3://b/w", "s3://b/wide", "s3://other/w/t"]
     assert is_below(NAMES.of("s3://b/w/t"), NAMES.of("s3://b/"))
     assert not is_below(NAMES.of("s3://b/wide"), NAMES.of("s3://b/w"))
-
-
-def test_a_stores_own_files_are_told_by_their_beginnings() -> None:
-    assert own_beginnings(StoreURI.parse("sqlite:///w/c.db"), NAMES) == ("/w/c.db",)
-    assert "/p/objects/" in own_beginnings(StoreURI.parse("s3://b/p"), NAMES)
-    assert own_beginnings(StoreURI.parse("memory:"), NAMES) == ()

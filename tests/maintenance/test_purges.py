@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries
 from polaris_spark.errors import InputError
 from polaris_spark.maintenance.orphans.purges import PURGED
 from polaris_spark.spark.procedures.registry import call
-from tests.maintenance.lakes import ROWS, Lake, folder, paths
+from tests.maintenance.lakes import ROWS, Lake, folder, paths, refuse_to_delete
 
 
 @pytest.fixture(params=["every-commit", "never"])
@@ -205,18 +204,6 @@ def test_a_file_in_another_tables_place_that_cannot_be_deleted_keeps_what_leads_
     assert recorded(lake) == 2
 
 
-def refuse_to_delete(monkeypatch: pytest.MonkeyPatch, stuck: Path) -> None:
-    """Let a file not be deleted."""
-    unlink = Path.unlink
-
-    def refusing(file: Path, *, missing_ok: bool = False) -> None:
-        if file == stuck:
-            raise PermissionError(errno.EACCES, "Permission denied", str(file))
-        unlink(file, missing_ok=missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", refusing)
-
-
 def test_while_a_table_cannot_be_read_nothing_is_purged(lake: Lake) -> None:
     broken = lake.table("broken")
     snapshot = broken.current_snapshot()
@@ -229,3 +216,18 @@ def test_while_a_table_cannot_be_read_nothing_is_purged(lake: Lake) -> None:
     assert kept[3:5] == ("default.lake.db.broken", "kept")
     assert lake.files() == before
     assert recorded(lake) == 0
+
+
+def test_a_table_with_a_missing_manifest_list_does_not_hold_up_purges(lake: Lake) -> None:
+    broken = lake.table("broken")
+    snapshot = broken.current_snapshot()
+    assert snapshot is not None
+    Path(snapshot.manifest_list.removeprefix("file://")).unlink()
+    table = lake.table()
+    own = {file for file in lake.files() if folder(table) in file.parents}
+    others = lake.files() - own
+    lake.catalog.purge_table("db.t")
+    rows = purge(lake)
+    assert own <= paths(rows, "deleted")
+    assert [row[3] for row in rows if row[4] == "kept"] == ["default.lake.db.broken"]
+    assert lake.files() == others

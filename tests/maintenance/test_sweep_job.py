@@ -13,7 +13,7 @@ import pytest
 
 import polaris_spark
 from polaris_spark.backends.base import ObjectKey
-from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import CorruptionError, InputError, TaskRunningError

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 import polaris_spark
-from polaris_spark.catalog.catalogs import MAIN, head_name
+from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.rows import Commit
 from polaris_spark.errors import InputError, TaskRunningError, TryAgainError
 from polaris_spark.maintenance.trimming import trim
+from polaris_spark.names import MAIN
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.procedures.procedure import Call
 from polaris_spark.spark.procedures.registry import call, find
@@ -101,6 +102,41 @@ def test_young_history_is_left_alone(session: Session, clock: ManualClock) -> No
     assert call(session, "trim") == []
     clock.advance(2 * DAY)
     assert call(session, "trim", retention="3 d") == []
+
+
+def test_young_history_is_kept_even_if_a_clock_that_was_behind_made_a_later_commit(
+    session: Session, clock: ManualClock
+) -> None:
+    change(session, "old")
+    clock.advance(30 * DAY)
+    change(session, "young")
+    now = clock.now_ms()
+    clock.set_wall(now - 20 * DAY)
+    change(session, "behind")
+    clock.set_wall(now)
+    change(session, "last")
+    before = kept(session)
+    assert [commit.time > clock.now_ms() - DAY for commit in before[:3]] == [True, False, True]
+    call(session, "trim", retention="8 d")
+    assert kept(session) == before[:4]
+    assert not list(call(session, "fsck"))
+    clock.advance(9 * DAY)
+    call(session, "trim", retention="8 d")
+    assert kept(session) == before[:1]
+
+
+def test_a_head_by_a_clock_that_was_behind_may_be_older_than_the_floor_of_its_history(
+    session: Session, clock: ManualClock
+) -> None:
+    days(session, clock, 20)
+    call(session, "trim", retention="8 d")
+    now = clock.now_ms()
+    clock.set_wall(now - 15 * DAY)
+    change(session, "behind")
+    clock.set_wall(now)
+    head = session.catalog.head().head
+    assert head.time < head.floor_time
+    assert not list(call(session, "fsck"))
 
 
 @pytest.mark.parametrize(("retention", "said"), [("1 h", "grace"), ("1 min", "grace"), ("soon", "duration")])

@@ -27,6 +27,9 @@ from tests.metadata.tables import (
     snapshot,
 )
 
+SIZES = {"file-size-in-bytes": 9, "file-footer-size-in-bytes": 4, "blob-metadata": []}
+"""What every statistics file has."""
+
 
 def imported(version: int) -> Json:
     """A metadata file with fields that nobody knows, at every place that can hold one."""
@@ -55,9 +58,9 @@ def imported(version: int) -> Json:
             snapshot(11, 0, **{"key-id": "k", "summary": {"operation": "append", "x": "\u00e4"}}),
         ],
         "statistics": [
-            {"snapshot-id": 11, "statistics-path": "p", "later": 1},
-            {"snapshot-id": 11, "statistics-path": "q"},
-            {"snapshot-id": 12, "statistics-path": "r"},
+            {"snapshot-id": 11, "statistics-path": "p", **SIZES, "later": 1},
+            {"snapshot-id": 11, "statistics-path": "q", **SIZES},
+            {"snapshot-id": 12, "statistics-path": "r", **SIZES},
         ],
         "partition-statistics": [{"snapshot-id": 12, "statistics-path": "s", "file-size-in-bytes": 1}],
         "snapshot-log": [

@@ -326,3 +326,38 @@ def test_embedded_manifests_leave_no_room_for_row_ids() -> None:
     assert not {"first-row-id", "added-rows", "key-id"} & catalog.json()["snapshots"][0].keys()
     with pytest.raises(BadRequestError, match="first-row-id is null"):
         Catalog().create(version=3).commit(add(value))
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a\nb", "\t", "\0", "\x1b[31m", "\x85", "\u2028", "\u202e", "\ud800"], ids=ascii
+)
+@pytest.mark.parametrize("type", ["branch", "tag"])
+def test_an_unprintable_name_is_refused_for_a_new_branch_or_tag(name: str, type: str) -> None:
+    catalog = Catalog().create()
+    catalog.append(11)
+    with pytest.raises(BadRequestError, match="Cannot create branch or tag"):
+        catalog.commit(point(name, 11, type))
+    assert list(catalog.json()["refs"]) == ["main"]
+
+
+def test_a_branch_with_a_name_that_an_earlier_release_accepted_can_be_moved_and_removed() -> None:
+    catalog = Catalog().create()
+    catalog.append(11)
+    metadata = catalog.json()
+    metadata["refs"]["a\nb"] = {"snapshot-id": 11, "type": "branch"}
+    old = Catalog().register(metadata)
+    old.append(12)
+    old.commit(point("a\nb", 12))
+    assert old.json()["refs"]["a\nb"]["snapshot-id"] == 12
+    old.commit({"action": "remove-snapshot-ref", "ref-name": "a\nb"})
+    assert list(old.json()["refs"]) == ["main"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "..", "%0A", "a b", "`", "表", "🧊", "x" * 1_000], ids=lambda name: ascii(name)[:9]
+)
+def test_a_branch_may_have_any_printable_name(name: str) -> None:
+    catalog = Catalog().create()
+    catalog.append(11)
+    catalog.commit(point(name, 11))
+    assert catalog.json()["refs"][name]["snapshot-id"] == 11

@@ -140,6 +140,7 @@ def test_a_java_program_with_spark(shop: Place, spark: SparkSession) -> None:
 def test_a_java_program_without_spark(shop: Place, spark: SparkSession, mode: str) -> None:
     prefix = "spark.sql.catalog.polaris."
     properties = {key.removeprefix(prefix): value for key, value in shop.settings.items() if prefix in key}
+    del properties["type"]  # Iceberg refuses it beside catalog-impl
     properties |= {"catalog-impl": "io.polarisspark.PolarisRESTCatalog", "metadata-files": mode}
     pairs = [f"{key}={value}" for key, value in properties.items()]
     command = ["java", "-cp", class_path(spark), HERE / "CatalogProgram.java", *pairs]

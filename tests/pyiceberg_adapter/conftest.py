@@ -20,9 +20,8 @@ def opened(tmp_path: Path) -> Iterator[Open]:
     catalogs: list[PolarisCatalog] = []
 
     def open(store: str, name: str = "lake", **properties: Any) -> PolarisCatalog:
-        catalogs.append(
-            PolarisCatalog(name, store=store, warehouse=str(tmp_path / "warehouse"), **properties)
-        )
+        given = {"warehouse": str(tmp_path / "warehouse"), **properties}
+        catalogs.append(PolarisCatalog(name, store=store, **given))
         return catalogs[-1]
 
     yield open

@@ -16,7 +16,7 @@ SCHEMA = Schema(
     NestedField(2, "name", StringType(), required=False),
 )
 
-HOSTILE = ["a.b", "a/b", "a b+c", "%41", "ünï/код", "?x=1&y#z", "..", '"quoted"']
+HOSTILE = ["a.b", "a/b", "a b+c", "%41", "ünï/код", "?x=1&y#z", "...", '"quoted"']
 """Names that are escaped wrongly where they are escaped twice, or not at all."""
 
 

@@ -88,6 +88,15 @@ def test_properties_of_a_namespace_are_updated(catalog: PolarisCatalog) -> None:
     assert {key: properties.get(key) for key in "abc"} == {"a": None, "b": "3", "c": "4"}
 
 
+@pytest.mark.parametrize("properties", [{None: "value"}, {"key": None}, {"key": object()}, {("a",): "b"}])
+def test_properties_that_are_no_text_are_refused(catalog: PolarisCatalog, properties: dict) -> None:  # type: ignore[type-arg]  # of anything
+    with pytest.raises(BadRequestError, match=r"JSON|cannot parse the request"):
+        catalog.create_namespace("refused", properties)
+    assert not catalog.namespace_exists("refused")
+    with pytest.raises(BadRequestError, match=r"JSON|cannot parse the request"):
+        catalog.update_namespace_properties("db", updates=properties)
+
+
 def test_a_property_is_not_both_removed_and_updated(catalog: PolarisCatalog) -> None:
     with pytest.raises(ValueError, match="both set and removed: a"):
         catalog.update_namespace_properties("db", removals={"a"}, updates={"a": "1"})

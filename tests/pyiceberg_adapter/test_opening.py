@@ -82,7 +82,7 @@ def test_the_catalog_of_the_realm_has_the_same_name_unless_told_otherwise(
 ) -> None:
     store = f"sqlite://{tmp_path}/s.db"
     opened(store, "one").create_namespace("db")
-    assert opened(store, "two").list_namespaces() == []
+    assert opened(store, "two", warehouse=f"{tmp_path}/two").list_namespaces() == []
     assert opened(store, "three", catalog="one").list_namespaces() == [("db",)]
 
 

@@ -83,6 +83,12 @@ class Client:
         status, answered, out = self.session.request(method, path, query, text, sent)
         return Answer(status, answered, json.loads(out) if out else None)
 
+    def stored_properties(self, *namespace: str) -> dict[str, str]:
+        """The properties of a namespace, without its location, which the answer computes if none was set."""
+        properties: dict[str, str] = self.ok("GET", path(*namespace))["properties"]
+        del properties["location"]
+        return properties
+
     def ok(self, method: str, path: str, body: Any = None, **rest: Any) -> Any:
         """The body of an answer that is no refusal."""
         answer = self.send(method, path, body, **rest)

@@ -17,6 +17,7 @@ from tests.rest.client import (
     at_once,
     files_below,
     path,
+    rename,
     set_properties,
     table,
     table_request,
@@ -134,8 +135,13 @@ def test_a_registration_needs_its_namespace(catalog: Client, tmp_path: Path) -> 
 def test_a_file_cannot_be_registered_twice(catalog: Client, tmp_path: Path) -> None:
     made = elsewhere(tmp_path / "other")
     assert register(catalog, made.metadata_location).status == 200
-    assert register(catalog, made.metadata_location, "again").kind == (403, "ForbiddenException")
-    assert catalog.names("db") == ["r"]
+    again = register(catalog, made.metadata_location, "again")
+    assert again.kind == (403, "ForbiddenException")
+    assert again.error["message"].endswith("which belongs to table db.r")
+    catalog.ok("POST", "v1/tables/rename", rename("r", "renamed"))
+    renamed = register(catalog, made.metadata_location, "again").error["message"]
+    assert renamed.endswith("which belongs to table db.renamed")
+    assert catalog.names("db") == ["renamed"]
 
 
 @pytest.mark.parametrize(

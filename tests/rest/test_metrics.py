@@ -17,6 +17,7 @@ from polaris_spark.catalog.metrics import MAX_REPORT_BYTES, REPORTS, ReportBatch
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.rest.client import Client
 from tests.rest.conftest import Open
+from tests.rest.staging import CREATE, creation, staged
 
 COUNTER = {"unit": "count", "value": 3}
 TIMER = {"count": 1, "time-unit": "milliseconds", "total-duration": 7}
@@ -104,9 +105,14 @@ def test_what_is_no_report_is_refused(db: Client, report: object) -> None:
     assert db.session.request("POST", PLACE)[0] == 400
 
 
-def test_the_table_must_exist(db: Client) -> None:
-    assert send(db, SCAN, "v1/namespaces/db/tables/none/metrics") == 404
-    assert send(db, SCAN, "v1/namespaces/none/tables/t/metrics") == 404
+def test_reports_on_a_table_that_is_being_created_are_accepted_and_not_kept(db: Client) -> None:
+    metadata = staged(db, "new")
+    place = "v1/namespaces/db/tables/new/metrics"
+    assert send(db, COMMIT, place) == 204
+    assert send(db, {**COMMIT, "operation": None}, place) == 400
+    assert db.commit("new", *creation(metadata), requirements=CREATE).status == 200
+    assert send(db, SCAN, place) == 204
+    assert kept(db) == [SCAN]
 
 
 def test_only_the_newest_are_kept(

@@ -115,7 +115,7 @@ def test_a_token_of_another_listing_is_refused(catalog: Client, tokened: str) ->
 
 def test_a_token_of_another_catalog_is_refused(opened: Open, warehouse) -> None:
     store = f"memory:{uuid.uuid4()}"
-    one, other = (opened(store, warehouse, catalog=name) for name in ("one", "other"))
+    one, other = (opened(store, warehouse / name, catalog=name) for name in ("one", "other"))
     for client in (one, other):
         client.namespace("db")
         for name in "abc":

@@ -181,7 +181,7 @@ def test_a_purge_spares_what_a_table_of_another_catalog_or_realm_needs(
     catalog.namespace("db")
     catalog.create()
     open_table(catalog).append(ROWS)
-    other = opened(store, tmp_path / "pond", catalog="pond", realm=realm)
+    other = opened(store, tmp_path / "pond", catalog="pond", realm=realm, shared_locations="allow")
     other.namespace("db")
     assert register(other, catalog.load("t")["metadata-location"]).status == 200
     purge(catalog)
@@ -199,7 +199,7 @@ def test_a_drop_is_not_denied_because_its_purge_failed(opened: Open, warehouse: 
 
 
 def test_a_purge_waits_for_maintenance_while_a_branch_may_need_the_files(
-    catalog: Client, warehouse: Path
+    catalog: Client, warehouse: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     catalog.create()
     open_table(catalog).append(ROWS)
@@ -210,3 +210,8 @@ def test_a_purge_waits_for_maintenance_while_a_branch_may_need_the_files(
     purge(catalog)
     assert catalog.names("db") == []
     assert files_below(warehouse) == before
+    [warning] = [record.getMessage() for record in caplog.records if "purge of" in record.getMessage()]
+    assert warning == (
+        "purge of db.t is left to maintenance, no file was deleted: the catalog has other branches, which may hold "
+        "the table"
+    )

@@ -405,7 +405,9 @@ def test_an_append_to_a_branch_that_was_set_elsewhere_or_removed_is_not_rebased(
 def test_the_retention_that_others_set_meanwhile_is_not_undone(catalog: Client, base: Json) -> None:
     head = {"snapshot-id": load(catalog)["current-snapshot-id"], "type": "branch"}
     catalog.commit("t", {"action": "set-snapshot-ref", "ref-name": "main", **head, "max-ref-age-ms": 5})
-    assert "retention of main" in refusal(catalog, attempt(base, new_append(1)))
+    assert "the append would undo a change to the retention of main" in refusal(
+        catalog, attempt(base, new_append(1))
+    )
 
 
 def test_a_requirement_that_fails_besides_is_told(catalog: Client, base: Json) -> None:

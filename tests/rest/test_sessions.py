@@ -34,6 +34,7 @@ from polaris_spark.store.cache import ObjectCache
 from polaris_spark.system.connections import connect_store
 from polaris_spark.system.realms import RealmState
 from polaris_spark.system.stores import SYSTEM_REALM, StoreRecord, system_references
+from tests.names import unchecked_names
 from tests.rest.client import Client, at_once, connect, path, set_properties, table, tables
 from tests.rest.conftest import Open
 
@@ -65,7 +66,7 @@ def test_a_catalog_opened_again_is_the_same(opened: Open, shared_store: str, war
 
 def test_catalogs_and_realms_are_apart(opened: Open, store: str, warehouse: Path) -> None:
     places = [{}, {"catalog": "other"}, {"realm": "other"}, {"realm": "other", "catalog": "other"}]
-    clients = [opened(store, warehouse, **place) for place in places]
+    clients = [opened(store, warehouse / str(number), **place) for number, place in enumerate(places)]
     for number, client in enumerate(clients):
         client.namespace(f"n{number}")
     for number, client in enumerate(clients):
@@ -141,6 +142,13 @@ def test_a_new_catalog_needs_a_warehouse_and_is_not_made_without(
         {"realm": "::mine"},
         {"realm": "x" * 1_000},
         {"realm": "\ud800"},
+        {"realm": "a\nb"},
+        {"realm": "\x1b[31m"},
+        {"catalog": "a\nb"},
+        {"catalog": "\u202e"},
+        {"catalog": ".."},
+        {"principal": "a\nb"},
+        {"principal": "\x9b31m"},
         {"catalog": ""},
         {"catalog": "a\x1fb"},
         {"catalog": "x" * 5_000},
@@ -157,6 +165,15 @@ def test_properties_that_cannot_be_used_are_refused(
 ) -> None:
     with pytest.raises((InputError, polaris_spark.errors.BadRequestError)):
         opened(f"memory:{uuid.uuid4()}", warehouse, **properties)
+
+
+def test_a_catalog_with_a_name_that_an_earlier_release_accepted_is_opened(
+    opened: Open, sqlite: str, warehouse: Path
+) -> None:
+    with unchecked_names():
+        opened(sqlite, warehouse, catalog="a\nb").namespace("here")
+    again = opened(sqlite, warehouse, catalog="a\nb")
+    assert again.ok("GET", "v1/namespaces") == {"namespaces": [["here"]]}
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ def test_versions_of_other_tables_are_neither_shown_nor_compared_with(long: Clie
 
 
 def test_tables_of_another_catalog_are_not_there(long: Client, opened: Open, warehouse: Path) -> None:
-    other = opened(str(long.session.properties.store), warehouse, catalog="other")
+    other = opened(str(long.session.properties.store), warehouse.with_name("other"), catalog="other")
     assert other.send("GET", pin(long).path).kind == (404, "NoSuchTableException")
 
 

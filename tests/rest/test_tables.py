@@ -88,6 +88,23 @@ def test_a_staged_table_exists_once_it_is_committed(catalog: Client, warehouse: 
     assert {name: loaded[name] for name in same} == {name: metadata[name] for name in same}
 
 
+@pytest.mark.parametrize("metadata_files", ["every-commit", "never"])
+def test_a_staged_table_in_a_local_warehouse_has_its_metadata_folder(
+    opened: Open, warehouse: Path, metadata_files: str
+) -> None:
+    catalog = opened(f"memory:{uuid.uuid4()}", warehouse, metadata_files=metadata_files)
+    catalog.namespace("db")
+    assert Path(staged(catalog, "t")["location"].removeprefix("file://"), "metadata").is_dir()
+    staged(catalog, "u", properties={"write.metadata.path": f"file://{warehouse}/aside/"})
+    assert (warehouse / "aside").is_dir()
+
+
+def test_a_creation_is_staged_where_its_folder_cannot_be_made(catalog: Client, warehouse: Path) -> None:
+    warehouse.mkdir()
+    (warehouse / "db").write_text("a file where the namespace's folder would be")
+    assert staged(catalog, "t")["location"].startswith(f"file://{warehouse}/db/t-")
+
+
 def test_only_one_of_two_staged_creations_of_a_name_is_committed(catalog: Client) -> None:
     one, other = staged(catalog, "t"), staged(catalog, "t")
     assert catalog.commit("t", *creation(one), requirements=CREATE).status == 200

@@ -12,8 +12,18 @@ from typing import Any
 import pytest
 
 from polaris_spark.backends.base import Conflict
-from polaris_spark.errors import OutcomeUnknownError, TryAgainError
-from tests.rest.client import Client, at_once, files_below, new_key, set_properties, table_request, tables
+from polaris_spark.catalog import confinement
+from polaris_spark.errors import OutcomeUnknownError, StorageFullError, TryAgainError
+from tests.rest.client import (
+    Answer,
+    Client,
+    at_once,
+    files_below,
+    new_key,
+    set_properties,
+    table_request,
+    tables,
+)
 from tests.rest.conftest import Open
 
 Call = Callable[..., Any]
@@ -130,12 +140,52 @@ def test_a_full_disk_is_told_so_and_the_request_can_be_repeated(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
-    assert create(catalog).kind == (503, "ServiceUnavailableException")
+    monkeypatch.setattr(confinement, "_write_new", full)
+    assert create(catalog).kind == (507, "InsufficientStorageException")
     assert catalog.names("db") == []
     monkeypatch.undo()
     assert create(catalog).status == 200
     assert len(files_below(warehouse)) == 1
+
+
+@pytest.mark.parametrize(
+    "request_of", [create, lambda one: one.send("POST", "v1/namespaces", {"namespace": ["n"]})]
+)
+def test_a_request_to_a_full_store_is_not_retried(
+    catalog: Client, swapping: Any, monkeypatch: pytest.MonkeyPatch, request_of: Callable[[Client], Answer]
+) -> None:
+    asked = []
+
+    def full(_swap: Call, args: Any) -> Any:
+        asked.append(args)
+        raise StorageFullError("the disk of the store is full")
+
+    swapping(full)
+    for number in range(1, 4):
+        assert request_of(catalog).kind == (507, "InsufficientStorageException")
+        assert len(asked) == number
+    monkeypatch.undo()
+    assert request_of(catalog).status == 200
+
+
+def test_a_commit_in_doubt_is_not_reported_as_failed_if_the_store_is_full_afterwards(
+    catalog: Client, swapping: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog.create()
+    outcomes: list[Exception] = [
+        StorageFullError("full"),
+        StorageFullError("full"),
+        OutcomeUnknownError("lost"),
+    ]
+
+    def lost_then_full(swap: Call, args: Any) -> Any:
+        if not outcomes:
+            return swap(*args)
+        raise outcomes.pop()
+
+    swapping(lost_then_full)
+    assert catalog.set("t", a="1")["metadata"]["properties"]["a"] == "1"
+    assert outcomes == []
 
 
 def test_a_process_that_died_before_its_swap_leaves_nothing_but_a_file(

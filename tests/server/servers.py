@@ -28,8 +28,15 @@ PATIENCE = float(PATIENCE_S)
 class Server:
     """A process of `polaris-spark serve` on a port of its own."""
 
-    def __init__(self, store: str, *options: str, env: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-c", "from polaris_spark.cli import main; main()", "serve", store]
+    def __init__(
+        self, store: str, *options: str, env: Mapping[str, str] | None = None, files: int | None = None
+    ) -> None:
+        """
+        Args:
+            files: how many files the process may open.
+        """
+        limit = [] if files is None else ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"]
+        command = [*limit, sys.executable, "-c", "from polaris_spark.cli import main; main()", "serve", store]
         self.process = subprocess.Popen(
             [*command, "--port", "0", *options],
             stdout=subprocess.PIPE,
@@ -181,6 +188,6 @@ def token_file(folder: Path, tokens: Mapping[str, str]) -> Path:
     return path
 
 
-def options(warehouse: Path, *more: str) -> Sequence[str]:
+def options(warehouse: Path | str, *more: str) -> Sequence[str]:
     """Options of a server that lets in everyone on this machine."""
     return ["--warehouse", str(warehouse), "--insecure", *more]

@@ -181,6 +181,30 @@ def test_what_is_no_http_is_refused_and_the_connection_closed(server: Server, se
         assert error_of(received.split(b"\r\n\r\n", 1)[1].decode())["code"] == statuses(received)[0]
 
 
+def test_a_server_without_tokens_answers_to_names_of_loopback_only(tmp_path: Path) -> None:
+    own = ["localhost", "LocalHost:8181", "127.0.0.1:1", "[::1]:8181", "[::1]", "127.9.9.9"]
+    others = [
+        "evil.com",
+        "localhost:x@evil.com",
+        "localhost@evil.com",
+        "[::1",
+        "[localhost]",
+        "localhost:1:2",
+        "",
+    ]
+    with Server(f"sqlite://{tmp_path / 's.db'}", *options(tmp_path / "w")) as server:
+
+        def status(*hosts: str) -> int:
+            lines = "".join(f"Host: {host}\r\n" for host in hosts)
+            sent = f"GET /v1/config HTTP/1.1\r\n{lines}Connection: close\r\n\r\n"
+            return statuses(exchange(server, sent.encode()))[0]
+
+        assert {host: status(host) for host in own} == dict.fromkeys(own, 200)
+        assert {host for host in others if status(host) not in (400, 403)} == set()
+        for several in [(), ("localhost", "evil.com"), ("localhost", "localhost")]:
+            assert status(*several) in (400, 403)
+
+
 def test_a_body_does_not_smuggle_a_request(server: Server, ann: Client, namespace: str) -> None:
     inner = f"DELETE /v1/namespaces/{namespace} HTTP/1.1\r\nHost: localhost\r\n{HEAD}\r\n"
     body = f"0\r\n\r\n{inner}"

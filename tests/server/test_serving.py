@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import signal
@@ -14,33 +15,14 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
+from polaris_spark.cli.app import app
+from polaris_spark.spark.procedures.registry import call
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.rest.client import Client, at_once, connect, new_key, set_properties, table
 from tests.server.conftest import TOKENS
 from tests.server.servers import Remote, Server, client, options, refused, token_file
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for loopback that signs itself, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    certificate, key = folder / "cert.pem", folder / "key.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=localhost",
-    ]
-    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run([*command, *names, "-out", certificate, "-keyout", key], check=True, capture_output=True)
-    return certificate, key
 
 
 def test_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
@@ -171,7 +153,67 @@ def test_health_tells_that_the_store_cannot_be_read(tmp_path: Path) -> None:
             database.execute("DROP TABLE 'references'")
         remote = Remote(server.uri)
         wait_until(lambda: remote.raw("GET", "/healthz")[0] == 503, "it is told", every_s=0.05)
-        assert remote.raw("GET", "/healthz")[2] == '{"status":"unavailable"}'
+        answer = json.loads(remote.raw("GET", "/healthz")[2])
+        assert answer == {"status": "unavailable", "reason": "the store cannot be read"}
+
+
+def _healthz(server: Server) -> tuple[int, str]:
+    status, _, text = Remote(server.uri).raw("GET", "/healthz")
+    return status, json.loads(text).get("reason", "")
+
+
+def test_health_tells_that_the_realm_was_moved(tmp_path: Path) -> None:
+    there = f"sqlite://{tmp_path / 'there.db'}"
+    with Server(f"sqlite://{tmp_path / 'here.db'}", *options(tmp_path / "w")) as server:
+        assert _healthz(server) == (200, "")
+        with connect(f"sqlite://{tmp_path / 'here.db'}", tmp_path / "w").session as session:
+            done = call(session, "migrate_realm", target=there)
+        assert done
+        moved = (503, "the realm was moved to another store")
+        wait_until(lambda: _healthz(server) == moved, "health tells of the move", every_s=0.05)
+        assert client(server).send("GET", "v1/namespaces").status == 400
+        assert "there.db" in server.errors  # the log names the store
+
+
+def test_health_tells_that_the_realm_was_deactivated(tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path / 's.db'}"
+    with Server(store, *options(tmp_path / "w")) as server:
+        assert _healthz(server) == (200, "")
+        assert CliRunner().invoke(app, ["realms", store, "--deactivate", "default"]).exit_code == 0
+        told = (503, "the realm was deactivated or purged")
+        wait_until(lambda: _healthz(server) == told, "health tells of it", every_s=0.05)
+        assert CliRunner().invoke(app, ["realms", store, "--activate", "default"]).exit_code == 0
+        wait_until(lambda: _healthz(server) == (200, ""), "health recovers", every_s=0.05)
+
+
+@pytest.mark.parametrize("threads", ["2", "5"])
+def test_changes_waiting_for_the_store_leave_threads_for_reads(tmp_path: Path, threads: str) -> None:
+    with (
+        Server(f"sqlite://{tmp_path / 's.db'}", *options(tmp_path / "w", "--threads", threads)) as server,
+        contextlib.closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other,
+    ):
+        client(server).namespace("db")
+        other.execute("BEGIN IMMEDIATE")
+        answers: list[int] = []
+
+        def change(number: int) -> None:
+            one = client(server)
+            answers.append(one.send("POST", "v1/namespaces", {"namespace": [f"n{number}"]}).status)
+
+        changes = [threading.Thread(target=change, args=(number,)) for number in range(12)]
+        for thread in changes:
+            thread.start()
+        remote, under_way = Remote(server.uri), "polaris_spark_http_requests_in_flight 12.0"
+        wait_until(lambda: under_way in remote.raw("GET", "/metrics")[2], "changes wait")
+        for _ in range(20):
+            assert remote.raw("GET", "/v1/config")[0] == 200
+            assert remote.raw("GET", "/v1/namespaces/db")[0] == 200
+            assert remote.raw("GET", "/healthz")[0] == 200
+        assert answers == []
+        other.execute("ROLLBACK")
+        for thread in changes:
+            thread.join(PATIENCE_S)
+        assert answers == [200] * 12
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -218,3 +260,32 @@ def leases(store: str) -> list[bool]:
     command = [sys.executable, "-c", "from polaris_spark.cli import main; main()", "info", store, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [lease["released"] for lease in json.loads(done.stdout)["node-leases"]]
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+def test_a_server_whose_store_is_removed_acknowledges_nothing_and_is_unavailable(
+    tmp_path: Path, suffix: str
+) -> None:
+    store = tmp_path / "s.db"
+    with Server(f"sqlite://{store}", *options(tmp_path / "w")) as server:
+        remote = client(server)
+        remote.namespace("db")
+        assert remote.session.raw("GET", "/healthz")[0] == 200  # type: ignore[attr-defined]  # a Remote
+        Path(f"{store}{suffix}").unlink()
+        unknown, refused = (504, "CommitStateUnknownException"), (400, "BadRequestException")
+        for kinds in ({unknown, refused}, {refused}):
+            refusal = remote.send("POST", "v1/namespaces", {"namespace": ["lost"]})
+            assert refusal.kind in kinds
+            assert "was removed or replaced" in refusal.error["message"]
+        assert remote.send("GET", "v1/namespaces").status == 400
+        wait_until(
+            lambda: remote.session.raw("GET", "/healthz")[0] == 503,  # type: ignore[attr-defined]  # a Remote
+            "it is told",
+            every_s=0.05,
+        )
+        server.stop()
+    assert store.exists() == bool(suffix)
+    if suffix:
+        again = connect(f"sqlite://{store}", tmp_path / "w")
+        assert again.ok("GET", "v1/namespaces")["namespaces"] in ([["db"]], [["db"], ["lost"]])
+        again.session.close()

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import OAuthError
 
 from polaris_spark.errors import InputError, NotAuthorizedError
 from polaris_spark.server import Tokens
@@ -158,6 +160,18 @@ def test_a_token_is_known_by_all_of_it() -> None:
     for wrong in ("Bearer on", "Bearer onee", "Bearer ONE", "Bearer", "one", "", None):
         with pytest.raises(NotAuthorizedError):
             tokens.principal(wrong)
+
+
+def test_a_client_that_asks_for_a_token_is_told_to_bring_one(server: Server) -> None:
+    form = b"grant_type=client_credentials&client_id=ann&client_secret=secret&scope=catalog"
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+    status, headers, body = Remote(server.uri).raw("POST", "/v1/oauth/tokens", form, kind)
+    assert (status, headers["content-type"]) == (400, "application/json")
+    answer = json.loads(body)
+    assert answer.keys() == {"error", "error_description"}
+    assert answer["error"] == "unsupported_grant_type"
+    with pytest.raises(OAuthError, match="property 'token'"):
+        load_catalog("shop", type="rest", uri=server.uri, credential="ann:secret")
 
 
 def test_health_is_open_and_metrics_are_on_loopback(server: Server, ann: Client) -> None:

@@ -43,7 +43,11 @@ HOSTILE = [
     "🧊",
     "\u202e",
     "\n",
+    "a\nb",
+    "\r\n",
     "\0",
+    "\x85",
+    "\u2028",
     "#?&;=",
 ]
 KEY = new_key()
@@ -218,7 +222,7 @@ def test_catalogs_of_a_realm_are_chosen_by_name_or_warehouse(tmp_path: Path) -> 
             other = client(server, prefix=prefix)
             assert other.ok("GET", "v1/namespaces")["namespaces"] == []
             other.namespace("x/y", properties={"of": name})
-            assert other.ok("GET", path("x/y"))["properties"] == {"of": name}
+            assert other.stored_properties("x/y") == {"of": name}
             other.create("t", ("x/y",))
             place = other.load("t", ("x/y",))["metadata"]["location"]
             assert place.startswith(f"file://{tmp_path}/w{names.index(name)}/")

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from polaris_spark.commits import building
 from polaris_spark.commits.applying import Applier
 from polaris_spark.commits.attempts import Attempts
-from polaris_spark.commits.building import Builder
 from polaris_spark.commits.group import Group
 from polaris_spark.commits.publishing import Publication
 from polaris_spark.commits.reading import HeadReader
@@ -201,7 +200,7 @@ MUTANTS: dict[str, Mutant] = {
         {"rates": STALLS, "threads": 3, "registry": 0.0, "think_ms": 0.0},
     ),
     "a commit is as late as its maker's clock says": Mutant(
-        (Patch(Builder, "build", "max(self._clock.now_ms(), base.commit.time + 1)", "self._clock.now_ms()"),),
+        (Patch(building, "next_time", "max(now_ms, parent.time + 1)", "now_ms"),),
         {"processes": 3},
     ),
     "a skip pointer names the wrong ancestor": Mutant(
@@ -220,10 +219,10 @@ MUTANTS: dict[str, Mutant] = {
             Patch(
                 NodeLeases,
                 "acquire",
-                "found.value.end_ms if found else 0)",
-                "0)",
-                ("and found.value.end_ms > now:", "and found.value.end_ms > now + 10 * 60_000:"),
+                "not found.value.released and found.value.end_ms > now",
+                "not found.value.released and found.value.end_ms > now + 10 * 60_000",
             ),
+            Patch(NodeLeases, "_taken", "found.value.end_ms if found else 0)", "0)"),
         ),
         {"gaps": (20 * MINUTE,) * 4, "nodes": 5, "processes": 4},
     ),

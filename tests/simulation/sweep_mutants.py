@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from polaris_spark.maintenance import marking, sweeping
+from polaris_spark.system import clocks
+from polaris_spark.system.clocks import StoreClock
 from polaris_spark.system.registrations import Create
 from polaris_spark.system.registry import References
 from polaris_spark.testing.schedules import Rates
@@ -27,9 +29,15 @@ BUSY = MappingProxyType(
         "processes": 4,
         "names": ("main", "branch", "other"),
         "skews": (0.0,),
+        "ahead": 0.0,
     }
 )
 """Sweeps and stalls all the time, nothing kept that is not needed."""
+
+CLOCKS_AHEAD = MappingProxyType(
+    {"ahead": 0.3, "skews": (0.0,), "upkeep": 0.3, "grace_ms": HOUR, "retention_ms": HOUR, "processes": 4}
+)
+"""Clocks are years ahead for a while."""
 
 SLEEPS = Rates(stall=0.02, stall_ms=(SECOND, 2 * HOUR), delay_ms=2.0)
 
@@ -67,7 +75,8 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
                 "fresh, old = source, source.head",
             ),
         ),
-        {**BUSY, "registry": 0.6, "think_ms": 2.0, "processes": 6, "upkeep": 0.4},
+        {**BUSY, "registry": 0.6, "think_ms": 1.0, "processes": 6, "upkeep": 0.4},
+        most=120,
     ),
     "a registration ends before its row is sealed": Mutant(
         (Patch(References, "end", "self._seal(registered)", "pass"),), {**BUSY, "registry": 0.6}
@@ -75,6 +84,12 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
     "history is no root": Mutant(
         (Patch(sweeping, "_history", "while number > floor:", "while False:"),),
         {**BUSY, "retention_ms": HOUR},
+    ),
+    "a job that deletes goes by any clock": Mutant(
+        (Patch(StoreClock, "refuse_deleting", "not clock_is_right", "False"),), CLOCKS_AHEAD
+    ),
+    "a clock is refused that lies where nobody noted a time": Mutant(
+        (Patch(clocks, "_refuse_behind", "start - BEHIND_MS < now < end - FAR_MS", "False"),), CLOCKS_AHEAD
     ),
     "marking ends at a level": Mutant(
         (Patch(marking, "marked_from", "level = deeper", "level = deeper if not roots.commits else {}"),),

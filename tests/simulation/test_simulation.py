@@ -66,3 +66,14 @@ def test_the_seeds_have_every_kind_of_fault_and_outcome() -> None:
     assert kinds >= {"busy", "lost", "unheard", "late", "partial", "stale", "dies before", "dies after"}
     assert deaths > 0
     assert deleted > 0
+
+
+def test_the_extra_that_is_missing_is_named_in_one_line() -> None:
+    program = (
+        "import runpy, sys; sys.modules['greenlet'] = None; "
+        "runpy.run_module('polaris_spark.testing.simulation', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'polaris-spark[test]'" in done.stderr

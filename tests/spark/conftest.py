@@ -21,7 +21,11 @@ MODES = ("every-commit", "never")
 def catalog_of_mode(spark: SparkSession, place: CatalogPlace, mode: str) -> str:
     """A catalog of this mode of metadata files in the shared store, by a new name in Spark."""
     return add_catalog(
-        spark, store=place.store, warehouse=place.warehouse, catalog=f"sql-{mode}", metadata_files=mode
+        spark,
+        store=place.store,
+        warehouse=f"{place.warehouse}-{mode}",
+        catalog=f"sql-{mode}",
+        metadata_files=mode,
     )
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import threading
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -37,6 +38,16 @@ def is_running(process: int) -> bool:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):  # fetched before it was opened, or before it was read
         return False
+
+
+def commands_below(process: int) -> list[list[str]]:
+    """Return the command lines of the children of a process, as lists of arguments."""
+    children = Path(f"/proc/{process}/task").glob("*/children")
+    return [
+        Path(f"/proc/{child}/cmdline").read_text(encoding="utf-8").split("\0")
+        for children_of_thread in children
+        for child in children_of_thread.read_text(encoding="ascii").split()
+    ]
 
 
 def next_line(process: subprocess.Popen[str]) -> str:

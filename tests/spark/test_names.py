@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from pyspark.sql import SparkSession
+
+from tests.server.servers import Server, options
+from tests.spark.catalogs import new_name
 
 HOSTILE = [
     "with space",
@@ -19,8 +24,9 @@ HOSTILE = [
     "grüße",
     "表",
     "\U0001f9ca",
-    "..",
-    "tab\tnew\nline",
+    "...",
+    " leading and trailing ",
+    "e\u0301",
     "snapshots",
     "x" * 200,
 ]
@@ -56,8 +62,55 @@ def test_a_namespace_may_have_any_name(spark: SparkSession, namespace: str, host
     assert spark.sql(f"SHOW NAMESPACES IN {namespace}").count() == 0
 
 
-def test_a_namespace_with_the_separator_of_the_protocol_in_its_name_is_refused(
-    spark: SparkSession, namespace: str
+@pytest.mark.parametrize(
+    "name", ["a" + SEPARATOR + "b", "a\nb", "tab\t", "\u2028", "\u202e", ".."], ids=lambda name: ascii(name)
+)
+def test_a_name_that_some_clients_cannot_address_is_refused(
+    spark: SparkSession, namespace: str, name: str
 ) -> None:
-    with pytest.raises(Exception, match=r"(?i)separator|0x1f|control|character"):
-        spark.sql(f"CREATE NAMESPACE {namespace}.{quoted('a' + SEPARATOR + 'b')}")
+    for statement in (
+        f"CREATE NAMESPACE {namespace}.{quoted(name)}",
+        f"CREATE TABLE {namespace}.{quoted(name)} (n INT)",
+        f"CREATE TABLE {namespace}.{quoted(name)} AS SELECT 1 AS n",
+        f"CREATE VIEW {namespace}.{quoted(name)} AS SELECT 1 AS n",
+    ):
+        with pytest.raises(Exception, match=r"separate|control character|removed from paths"):
+            spark.sql(statement)
+    assert spark.sql(f"SHOW TABLES IN {namespace}").count() == 0
+    assert spark.sql(f"SHOW NAMESPACES IN {namespace}").count() == 0
+
+
+@pytest.fixture(scope="module")
+def over_http(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A catalog of Iceberg's own REST client, on a server."""
+    folder, name = tmp_path_factory.mktemp("over_http"), new_name()
+    with Server(f"sqlite://{folder / 'store.db'}", *options(folder / "warehouse")) as server:
+        spark.conf.set(f"spark.sql.catalog.{name}", "org.apache.iceberg.spark.SparkCatalog")
+        spark.conf.set(f"spark.sql.catalog.{name}.type", "rest")
+        spark.conf.set(f"spark.sql.catalog.{name}.uri", server.uri)
+        spark.sql(f"CREATE NAMESPACE {name}.a")
+        yield name
+
+
+def test_icebergs_client_addresses_over_http_every_name_that_it_creates(
+    spark: SparkSession, over_http: str, hostile: str
+) -> None:
+    inner = f"{over_http}.a.{quoted(hostile)}"
+    spark.sql(f"CREATE NAMESPACE {inner}")
+    assert spark.sql(f"SHOW NAMESPACES IN {over_http}.a").count() == 1
+    table = f"{inner}.{quoted(hostile)}"
+    spark.sql(f"CREATE TABLE {table} (n INT)")
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('a' = '1')")
+    assert [row.tableName for row in spark.sql(f"SHOW TABLES IN {inner}").collect()] == [hostile]
+    assert spark.table(table).count() == 0
+    spark.sql(f"ALTER TABLE {table} RENAME TO a.{quoted(hostile)}.t")
+    spark.sql(f"DROP TABLE {inner}.t")
+    spark.sql(f"DROP NAMESPACE {inner}")
+
+
+def test_the_system_views_show_a_name_as_it_is(spark: SparkSession, namespace: str, hostile: str) -> None:
+    spark.sql(f"CREATE TABLE {namespace}.{quoted(hostile)} (n INT)")
+    catalog, level = namespace.split(".")
+    shown = spark.table(f"{catalog}.system.tables").where(f"namespace = '{level}'").select("name").collect()
+    spark.sql(f"DROP TABLE {namespace}.{quoted(hostile)}")
+    assert [row.name for row in shown] == [hostile]

@@ -34,7 +34,7 @@ def probes(
     spark.sql("SHOW NAMESPACES IN polaris").collect()
     before = set(bridge_processes(spark))
     python = install(tmp_path_factory.mktemp("probes"))
-    yield add_catalog(spark, store=place.store, warehouse=place.warehouse, python=str(python))
+    yield add_catalog(spark, store=place.store, warehouse=f"{place.warehouse}-probes", python=str(python))
     for process in set(bridge_processes(spark)) - before:
         os.kill(process, signal.SIGKILL)
     wait_until(lambda: set(bridge_processes(spark)) == before, "no other process is left", every_s=0.05)
@@ -73,7 +73,7 @@ def test_there_is_none_outside_of_system(spark: SparkSession, namespace: str) ->
 
 def test_a_call_is_described_and_explained_without_being_made(spark: SparkSession, probes: str) -> None:
     described = spark.sql(f"DESCRIBE PROCEDURE {probes}.system.storage_summary").collect()
-    assert "How much the realm stores" in str(described)
+    assert "Show how much the realm stores" in str(described)
     assert "Call" in str(spark.sql(f"EXPLAIN CALL {probes}.system.probe_fail('die')").collect())
     assert len(call(spark, f"{probes}.system.probe_many(1)")) == 1
 
@@ -245,7 +245,7 @@ def test_jobs_run_in_the_session_that_calls(
         session.conf.set("probe.key", key)
     add = {
         "store": place.store,
-        "warehouse": place.warehouse,
+        "warehouse": f"{place.warehouse}-theirs",
         "python": spark.conf.get(f"spark.sql.catalog.{probes}.python"),
     }
     theirs = add_catalog(other, **{name: str(value) for name, value in add.items()})

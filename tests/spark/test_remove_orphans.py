@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from conftest import CatalogPlace
-from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
 from polaris_spark.maintenance.orphans.here import LocalEngine
@@ -212,7 +212,7 @@ def test_executors_find_what_one_process_finds(spark: SparkSession, lake: Lake) 
     again = lake.table("again")
     snapshot = broken.current_snapshot()
     assert snapshot is not None
-    Path(snapshot.manifest_list.removeprefix("file://")).unlink()
+    manifest_list = Path(snapshot.manifest_list.removeprefix("file://"))
     for table in (broken, sound, kept, again):
         for name in ("stray", "a b", "a%20b", "a#b", "ünï", "_hidden/f"):
             lake.stray(folder(table) / "data" / name)
@@ -220,12 +220,14 @@ def test_executors_find_what_one_process_finds(spark: SparkSession, lake: Lake) 
     unwritten = Lake(str(lake.session.properties.store), lake.warehouse, metadata_files="never")
     elsewhere = lake.stray(table_elsewhere(unwritten) / "stray")
     unwritten.close()
-    lake.old()
     asked = {"location": str(lake.warehouse), "max_files": 2**62}
-    here = sorted(lake.remove(**asked), key=repr)
-    assert len({row[4] for row in here}) == 2
-    assert elsewhere not in paths(here)
-    assert sorted(lake.remove(spark=spark, **asked), key=repr) == here
+    for damage in ("content", "absence"):
+        manifest_list.write_bytes(b"garbage") if damage == "content" else manifest_list.unlink()
+        lake.old()
+        here = sorted(lake.remove(**asked), key=repr)
+        assert len({row[4] for row in here}) == 2
+        assert (elsewhere in paths(here)) == (damage == "absence")
+        assert sorted(lake.remove(spark=spark, **asked), key=repr) == here
 
 
 def test_executors_do_with_other_schemes_what_the_mode_says(spark: SparkSession, lake: Lake) -> None:

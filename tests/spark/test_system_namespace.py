@@ -13,7 +13,9 @@ from pyspark.sql import Row, SparkSession
 
 from polaris_spark.spark.views import VIEWS
 from tests.spark.catalogs import add_catalog
+from tests.spark.processes import commands_below
 from tests.spark.sql import run
+from tests.spark.two_drivers import Driver
 from tests.views.catalogs import Catalog
 
 if TYPE_CHECKING:
@@ -312,3 +314,16 @@ def test_a_cached_view_is_read_anew_once_it_is_refreshed(spark: SparkSession, na
         assert names(spark, query, namespace) == ["t"]
     finally:
         spark.sql("UNCACHE TABLE polaris.system.tables")
+
+
+def test_the_first_query_on_a_view_starts_spark_workers_for_reading_alone(place: CatalogPlace) -> None:
+    fresh = Driver(place.store, place.warehouse)
+    try:
+        fresh.sql("SELECT * FROM polaris.system.tables WHERE name = 'nothing' OR entity_id > 0")
+        started = {argument for command in commands_below(fresh.jvm) for argument in command}
+    finally:
+        fresh.close()
+    assert {argument for argument in started if argument.startswith("pyspark.")} == {
+        "pyspark.daemon",
+        "pyspark.worker",
+    }

@@ -30,6 +30,12 @@ class Other(msgspec.Struct, frozen=True, array_like=True):
     text: str
 
 
+@object_type("test-appended", revision=2, appended=(("more",),))
+class Appended(msgspec.Struct, frozen=True, array_like=True):
+    text: str
+    more: tuple[str, ...] = ()
+
+
 class Counting(MemoryBackend):
     """A memory store that notes which keys each read asks for."""
 
@@ -151,6 +157,43 @@ def test_a_revision_that_the_realm_does_not_allow_yet_is_not_written(backend: Co
     assert backend.read_objects("realm", [ObjectKey(1), ObjectKey(2)]) == {}
     store.write([(1, Other("x"))])
     fresh(backend, {"test-leaf": 2}).write([(2, Leaf(0))])
+
+
+def test_an_object_without_the_newest_fields_is_written_as_the_revision_before(backend: Counting) -> None:
+    store = fresh(backend, {"test-appended": 1})
+    store.write([(1, Appended("x"))])
+    assert store.read([1])[1].header.revision == 1
+    assert fresh(backend).get_for_rewrite(1, Appended) == Appended("x")
+    with pytest.raises(NewerFormatError, match="--upgrade"):
+        store.write([(2, Appended("x", ("new",)))])
+    upgraded = fresh(backend, {"test-appended": 2})
+    upgraded.write([(2, Appended("x", ("new",))), (3, Appended("y"))])
+    assert [fresh(backend).read([id])[id].header.revision for id in (2, 3)] == [2, 1]
+
+
+@pytest.mark.parametrize("rewrite_of_cached", [False, True])
+def test_a_revision_found_in_a_row_is_allowed_from_then_on(
+    backend: Counting, rewrite_of_cached: bool
+) -> None:
+    cache = ObjectCache()
+    upgraded = ObjectStore(backend, "realm", cache, store_key="memory")
+    upgraded.write([(1, Appended("x", ("more",)))])
+    kept = cache if rewrite_of_cached else ObjectCache()
+    early = ObjectStore(backend, "realm", kept, store_key="memory", revisions={"test-appended": 1})
+    with pytest.raises(NewerFormatError):
+        early.write([(2, Appended("y", ("more",)))])
+    assert not early.allows(Appended)
+    assert early.get_for_rewrite(1, Appended) == Appended("x", ("more",))
+    assert early.allows(Appended)
+    early.write([(2, Appended("y", ("more",)))])
+
+
+def test_a_revision_that_this_release_does_not_know_is_not_allowed_by_a_row(backend: Counting) -> None:
+    backend.write_objects("realm", [ObjectRow(1, 0, raw_row("test-appended", 3, [], [], ["x", [], "new"]))])
+    early = ObjectStore(backend, "realm", ObjectCache(), store_key="memory", revisions={"test-appended": 1})
+    early.get(1, Appended)
+    with pytest.raises(NewerFormatError):
+        early.write([(2, Appended("y", ("more",)))])
 
 
 def test_realms_and_stores_do_not_share_cached_objects(backend: Counting) -> None:

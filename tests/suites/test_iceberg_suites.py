@@ -7,10 +7,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
-from xml.etree import ElementTree
 
 import pytest
+
+from tests.suites.reports import Outcome, outcome_of
 
 SHIM = Path(__file__).parents[2] / "jvm-shim"
 
@@ -34,14 +34,6 @@ EMPTY_NAMESPACE = {
 """What Iceberg skips for its own REST catalog, too: the protocol's paths cannot name the empty namespace."""
 
 
-class Outcome(NamedTuple):
-    """Names of a suite's tests."""
-
-    run: list[str]
-    failed: list[str]
-    skipped: list[str]
-
-
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """What Surefire reports of each suite."""
@@ -54,24 +46,9 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     return {path.stem.rsplit(".", 1)[-1]: outcome_of(path) for path in reports}
 
 
-def outcome_of(report: Path) -> Outcome:
-    """The outcome that one of Surefire's reports tells."""
-    outcome = Outcome([], [], [])
-    for case in ElementTree.parse(report).getroot().iter("testcase"):
-        name = case.attrib["name"]
-        outcome.run.append(name)
-        if case.find("skipped") is not None:
-            outcome.skipped.append(name)
-        for kind in ("failure", "error"):
-            found = case.find(kind)
-            if found is not None:
-                outcome.failed.append(f"{name}: {found.get('message')}")
-    return outcome
-
-
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_suite_of_iceberg_passes(outcomes: dict[str, Outcome], suite: str) -> None:
     outcome = outcomes[suite]
-    assert outcome.failed == []
+    assert outcome.failed == {}
     assert len(outcome.run) == SUITES[suite]
     assert set(outcome.skipped) <= EMPTY_NAMESPACE

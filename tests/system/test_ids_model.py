@@ -14,7 +14,8 @@ from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import EPOCH_MS, ManualClock
 from polaris_spark.errors import ClockError, OutcomeUnknownError, TryAgainError
 from polaris_spark.ids import IdGenerator, Lease, unpack
-from polaris_spark.system.leases import NodeLeases, reset_clock
+from polaris_spark.system.clocks import StoreClock
+from polaris_spark.system.leases import NodeLeases
 
 _numbers = count()
 MINUTE = 60_000
@@ -132,7 +133,7 @@ class Ids(RuleBasedStateMachine):
     @rule(process=processes)
     def repair_the_clock(self, process: Process) -> None:
         with contextlib.suppress(OutcomeUnknownError):
-            reset_clock(self.backend, process.clock)
+            StoreClock(self.backend, process.clock).repair()
 
     @rule(process=processes)
     def read_the_newest_id(self, process: Process) -> None:

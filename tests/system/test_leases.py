@@ -11,10 +11,12 @@ from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import ClockError, TryAgainError
 from polaris_spark.ids import IdGenerator, IdParts, pack
-from polaris_spark.system.leases import BEHIND_MS, LEASE_MS, NodeLeases, reset_clock, start_over
+from polaris_spark.system.clocks import APART_MS, BEHIND_MS, StoreClock
+from polaris_spark.system.leases import LEASE_MS, NodeLeases, start_over
 from polaris_spark.system.stores import SYSTEM_REALM
 
 _numbers = count()
+YEAR = 365 * 24 * LEASE_MS
 
 
 @pytest.fixture
@@ -126,7 +128,7 @@ def test_a_clock_more_than_a_minute_behind_may_not_lease_or_renew(
 ) -> None:
     NodeLeases(backend, clock).acquire(0)
     behind = NodeLeases(backend, ManualClock(clock.now_ms() - BEHIND_MS - 1))
-    with pytest.raises(ClockError, match=r"Set this machine's clock right.*reset_clock"):
+    with pytest.raises(ClockError, match=r"correct this machine's clock.*fsck --repair"):
         behind.acquire(0)
     a_little = NodeLeases(backend, ManualClock(clock.now_ms() - BEHIND_MS))
     lease = a_little.acquire(0)
@@ -151,17 +153,33 @@ def test_who_sleeps_while_it_asks_for_the_time_of_the_last_lease_is_not_behind(c
     assert NodeLeases(Sleepy(name), clock).acquire(0).start_ms == begun + 2 * BEHIND_MS
 
 
-def test_a_lease_by_a_clock_far_ahead_is_repaired_by_resetting(
+def test_a_right_clock_leases_despite_a_lease_by_a_clock_far_ahead(
     backend: MemoryBackend, clock: ManualClock
 ) -> None:
-    reset_clock(backend, clock)
-    year = 365 * 24 * LEASE_MS
-    wrong = IdGenerator(NodeLeases(backend, ManualClock(clock.now_ms() + year), nodes=1))
+    NodeLeases(backend, clock).acquire(0)
+    clock.advance(1_000)
+    NodeLeases(backend, ManualClock(clock.now_ms() + YEAR)).acquire(0)
+    assert NodeLeases(backend, clock).acquire(0).start_ms == clock.now_ms()
+
+
+def test_a_single_node_leased_by_a_clock_far_ahead_is_leased_again_after_its_span(
+    backend: MemoryBackend, clock: ManualClock
+) -> None:
+    NodeLeases(backend, clock, nodes=1).acquire(0)
+    clock.advance(LEASE_MS)
+    ahead = NodeLeases(backend, ManualClock(clock.now_ms() + YEAR), nodes=1).acquire(0)
+    assert NodeLeases(backend, clock, nodes=1).acquire(0).start_ms >= ahead.end_ms
+
+
+def test_a_store_created_by_a_clock_far_ahead_accepts_right_clocks_after_a_repair(
+    backend: MemoryBackend, clock: ManualClock
+) -> None:
+    wrong = IdGenerator(NodeLeases(backend, ManualClock(clock.now_ms() + YEAR), nodes=1))
     from_future = wrong.next_id()
     wrong.release()
-    with pytest.raises(ClockError):
+    with pytest.raises(ClockError, match=r"fsck --repair"):
         NodeLeases(backend, clock, nodes=1).acquire(0)
-    reset_clock(backend, clock)
+    StoreClock(backend, clock).repair()
     assert IdGenerator(NodeLeases(backend, clock, nodes=1), clock).next_id() > from_future
 
 
@@ -185,10 +203,10 @@ def test_starting_over_reaches_beyond_what_is_left_of_ids_and_leases(
     backend: MemoryBackend, clock: ManualClock
 ) -> None:
     ahead = clock.now_ms() + 5 * LEASE_MS
-    assert start_over(backend, clock, pack(IdParts(ahead, 0, 0))) == ahead + LEASE_MS + BEHIND_MS
+    assert start_over(backend, clock, pack(IdParts(ahead, 0, 0))) == ahead + LEASE_MS + APART_MS
     lease = NodeLeases(backend, clock, nodes=2).acquire(0)
-    assert lease.start_ms == ahead + LEASE_MS + BEHIND_MS
+    assert lease.start_ms == ahead + LEASE_MS + APART_MS
     del backend._tables.references[SYSTEM_REALM]["clock"]
     assert start_over(backend, clock, 0) > lease.end_ms
-    reset_clock(backend, clock)
+    StoreClock(backend, clock).repair()
     assert NodeLeases(backend, clock, nodes=2).acquire(0).start_ms > lease.end_ms

@@ -12,6 +12,7 @@ from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import ManualClock, SystemClock
 from polaris_spark.errors import InputError, NewerFormatError, RealmStateError, StateError
 from polaris_spark.ids import IdGenerator
+from polaris_spark.names import problem_of
 from polaris_spark.store.references import ReferenceStore
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.realms import FOLLOWING, RealmRecord, Realms, RealmState
@@ -240,7 +241,7 @@ def test_a_realm_for_loading_serves_once_it_is_moved(realms: Realms, ids: IdGene
 
 
 def test_hostile_names_are_names(realms: Realms, ids: IdGenerator) -> None:
-    names = [name for name in HOSTILE_NAMES if len(name.encode()) <= 255]
+    names = [name for name in HOSTILE_NAMES if len(name.encode()) <= 255 and problem_of(name) is None]
     for name in names:
         realms.create(name, ids, nothing, revisions={})
     assert [record.name for record in realms.all()] == sorted(names)
@@ -263,3 +264,16 @@ def test_names_that_no_realm_can_have_are_refused(
     for use in (realms.find, lambda name: realms.create(name, ids, nothing, revisions={})):
         with pytest.raises(InputError, match=words):
             use(name)
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE_NAMES if problem_of(name)])
+def test_an_unprintable_name_is_refused_for_a_new_realm_and_works_for_an_old_one(
+    realms: Realms, ids: IdGenerator, name: str
+) -> None:
+    with pytest.raises(InputError, match=r"control character|separates"):
+        realms.create(name, ids, nothing, revisions={})
+    assert realms.find(name) is None
+    realms.create_for_loading(name, ids, revisions={})  # as a migration does, which keeps the name
+    realms.move(name, S.ACTIVE)
+    assert realms.create(name, ids, nothing, revisions={}).name == name
+    assert realms.active(name).name == name

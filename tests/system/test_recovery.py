@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from polaris_spark.backends.base import ObjectKey, ObjectRow, ReferenceRow
-from polaris_spark.commits.log import entries
+from polaris_spark.clock import ManualClock
+from polaris_spark.commits.log import commit_at, commits, entries
 from polaris_spark.commits.publishing import encode_head
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.errors import InputError, ReferenceGoneError, StateError
@@ -32,6 +33,7 @@ from tests.system.losses import (
     process,
     recover,
     row_of,
+    store_of,
     survey,
     whole,
 )
@@ -271,6 +273,24 @@ def test_a_row_that_is_missing_comes_back_with_its_newest_commit(history: Histor
     head = head_of(backend, name)
     assert (head.number, content(backend, head.commit)) == (41, content(backend, before.commit))
     check_sound(backend, history)
+
+
+def test_history_of_a_clock_far_ahead_can_be_searched_by_time_after_its_row_was_lost() -> None:
+    history = History()
+    history.create(MAIN)
+    wrong = process(history.backend, ManualClock(history.clock.now_ms() + 400 * 86_400_000))
+    for maker in (history.references, wrong, history.references):
+        for _ in range(3):
+            history.clock.sleep_ms(700)
+            maker.commit(MAIN, Add("n"))
+    backend = history.copy()
+    del backend._tables.references["r"][row_of(backend)]
+    recover(backend, history.clock)
+    head, store = head_of(backend, row_of(backend)), store_of(backend)
+    listed = list(commits(store, head))
+    for time in {commit.time for _, commit in listed}:
+        assert commit_at(store, head, time) == next(id for id, commit in listed if commit.time <= time)
+    assert head.time_resets == (7,)
 
 
 def test_a_row_that_its_creator_did_not_write_is_completed() -> None:

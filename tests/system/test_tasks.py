@@ -21,7 +21,7 @@ from polaris_spark.errors import (
     TaskRunningError,
     TryAgainError,
 )
-from polaris_spark.system.leases import BEHIND_MS
+from polaris_spark.system.clocks import BEHIND_MS
 from polaris_spark.system.stores import open_store
 from polaris_spark.system.tasks import TASK_MS, HeldTask, Tasks
 from polaris_spark.testing.processes import exit_status, in_threads

@@ -13,7 +13,8 @@ import pytest
 
 from polaris_spark.testing.bench.parts import PARTS
 
-IN_PROCESS = ("commits", "contention", "loading", "listing", "growth", "pyiceberg")
+IN_PROCESS = ("commits", "contention", "loading", "wide", "listing", "growth", "pyiceberg", "earlier")
+CHECKOUT = Path(__file__).parents[2]
 
 
 def run(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -42,7 +43,7 @@ def rates(written: dict[str, Any]) -> list[float]:
 def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """One quick run of the parts that need no JVM, and its files."""
     output = tmp_path_factory.mktemp("bench")
-    return output, found(output, *IN_PROCESS)
+    return output, found(output, *IN_PROCESS, "--against", str(CHECKOUT))
 
 
 def test_every_part_that_needs_no_jvm_finds_figures(quick):
@@ -81,7 +82,7 @@ def test_none_of_our_writers_fails(quick):
 
 @pytest.mark.programs
 def test_parts_that_need_a_jvm_find_figures_and_name_what_they_leave_out(tmp_path):
-    parts = ("bridge", "jdbc", "imports", "peers", "views", "scan", "sweep")
+    parts = ("bridge", "jdbc", "imports", "peers", "views", "first-query", "scan", "sweep")
     written = found(tmp_path, *parts)
     assert all(written["parts"][part] for part in parts if part != "peers")
     (grid,) = written["grids"].values()
@@ -92,7 +93,11 @@ def test_parts_that_need_a_jvm_find_figures_and_name_what_they_leave_out(tmp_pat
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(("nothing",), f"known are {', '.join(PARTS)}"), (("--rounds", "0"), "--rounds must be positive")],
+    [
+        (("nothing",), f"known are {', '.join(PARTS)}"),
+        (("--rounds", "0"), "--rounds must be positive"),
+        (("earlier",), "needs --against"),
+    ],
 )
 def test_what_cannot_be_measured_is_refused(tmp_path, arguments, message):
     done = run(tmp_path / "none", *arguments)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,8 @@ def test_servers_end_with_a_run_that_is_interrupted(
         cwd=root,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # A shell ignores this signal for what it runs in the background, and processes inherit that.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     try:
         wait_until(lambda: told.exists() or run.poll() is not None, "the server runs")

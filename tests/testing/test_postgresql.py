@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import shutil
 import socket
+import subprocess
+import tempfile
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from polaris_spark.errors import StateError
+from polaris_spark.testing.servers import postgresql
 from polaris_spark.testing.servers.postgresql import PostgreSQL
 
 
@@ -28,3 +34,45 @@ def test_it_answers_on_loopback_and_is_gone_afterwards() -> None:
 def test_why_it_does_not_start_is_told() -> None:
     with pytest.raises(StateError, match="no_such_setting"):
         PostgreSQL({"no_such_setting": "1"})
+
+
+def test_a_server_starts_from_programs_below_a_folder_that_only_root_may_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    bin = postgresql.programs()
+    package = bin.parents[1]
+    if package.name != postgresql._PACKAGE:
+        pytest.skip("the programs of this machine do not belong to the package")
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    for name in (package.name, f"{package.name}.libs"):
+        shutil.copytree(package.parent / name, closed / name, symlinks=True)
+    programs = closed / bin.relative_to(package.parent)
+    with pytest.raises(PermissionError):
+        subprocess.run([str(programs / "initdb"), "--version"], user=pwd.getpwnam("nobody").pw_uid)
+    monkeypatch.setattr(postgresql, "programs", lambda: programs)
+    with PostgreSQL() as server, psycopg.connect(server.database) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_folder_of_temporary_files_that_only_root_may_enter_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    monkeypatch.setattr(tempfile, "tempdir", str(closed))
+    with pytest.raises(StateError, match=f'could not access directory "{closed}.*Permission denied'):
+        PostgreSQL()
+    assert not any(closed.iterdir())
+
+
+def test_programs_of_the_machine_that_another_user_cannot_run_are_named(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    (tmp_path / "bin").mkdir(mode=0o700)
+    with pytest.raises(StateError, match="a folder above may be entered by root only"):
+        postgresql.programs_for(65_534, tmp_path / "bin")

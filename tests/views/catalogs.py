@@ -39,10 +39,11 @@ class Catalog:
             path: where files go.
             store: the store's URI; an SQLite file at `path` unless given.
         """
+        name = properties.get("catalog", "polaris")
         self.store = store or f"sqlite://{path}?synchronous=off"
         self.session = polaris_spark.connect(
             store=self.store,
-            warehouse=str(path.with_suffix(".files")),
+            warehouse=str(path.with_suffix(".files") / name),
             metadata_files="never",
             clock=clock,
             **properties,

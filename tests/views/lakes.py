@@ -6,10 +6,11 @@ import random
 from pathlib import Path
 from urllib.parse import quote
 
-from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.system.tasks import Tasks
+from tests.names import unchecked_names
 from tests.rest.test_metrics import COMMIT, SCAN
 from tests.views.catalogs import SCHEMA, Catalog
 
@@ -51,7 +52,11 @@ class Lake:
         self.snapshots = 0
 
     def change(self, times: int) -> None:
-        """Make so many changes, each at its own time."""
+        """Make this number of changes, each at its own time; some names are valid in earlier releases only."""
+        with unchecked_names():
+            self._change(times)
+
+    def _change(self, times: int) -> None:
         kinds = (
             self._namespace,
             self._table,

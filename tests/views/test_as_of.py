@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
-from polaris_spark.errors import HistoryTrimmedError, InputError
+from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError, InputError
 from polaris_spark.maintenance.trimming import trim
 from polaris_spark.spark.as_of import AsOf
 from polaris_spark.spark.options import ViewOptions
@@ -77,8 +77,64 @@ def test_before_and_after_a_change(catalog: Catalog, clock: ManualClock) -> None
     assert len(catalog.read("changes", as_of=before)) == 12
 
 
+def test_a_commit_is_named_by_its_number(catalog: Catalog) -> None:
+    numbers = {row["properties"]["i"]: row for row in catalog.read("tables")}
+    assert list(numbers) == ["9"]
+    for i in range(10):
+        [change] = [row for row in catalog.read("changes") if row["commit_id"] == _commit(catalog, i)]
+        assert _i(catalog, str(change["number"])) == str(i)
+    assert len(catalog.read("changes", as_of="5")) == 5
+    assert len(catalog.read("index", as_of="0")) == 0
+
+
+def test_a_number_that_no_commit_has_is_refused(catalog: Catalog) -> None:
+    for text in ("13", "99999999999"):
+        with pytest.raises(InputError, match=f"as-of '{text}' names no commit .* \\(number 12\\)"):
+            catalog.read("tables", as_of=text)
+    _raise_floor(catalog, 10)
+    with pytest.raises(HistoryTrimmedError, match="as-of '9' lies below the history floor, commit number 10"):
+        catalog.read("tables", as_of="9")
+
+
+def test_a_number_needs_a_catalog(catalog: Catalog) -> None:
+    for option in ("as_of", "from", "to"):
+        with pytest.raises(
+            InputError, match=r"the number of a commit of a catalog's branch: give .*'catalog'"
+        ):
+            rows("changes", store=catalog.store, **{option: "3"})
+
+
+def test_a_number_is_one_of_the_branch_in_views_of_other_references(
+    catalog: Catalog, clock: ManualClock
+) -> None:
+    report = {
+        "report-type": "commit-report",
+        "table-name": "polaris.db.t",
+        "snapshot-id": 1,
+        "sequence-number": 1,
+        "operation": "append",
+        "metrics": {},
+    }
+    catalog.request("POST", "v1/namespaces/db/tables/t/metrics", report)
+    catalog.session.catalog.metrics.flush()
+    clock.advance(1_000)
+    catalog.set_property("db", "t", "i", "10")
+    assert len(catalog.read("metrics", as_of="13")) == 1
+    assert catalog.read("metrics", as_of="11") == []
+
+
+def test_small_numbers_are_commits_and_large_ones_are_times() -> None:
+    assert AsOf.parse("99999999999").number == 99_999_999_999
+    assert AsOf.parse("100000000000").time == 100_000_000_000
+    assert AsOf.parse("253402300799999").time == 253_402_300_799_999
+    assert AsOf.parse("253402300800000").commits[0] == 253_402_300_800_000
+    assert AsOf.parse("0xa").commits == (10,)
+
+
 def test_a_time_before_the_catalog_is_refused(catalog: Catalog, clock: ManualClock) -> None:
-    with pytest.raises(HistoryTrimmedError, match=r"begins at .*Z, after"):
+    began = min(catalog.read("commits"), key=lambda row: row["number"])["committed_at"]
+    when = began.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+    with pytest.raises(BeforeHistoryError, match=rf"begins at {when}.*Z, after the time asked for, [^\n]*Z$"):
         catalog.read("tables", as_of=str(clock.now_ms() - 86_400_000))
 
 
@@ -94,6 +150,8 @@ def test_a_commit_of_another_catalog_is_refused(catalog: Catalog, tmp_path: Path
     other.namespace("x")
     with pytest.raises(InputError, match="names no commit in this history"):
         catalog.read("tables", as_of=str(other.head()))
+    with pytest.raises(InputError, match="names no commit in this history"):  # one from before `other` began
+        other.read("tables", as_of=str(_commit(catalog, 3)))
     other.session.close()
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import GreaterThanOrEqual
 
 from polaris_spark.backends.base import ObjectKey
 from polaris_spark.clock import ManualClock
-from polaris_spark.errors import HistoryTrimmedError, InputError
+from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError, InputError
 from polaris_spark.maintenance.trimming import trim
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.store.cache import process_cache
@@ -55,6 +55,17 @@ def test_the_beginning_is_left_out_and_the_end_is_included(catalog: Catalog) -> 
     assert _numbers(catalog, "commits", **{"from": str(ids[9]), "as-of": str(ids[10])}) == [10]
 
 
+def test_numbers_are_points_too(catalog: Catalog) -> None:
+    assert _numbers(catalog, **{"from": "3", "to": "6"}) == [4, 5, 6]
+    assert _numbers(catalog, "commits", **{"from": "0"}) == list(range(1, 12))
+    assert _numbers(catalog, "commits", to="0") == [0]
+    assert _numbers(catalog, **{"from": "11"}) == []
+    with pytest.raises(InputError, match="from '6' comes after to '3'"):
+        catalog.read("changes", **{"from": "6", "to": "3"})
+    with pytest.raises(InputError, match="from '12' names no commit"):
+        catalog.read("changes", **{"from": "12"})
+
+
 def test_times_are_points_too(catalog: Catalog) -> None:
     at = {number: row["committed_at"] for number, row in _commits(catalog).items()}
     between = {"from": at[3].isoformat(), "to": str(round(at[6].timestamp() * 1_000))}
@@ -94,9 +105,9 @@ def test_points_that_are_none_of_the_history_are_refused(catalog: Catalog, tmp_p
         for option in ("from", "to"):
             with pytest.raises(InputError, match=f"{option} '{id}' names no commit in this history"):
                 catalog.read("changes", **{option: str(id)})
-    with pytest.raises(InputError, match="from is 'soon'; it is a commit id"):
+    with pytest.raises(InputError, match="from is 'soon'; it is a commit number"):
         catalog.read("changes", **{"from": "soon"})
-    with pytest.raises(HistoryTrimmedError, match=r"begins at .*Z, after"):
+    with pytest.raises(BeforeHistoryError, match=r"begins at .*Z, after"):
         catalog.read("changes", to="2001-01-01T00:00:00Z")
     other.session.close()
 
@@ -132,6 +143,9 @@ def test_what_was_trimmed_is_refused_and_what_follows_is_not(catalog: Catalog, c
     backend.delete_objects(realm, [ObjectKey(commits[n]["commit_id"]) for n in range(6)])
     process_cache().clear()
     assert _numbers(catalog, **{"from": str(commits[5]["commit_id"])}) == [6, 7, 8, 9, 10, 11]
+    assert _numbers(catalog, **{"from": "5"}) == [6, 7, 8, 9, 10, 11]
+    with pytest.raises(HistoryTrimmedError, match="from '4' lies below the history floor"):
+        catalog.read("changes", **{"from": "4"})
     until = str(commits[8]["commit_id"])
     assert _numbers(catalog, **{"from": str(commits[5]["commit_id"]), "to": until}) == [6, 7, 8]
     gone = f"0x{commits[4]['commit_id']:x}"

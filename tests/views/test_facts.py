@@ -311,7 +311,18 @@ def test_objects_are_the_rows_of_the_database(
     same_as(spark, *steady(lambda: spark.table("polaris.system.objects"), facts))
 
 
-HEAD = ("commit_id", "number", "time", "floor_number", "floor_time", "recent", "fence", "sealed", "move")
+HEAD = (
+    "commit_id",
+    "number",
+    "time",
+    "floor_number",
+    "floor_time",
+    "recent",
+    "fence",
+    "sealed",
+    "move",
+    "time_resets",
+)
 
 
 def _heads(database: sqlite3.Connection, realm: str) -> Iterator[tuple[str, bytes, bytes, Fact]]:

@@ -12,7 +12,7 @@ import pytest
 from pyspark import cloudpickle
 
 from polaris_spark.backends.base import ObjectKey
-from polaris_spark.catalog.catalogs import CATALOGS
+from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import ancestor
@@ -200,8 +200,10 @@ def test_the_start_is_the_earliest_or_latest_or_after_a_commit_or_a_time(busy: C
         "latest": [],
         str(commit["commit_id"]): after,
         f"{commit['commit_id']:x}": after,
+        str(commit["number"]): after,
         str(time): after,
-        "1": everything,
+        "1": [at for at in everything if at[0] > 1],
+        "1990-01-01T00:00:00Z": everything,
     }.items():
         found = Stream(busy.store, start=start).drain()
         assert [order(row) for batch in found for row in batch] == expected, start
@@ -209,16 +211,20 @@ def test_the_start_is_the_earliest_or_latest_or_after_a_commit_or_a_time(busy: C
 
 def test_a_start_that_is_none_is_refused(busy: Catalog) -> None:
     for start, message in {
-        "soon": "start is 'soon'; it is a commit id",
+        "soon": "start is 'soon'; it is a commit number",
         "abc1": "start 'abc1' names no commit",
         "2100-01-01T00:00:00Z": "start is '2100-01-01T00:00:00Z', which this machine's clock has not reached",
     }.items():
         with pytest.raises(InputError, match=message):
             Stream(busy.store, start=start).batch()
+    with pytest.raises(InputError, match="start '4711' names no commit"):
+        Stream(busy.store, start="4711").batch()
     trim(busy, 10)
     with pytest.raises(
-        HistoryTrimmedError, match=r"begins at .*, after the time asked for, 1970-01-01T00:00:00.001Z"
+        HistoryTrimmedError, match=r"begins at .*, after the time asked for, 1990-01-01T00:00:00.000Z"
     ):
+        Stream(busy.store, start="1990-01-01T00:00:00Z").batch()
+    with pytest.raises(HistoryTrimmedError, match="start '1' lies below the history floor, commit number 10"):
         Stream(busy.store, start="1").batch()
 
 

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo
 
 from polaris_spark.errors import InputError, MissingFileError
+from polaris_spark.spark.options import LISTED_VARIABLES
 from tests.spark.sql import run
 from tests.views.catalogs import rows
 
@@ -378,7 +379,7 @@ def test_a_table_that_was_imported_unread_has_its_files(
     table = f"{namespace}.t"
     partitioned(spark, table, "what")
     catalog = f"copy_of_{namespace.split('.')[1]}"
-    session = connect(store=place.store, warehouse=place.warehouse, catalog=catalog)
+    session = connect(store=place.store, warehouse=place.warehouse, catalog=catalog, shared_locations="allow")
     source = {"source": "directory", "location": f"{place.warehouse}/{namespace.split('.')[1]}"}
     call(session, "import_catalog", **source, into="copied", lazy=True)
     session.close()
@@ -393,6 +394,7 @@ def test_a_table_that_was_imported_unread_has_its_files(
 def test_properties_of_files_may_stand_in_the_environment(
     place: CatalogPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(LISTED_VARIABLES, "A_SECRET_OF_FILES")
     options = {"store": place.store, "files.s3.secret-access-key": "env:A_SECRET_OF_FILES"}
     with pytest.raises(InputError, match="A_SECRET_OF_FILES"):
         rows("files", **options)

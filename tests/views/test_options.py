@@ -12,7 +12,7 @@ from polaris_spark.config import Secret
 from polaris_spark.errors import InputError, NotFoundError, RealmStateError, StoreURIError
 from polaris_spark.spark import reading
 from polaris_spark.spark.datasource import PolarisObjects
-from polaris_spark.spark.options import StoreLocation, ViewOptions
+from polaris_spark.spark.options import LISTED_VARIABLES, StoreLocation, ViewOptions
 from polaris_spark.spark.reading import open_for_reading
 from polaris_spark.spark.views import VIEWS
 from tests.views.catalogs import Catalog, reader, rows
@@ -140,6 +140,7 @@ def test_a_password_of_the_environment_is_looked_up_where_the_driver_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("STORE_PASSWORD", "hunter2")
+    monkeypatch.setenv(LISTED_VARIABLES, "OTHER, STORE_PASSWORD")
     given = {"view": "tables", "store": "postgresql://me@host/db", "store.password": "env:STORE_PASSWORD"}
     location = ViewOptions.parse(given, VIEWS).location.resolved()
     monkeypatch.delenv("STORE_PASSWORD")

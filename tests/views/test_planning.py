@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 from polaris_spark.catalog.identifiers import dotted, parse_dotted
 from polaris_spark.spark.datasource import PolarisObjects
 from polaris_spark.spark.views import VIEWS
+from tests.names import unchecked_names
 from tests.views.catalogs import Catalog, Row, batches, reader, rows
 
 NAMESPACES = ("db", "db2", "a.b", "`", "\x01", "zebra")
@@ -34,12 +35,13 @@ TABLES = 1_500
 def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
     """Tables in several namespaces, some nested, with names that keys must escape."""
     catalog = Catalog(tmp_path_factory.mktemp("big") / "c.db")
-    for namespace in NAMESPACES:
-        catalog.namespace(namespace)
+    with unchecked_names():
+        for namespace in NAMESPACES:
+            catalog.namespace(namespace)
+        catalog.table("db", "t\x02odd")
     catalog.namespace("db", "inner")
     for i in range(TABLES):
         catalog.table((*NAMESPACES, "db%1Finner")[i % 7], f"t{i}")
-    catalog.table("db", "t\x02odd")
     yield catalog
     catalog.session.close()
 

@@ -55,15 +55,15 @@ def scratch(tmp_path: Path) -> Catalog:
 
 
 def test_a_large_object_counts_all_its_parts(scratch: Catalog) -> None:
-    scratch.table("db", "t", properties={"big": "x" * 800_000})
+    scratch.table("db", "t", properties={"history.big": "x" * 800_000})
     found = [row for row in rows("objects", store=scratch.store, content="true") if row["parts"] > 1]
     assert [(row["type"], row["parts"]) for row in found] == [("table", 3)]
     assert found[0]["bytes"] > 800_000
-    assert json.loads(found[0]["content"])["properties"]["big"] == "x" * 800_000
+    assert json.loads(found[0]["content"])["properties"]["history.big"] == "x" * 800_000
 
 
 def test_a_missing_part_is_reported_and_the_rest_is_shown(scratch: Catalog) -> None:
-    scratch.table("db", "t", properties={"big": "x" * 800_000})
+    scratch.table("db", "t", properties={"history.big": "x" * 800_000})
     [big] = [row for row in rows("objects", store=scratch.store) if row["parts"] > 1]
     instance = scratch.session.catalog.references.store.realm
     scratch.session.connection.backend.delete_objects(instance, [ObjectKey(big["id"], 1)])

@@ -23,9 +23,8 @@ from typing import Any, Final
 
 import grpc
 
+from polaris_spark.backends.base import NO_STORE
 from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, StoreURIError, TryAgainError
-
-NO_STORE: Final = "holds no store; a catalog that is opened there with create=true makes one"
 
 _AGAIN: Final = frozenset(
     {"UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN", "ABORTED", "CANCELLED", "RESOURCE_EXHAUSTED"}

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import grpc
 
+from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.base import Table as TableKind
 from polaris_spark.backends.bigtable import failures
 from polaris_spark.backends.bigtable.calls import Ask, Calls
@@ -52,7 +53,7 @@ def check(ask: Ask, settings: Settings) -> None:
     except StoreURIError as error:
         raise NoStoreError(str(error)) from None
     if not found:
-        raise NoStoreError(f"{settings.where} {failures.NO_STORE}")
+        raise NoStoreError(f"{settings.where} {NO_STORE}")
     if not re.fullmatch(rb"[0-9]{1,9}", found[0]) or int(found[0]) > _FORMAT:
         raise NewerFormatError(
             f"{settings.where} has tables of format {found[0]!r}; this release knows format {_FORMAT}: "

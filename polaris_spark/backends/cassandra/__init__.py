@@ -155,6 +155,12 @@ class CassandraBackend(Backend):
             for rows in _batches(page):
                 yield batch(rows)
 
+    def now_ms(self) -> int | None:
+        """The time of the clock of the node that answers."""
+        (answer,) = self._requests.read([Request("now")])
+        found: int = answer.rows[0][0]
+        return found
+
     def drop_realm(self, realm: str) -> bool:
         """Delete partitions of objects that a scan of their keys finds, and references by LWT."""
         check_realm(realm)

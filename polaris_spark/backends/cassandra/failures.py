@@ -35,6 +35,7 @@ from cassandra import (
     Unavailable,
 )
 
+from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.cassandra.driver import NoHostAvailable
 from polaris_spark.errors import (
     OutcomeUnknownError,
@@ -44,7 +45,6 @@ from polaris_spark.errors import (
     TryAgainError,
 )
 
-NO_STORE: Final = "holds no store; a catalog that is opened there with create=true makes one"
 _SERIAL: Final = frozenset({ConsistencyLevel.SERIAL, ConsistencyLevel.LOCAL_SERIAL})
 _MISSING: Final = ("unconfigured table", "does not exist", "unconfigured columnfamily")
 

@@ -27,6 +27,7 @@ TEXTS: Final = {
     " WHERE token(realm, bucket) > ? AND token(realm, bucket) <= ?",
     "buckets": "SELECT realm, bucket FROM {keyspace}.objects"
     " WHERE token(realm, bucket) > ? AND token(realm, bucket) <= ?",
+    "now": "SELECT toUnixTimestamp(now()) FROM system.local",
     "references": "SELECT realm, name, version, value FROM {keyspace}.references"
     " WHERE token(realm, name) > ? AND token(realm, name) <= ?",
 }

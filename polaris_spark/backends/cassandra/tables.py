@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.cassandra.settings import EVERYWHERE, Settings
 from polaris_spark.errors import NewerFormatError, StateError, StoreURIError, TryAgainError
 
@@ -61,8 +62,6 @@ def check(ask: Ask, settings: Settings, datacenter: str) -> Level:
         NewerFormatError: a newer release made it.
         StateError: its clients agree in another way than the options say.
     """
-    from polaris_spark.backends.cassandra.failures import NO_STORE
-
     found = _levels(ask, settings, datacenter)
     if len(found) < len(_TABLES):
         raise StoreURIError(f"{settings.where} {NO_STORE}")

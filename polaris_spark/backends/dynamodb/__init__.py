@@ -18,6 +18,7 @@ the environment, a profile, the instance's or task's role.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from polaris_spark.backends import Options
@@ -124,6 +125,13 @@ class DynamoDBBackend(Backend):
 
     def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
         return scans.scan(self._requests, split)
+
+    def now_ms(self) -> int | None:
+        """The time in the header `Date` of an answer. It has whole seconds, so the middle of the second is taken."""
+        key = items.reference_key("::system::", "clock")
+        answer = self._requests.read("get_item", TableName=self._references, Key=key)
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        return None if date is None else int(parsedate_to_datetime(date).timestamp() * 1_000) + 500
 
     def drop_realm(self, realm: str) -> bool:
         """Delete by key what queries of the realm's objects and a scan of the references find."""

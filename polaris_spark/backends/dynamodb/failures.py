@@ -23,6 +23,7 @@ from typing import Any, Final
 from botocore import exceptions
 from botocore.parsers import ResponseParserError
 
+from polaris_spark.backends.base import NO_STORE
 from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, TryAgainError
 
 _THROTTLED: Final = frozenset(
@@ -120,9 +121,7 @@ def _answered(where: str, operation: str, error: Any, *, writes: bool) -> Except
     if code == "ConditionalCheckFailedException":
         return ConditionFailedError(answer.get("Item"))
     if code == "ResourceNotFoundException":
-        return NoTableError(
-            f"{where} holds no store; a catalog that is opened with create=true makes one ({said})"
-        )
+        return NoTableError(f"{where} {NO_STORE} ({said})")
     if code == "ResourceInUseException":
         return TableInUseError(f"{where}: {said}")
     if code in _THROTTLED or status == 429:

@@ -152,6 +152,10 @@ class MariaDBBackend(Backend):
 
         return self._connections.change(write)
 
+    def now_ms(self) -> int | None:
+        found: int = self._read(statements.NOW).rows[0][0]
+        return found
+
     def drop_realm(self, realm: str) -> bool:
         check_realm(realm)
         while self._drop_objects(realm):  # again from the start, for rows that came late

@@ -7,7 +7,8 @@
 | ... deadlock; certification failed (Galera) | 1213 | others were faster | `TryAgainError` |
 | ... lock wait timeout | 1205 | the row is held; only the statement was undone, hence `ROLLBACK` | `TryAgainError` |
 | ... interrupted, max_statement_time | 1317, 1969, 3024 | undone before its commit began | `TryAgainError` |
-| ... disk full, no memory, no connections | 1021, 1114, 1040, ... | resources | `TryAgainError` |
+| ... disk full | 1021, 1114 | nothing succeeds before there is space | `StorageFullError` |
+| ... no memory, no connections | 1037, 1040, ... | resources | `TryAgainError` |
 | ... read-only, not ready | 1290, 1792, 1836, 1047 | a replica, a failover; connect again | `TryAgainError` |
 | ... packet too large | 1153 | the limit was lowered; a new connection asks for it | `TryAgainError` |
 | ... access denied | 1044, 1142, 1143, 1227 | the user may not | `StoreURIError` |
@@ -31,10 +32,17 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
+from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.sessions import RefusedError
-from polaris_spark.errors import CorruptionError, PolarisError, StateError, StoreURIError, TryAgainError
+from polaris_spark.errors import (
+    CorruptionError,
+    PolarisError,
+    StateError,
+    StorageFullError,
+    StoreURIError,
+    TryAgainError,
+)
 
-NO_STORE: Final = "holds no store; a catalog that is opened there with create=true makes one"
 DEADLOCK: Final = "1213"
 DUPLICATE: Final = "1062"
 OVERFLOW: Final = "1690"
@@ -83,7 +91,7 @@ def refused(where: str, error: RefusedError) -> PolarisError:
     if code in _DAMAGED:
         return CorruptionError(f"{where} is damaged: {text}")
     if code in _FULL:
-        return TryAgainError(
+        return StorageFullError(
             f"the disk of {where} is full: {text}; nothing was changed: free space, then try again"
         )
     if code in _AGAIN:

@@ -140,6 +140,10 @@ def next_realm(table: Table, after: bytes) -> str:
     return f"SELECT realm FROM `{table}` WHERE realm > {literal(after)} ORDER BY realm LIMIT 1"
 
 
+NOW = "SELECT CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
+"""The server's clock, milliseconds since 1970."""
+
+
 def ends(realm: str) -> str:
     """The first id and the last."""
     return f"SELECT MIN(id), MAX(id) FROM objects WHERE realm = {text(realm)}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from polaris_spark.backends.mariadb.failures import NO_STORE
+from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.mariadb.session import Session
 from polaris_spark.errors import NewerFormatError, StoreURIError
 

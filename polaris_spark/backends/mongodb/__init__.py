@@ -28,6 +28,7 @@ a round trip more: insert, replacement and commit are sent one after the other.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import BulkWriteError, DuplicateKeyError
@@ -141,6 +142,12 @@ class MongoDBBackend(Backend):
 
     def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
         return scans.scan(self._connections, split)
+
+    def now_ms(self) -> int | None:
+        """The time of the primary's clock, by `isMaster`, the older name of `hello`, which every server knows."""
+        said = self._connections.read(lambda opened: opened.references.database.command("isMaster"))
+        time = said.get("localTime")
+        return None if time is None else (time - datetime(1970, 1, 1)) // timedelta(milliseconds=1)
 
     def drop_realm(self, realm: str) -> bool:
         """Delete the documents of a realm, in runs that take less than the time-out."""

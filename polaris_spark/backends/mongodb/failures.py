@@ -34,9 +34,15 @@ from pymongo.errors import (
     WriteConcernError,
 )
 
-from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, StoreURIError, TryAgainError
+from polaris_spark.errors import (
+    OutcomeUnknownError,
+    PolarisError,
+    StateError,
+    StorageFullError,
+    StoreURIError,
+    TryAgainError,
+)
 
-NO_STORE: Final = "holds no store; a catalog that is opened there with create=true makes one"
 DUPLICATE: Final = 11_000
 
 _NOT_PRIMARY: Final = frozenset({10_107, 13_435, 10_058})
@@ -113,7 +119,9 @@ def _refused(where: str, error: PyMongoError) -> PolarisError:
     if _UNAUTHORIZED in codes:
         return StoreURIError(f"{where}: {error}; grant the user the role readWrite on the database")
     if _FULL in codes:
-        return TryAgainError(f"the disk of {where} is full; nothing was changed: free space, then try again")
+        return StorageFullError(
+            f"the disk of {where} is full; nothing was changed: free space, then try again"
+        )
     if not _AGAIN.isdisjoint(codes):
         return TryAgainError(f"{where} failed: {error}; nothing was changed")
     return StateError(f"{where} refused: {error}; are its collections those of a store?")

@@ -155,6 +155,9 @@ class ObjectStoreBackend(Backend):
     def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
         return scans.scan(self._requests, split)
 
+    def now_ms(self) -> int | None:
+        return self._requests.now_ms()
+
     def drop_realm(self, realm: str) -> bool:
         """Delete all objects of a realm, tombstones among them."""
         check_realm(realm)

@@ -42,6 +42,9 @@ _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})")
 _KIND: Final = re.compile(r"kind: ([A-Za-z]+)")
 _METADATA: Final = re.compile(r"performing [A-Z]+ http://(169\.254\.169\.254|metadata\.google\.internal)[:/]")
 
+_CLOCK: Final = "clock"
+"""Key of an empty object, written only to learn the time that the object store records for the write."""
+
 _used_by: int | None = None
 
 
@@ -90,6 +93,12 @@ class CloudRequests(Requests):
                     raise
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
+
+    def now_ms(self) -> int | None:
+        """The time that the object store records for an object that is written now."""
+        self.put(_CLOCK, b"")
+        found = self._run(lambda: obstore.get(self._once, _CLOCK), f"reading {_CLOCK!r}")
+        return int(found.meta["last_modified"].timestamp() * 1_000)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects, in bulk where the store can; missing ones are no error."""

@@ -30,6 +30,8 @@ from polaris_spark.errors import (
     NewerFormatError,
     OutcomeUnknownError,
     PolarisError,
+    StateError,
+    StorageFullError,
     StoreURIError,
     TryAgainError,
 )
@@ -69,6 +71,15 @@ class DirectoryRequests(Requests):
         """Those that are known to survive a power cut."""
         self._unflushed: set[Path] = set()
         """Those that could not be flushed: nothing is read from them until they can."""
+        self._descriptor: int | None = None
+        """Descriptor of the directory. It stays open with the store, so that no other directory gets the same inode."""
+
+    def close(self) -> None:
+        super().close()
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+            self._descriptor = None
 
     def setup(self) -> None:
         """Make the directory, inside one that exists.
@@ -104,6 +115,8 @@ class DirectoryRequests(Requests):
             if path.parent in self._unflushed:
                 _flush_directory(path.parent)
                 self._unflushed.discard(path.parent)
+            if not self._is_current():
+                raise self._replaced()
         if body is None:
             self._refuse_no_store()
             return None
@@ -117,11 +130,15 @@ class DirectoryRequests(Requests):
     def put_if(self, key: str, body: bytes, mark: Mark | None) -> Mark | None:
         self.refuse_if_unusable()
         with self._explaining(f"writing {key!r}"), self._locked(key):
+            if not self._is_current():
+                raise self._replaced()
             path = self._path(key)
             current = _body(path)
             if (None if current is None else _mark(current)) != mark:
                 return None
             self._write(path, body)
+            if not self._is_current():
+                raise OutcomeUnknownError(f"{self._replaced()}; the last change may be lost with it")
         return _mark(body)
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -168,6 +185,29 @@ class DirectoryRequests(Requests):
             self._refuse_no_store()
             return sorted(self._key(each).rpartition("/")[2] for each in self._path(prefix).iterdir())
         return []
+
+    def _is_current(self) -> bool:
+        """Whether the path still names the directory that was first used. Another directory at this path is another
+        store, for which this process's leases and cached rows are not valid.
+
+        Raises:
+            FileNotFoundError: the first time: there is no directory.
+        """
+        with self._lock:
+            self.refuse_if_unusable()
+            if self._descriptor is None:
+                self._descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            used = os.fstat(self._descriptor)
+        try:
+            return os.path.samestat(os.stat(self._root), used)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _replaced(self) -> StateError:
+        return StateError(
+            f"{self.where} was removed or replaced while this process had it open: end this process, put the directory "
+            "back if it was removed by mistake, then start it again"
+        )
 
     def _path(self, key: str) -> Path:
         return self._root / _CAPITAL.sub(lambda found: "^" + found[0].lower(), key)
@@ -245,19 +285,27 @@ class DirectoryRequests(Requests):
             yield
         except OSError as error:
             if isinstance(error, FileNotFoundError) and doing != _SETTING_UP:
+                if self._descriptor is not None and not self._is_current():
+                    raise self._replaced() from error
                 self._checked = False
                 self._refuse_no_store()
             raise self._explained(error, doing) from error
 
     def _explained(self, error: OSError, doing: str) -> PolarisError:
         if error.errno in _NO_SPACE:
-            return TryAgainError(
+            return StorageFullError(
                 f"the disk of {self.where} is full; nothing was changed: free space, then try again"
             )
         if error.errno in _FORBIDDEN:
             return StoreURIError(
                 f"{self.where}: {doing}: {error.strerror}; check the permissions of the directory and all in it, and "
                 "whether its file system is read-only"
+            )
+        if error.errno == errno.ENAMETOOLONG:
+            return StoreURIError(f"{self.where} is too long a path for its file system: take a shorter one")
+        if isinstance(error, NotADirectoryError) and self._root.exists():
+            return StoreURIError(
+                f"{self.where} names a file; a file: store is a directory: take the path of one, or of one to be made"
             )
         if isinstance(error, (FileNotFoundError, NotADirectoryError)) and not self._root.is_dir():
             return StoreURIError(

@@ -62,6 +62,11 @@ class Requests(ABC):
             TryAgainError: nothing was changed.
         """
 
+    def now_ms(self) -> int | None:
+        """The time of the storage's own clock, in milliseconds since 1970; None if it has no clock other than this
+        machine's."""
+        return None
+
     @abstractmethod
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; missing ones are no error."""

@@ -158,6 +158,10 @@ class PostgreSQLBackend(Backend):
             self._statements.write_and_swap, realm, name, expected_version, *new, *_arrays(rows), values
         )
 
+    def now_ms(self) -> int | None:
+        found = self._read(self._statements.now).get_value(0, 0)
+        return None if found is None else binary.integer(found)
+
     def drop_realm(self, realm: str) -> bool:
         check_realm(realm)
         key = realm.encode()

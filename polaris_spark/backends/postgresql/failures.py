@@ -5,7 +5,8 @@
 | `ERROR` | any but 40003, 08xxx (save 08P01) | undone: certainly **not** applied | by class, below |
 | ... lock, deadlock, serialization | 55P03, 40P01, 40001 | others were faster | `TryAgainError` |
 | ... cancelled, statement_timeout | 57014 | undone before its commit began | `TryAgainError` |
-| ... out of disk, memory, connections | 53xxx | resources | `TryAgainError` |
+| ... out of disk | 53100 | nothing succeeds before there is space | `StorageFullError` |
+| ... out of memory, connections | 53xxx | resources | `TryAgainError` |
 | ... read-only server | 25006 | a replica, or a failover going on; the connection is given up | `TryAgainError` |
 | ... prepared statement gone | 26000, 0A000 | a pooler or DDL between; the connection is given up | `TryAgainError` |
 | ... permission denied | 42501 | the user may not | `StoreURIError` |
@@ -33,10 +34,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.sessions import RefusedError
-from polaris_spark.errors import CorruptionError, PolarisError, StateError, StoreURIError, TryAgainError
+from polaris_spark.errors import (
+    CorruptionError,
+    PolarisError,
+    StateError,
+    StorageFullError,
+    StoreURIError,
+    TryAgainError,
+)
 
-NO_STORE: Final = "holds no store; a catalog that is opened there with create=true makes one"
 UNUSABLE_AFTER: Final = frozenset({"25006", "26000", "0A000"})
 """Errors after which another connection may do better."""
 
@@ -68,7 +76,9 @@ def refused(where: str, error: RefusedError) -> PolarisError:
     if code in _DAMAGED:
         return CorruptionError(f"{where} is damaged: {text}")
     if code == "53100":
-        return TryAgainError(f"the disk of {where} is full; nothing was changed: free space, then try again")
+        return StorageFullError(
+            f"the disk of {where} is full; nothing was changed: free space, then try again"
+        )
     if code == "57014":
         return TryAgainError(f"{where} cancelled the statement, which was undone: {text}")
     if code.startswith(_AGAIN):

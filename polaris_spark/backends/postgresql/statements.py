@@ -106,6 +106,8 @@ class Statements:
     """Realm, the first id to drop: the last dropped of a thousand rows."""
     drop_references: Statement
     """Realm."""
+    now: Statement
+    """The server's clock, milliseconds since 1970."""
 
 
 def statements(schema: str) -> Statements:
@@ -142,6 +144,7 @@ def statements(schema: str) -> Statements:
         "histogram": _STATISTICS,
         "drop_objects": _DROP,
         "drop_references": "DELETE FROM {references} WHERE realm = $1",
+        "now": "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
     }
     return Statements(
         **{

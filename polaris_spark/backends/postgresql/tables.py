@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from polaris_spark.backends.postgresql.failures import NO_STORE
+from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.postgresql.session import Session
 from polaris_spark.errors import NewerFormatError, StoreURIError
 

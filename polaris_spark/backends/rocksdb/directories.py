@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from polaris_spark.backends.base import NO_STORE
 from polaris_spark.errors import CorruptionError, NewerFormatError, StoreURIError
 
 FORMAT: Final = 1
@@ -30,6 +31,15 @@ def identity(path: str) -> tuple[int, int, int]:
     """
     _check_format(path)
     found = os.stat(f"{path}/{MARK}")
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def stamp(path: str) -> tuple[int, int, int] | None:
+    """Device, inode and time of the file that marks a store, without reading it; None if there is no store."""
+    try:
+        found = os.stat(f"{path}/{MARK}")
+    except OSError:
+        return None
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
@@ -119,7 +129,7 @@ def _check_format(path: str) -> None:
 
 
 def _nothing(path: str) -> str:
-    return f"rocksdb://{path} holds no store; a catalog that is opened there with create=true makes one"
+    return f"rocksdb://{path} {NO_STORE}"
 
 
 def _flush(directory: str) -> None:

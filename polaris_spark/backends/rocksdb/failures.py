@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from polaris_spark.errors import CorruptionError, PolarisError, StateError, StoreURIError, TryAgainError
+from polaris_spark.errors import (
+    CorruptionError,
+    PolarisError,
+    StateError,
+    StorageFullError,
+    StoreURIError,
+    TryAgainError,
+)
 
 
 class WrittenElsewhereError(StateError):
@@ -42,7 +49,7 @@ def explained(where: str, error: Exception) -> PolarisError:
     if locked(error):
         return written_elsewhere(where)
     if full(error):
-        return TryAgainError(f"the disk of {where} is full; free space, then try again")
+        return StorageFullError(f"the disk of {where} is full; free space, then try again")
     if "Permission denied" in text or "Read-only file system" in text:
         return StoreURIError(f"{where} may not be used by this process: {text}")
     if text.startswith("Corruption"):

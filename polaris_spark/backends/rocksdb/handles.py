@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 
 from rocksdict import AccessType, Rdict, WriteBatch
 
+from polaris_spark.backends import held
 from polaris_spark.backends.rocksdb import directories, failures
 from polaris_spark.backends.rocksdb.settings import primary_options, secondary_options
 from polaris_spark.backends.rocksdb.syncs import Syncs
@@ -27,8 +28,6 @@ from polaris_spark.backends.turnstile import Turnstile
 from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, TryAgainError
 
 T = TypeVar("T")
-_File = tuple[int, int]
-"""Device and number of a file."""
 
 _PATIENCE_S: Final = 30.0
 """How long to wait for operations in progress, or for another process that is making the store, seconds."""
@@ -49,7 +48,9 @@ class Handle:
         self._primary: Rdict | None = None
         self._secondary: Rdict | None = None
         self._looks = 0
-        self._lock: _File | None = None
+        self._lock: held.Identity | None = None
+        self._stamp: tuple[int, int, int] | None = None
+        """Stamp of the directory that was opened. A directory with another stamp at this path is another store."""
         self._failed = False
         self._unsynced: dict[bytes, int] = {}
         self._syncs = Syncs(self._sync)
@@ -109,6 +110,7 @@ class Handle:
         """The value of a key, once it has reached the disk.
 
         Raises:
+            StateError: the directory was removed or replaced.
             StoreURIError, CorruptionError, TryAgainError: the store is missing, damaged, or cannot be read.
         """
 
@@ -118,6 +120,7 @@ class Handle:
                 with self._writing:
                     number = self._pending(key)
                 self._syncs.wait(number)
+            self._refuse_replaced()
             return value
 
         return self.read(get)
@@ -126,7 +129,7 @@ class Handle:
         """Write a batch that may be repeated.
 
         Raises:
-            StateError: another process is the writer.
+            StateError: another process is the writer, or the directory was removed or replaced.
             TryAgainError: some of it may be missing.
         """
 
@@ -135,6 +138,7 @@ class Handle:
                 number = self._put(database, batch)
             if synced:
                 self._syncs.wait(number)
+            self._refuse_replaced()
 
         try:
             self._write(write)
@@ -152,14 +156,15 @@ class Handle:
         Returns:
             The value before, and whether anything was written.
         Raises:
-            StateError: another process is the writer.
+            StateError: another process is the writer, or the directory was removed or replaced; nothing was written.
             TryAgainError: nothing was written.
-            OutcomeUnknownError: it may or may not survive.
+            OutcomeUnknownError: it may or may not survive, or the directory was removed or replaced meanwhile.
         """
         begun = logged = False
 
         def change(database: Rdict) -> tuple[bytes | None, bool]:
             nonlocal begun, logged
+            self._refuse_replaced()
             with self._writing:
                 before: bytes | None = database.get(key)
                 batch = decide(before)
@@ -172,6 +177,10 @@ class Handle:
                 number = self._pending(key)
             if number:
                 self._synced(key, number)
+            if batch is not None and directories.stamp(self._path) != self._stamp:
+                raise OutcomeUnknownError(
+                    f"{failures.replaced(self._where)}; the last change may be lost with it"
+                )
             return before, batch is not None
 
         try:
@@ -186,6 +195,27 @@ class Handle:
             raise OutcomeUnknownError(
                 f"{self._where} failed ({error}): the change may or may not survive"
             ) from error
+
+    def _refuse_replaced(self) -> None:
+        """Refuse to go on if the directory was removed or replaced. RocksDB would use the removed files, which no other
+        process sees.
+
+        Raises:
+            StateError: the path does not name the open directory.
+        """
+        if directories.stamp(self._path) != self._stamp:
+            raise failures.replaced(self._where)
+
+    def _identify(self) -> None:
+        """Record which directory is about to be opened.
+
+        Raises:
+            StateError: it is not the same directory as before.
+        """
+        found = directories.stamp(self._path)
+        if self._stamp not in (None, found):
+            raise failures.replaced(self._where)
+        self._stamp = found
 
     def _unread(self, error: Exception) -> PolarisError:
         """Why nothing was read. The iterators of the frames that it passed are freed: they would keep the database
@@ -259,10 +289,18 @@ class Handle:
             self._become_writer()
 
     def _become_writer(self) -> None:
+        self._identify()
         self._refuse_locked()
-        self._primary = self._opened(lambda: Rdict(self._path, primary_options()))
-        self._lock = _file(f"{self._path}/LOCK")
-        _locks.add(self._lock)
+        lock = f"{self._path}/LOCK"
+        try:
+            with held.opening(lock):
+                self._primary = self._opened(lambda: Rdict(self._path, primary_options()))
+                self._lock = held.identity(lock)
+                if self._lock is not None:
+                    held.hold(self._lock)
+        except BaseException:  # perhaps it is open and not held
+            self._failed = True
+            raise
         self._syncs = Syncs(self._sync)
         self._close_secondary()
 
@@ -279,6 +317,7 @@ class Handle:
         if self._primary is not None or self._secondary is not None:
             return
         directories.check(self._path)
+        self._identify()
         logs = tempfile.mkdtemp(prefix="polaris-spark-")
         try:
             self._secondary = self._opened(
@@ -303,7 +342,7 @@ class Handle:
             StateError: another process writes, or this one does, by another path or before the store was replaced.
         """
         try:
-            if _file(f"{self._path}/LOCK") in _locks:
+            if held.is_held(os.stat(f"{self._path}/LOCK")):
                 raise failures.replaced(self._where)
             with open(f"{self._path}/LOCK", "r+b") as file:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -327,7 +366,8 @@ class Handle:
                 self._primary.close()
             self._primary = None
         if self._lock is not None:
-            _locks.discard(self._lock)
+            held.release(self._lock)
+            self._lock = None
         self._unsynced.clear()
         self._close_secondary()
         self._failed = False
@@ -338,14 +378,6 @@ class Handle:
                 self._secondary.close()
         self._secondary, self._looks = None, 0
 
-
-def _file(path: str) -> _File:
-    found = os.stat(path)
-    return found.st_dev, found.st_ino
-
-
-_locks: set[_File] = set()
-"""Of the databases that this process writes."""
 
 used = False
 """Whether this process, or one that it was forked from, has ever opened a database."""

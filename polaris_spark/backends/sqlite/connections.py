@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from polaris_spark.backends import Options
+from polaris_spark.backends import Options, held
 from polaris_spark.backends.base import Conflict, Swapped
 from polaris_spark.backends.given import Given
+from polaris_spark.backends.held import Identity, identity
 from polaris_spark.backends.sqlite import files
 from polaris_spark.backends.sqlite.forks import PATIENCE_S, Forkable, forking
 from polaris_spark.backends.turnstile import Turnstile
@@ -26,6 +27,10 @@ _POOL: Final = 8
 _CACHE_KIB: Final = 16_384
 _LONGEST_SLEEP_MS: Final = 4.0
 _PATIENCE_MS: Final = 250.0
+_REPLACED: Final = (
+    "was removed or replaced, or the log beside it was, while this process had it open: end this process, put the "
+    "files back if they were removed by mistake, then start it again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class Connections(Forkable):
         super().__init__()
         self._path, self._settings, self._clock = path, settings, clock
         self._refusal = ""
+        self._file: Identity | None = None
+        """The file that this process has opened: another one that takes its place is another store."""
         self._begin()
 
     def _begin(self) -> None:
@@ -62,11 +69,16 @@ class Connections(Forkable):
         self._turnstile = Turnstile(forking)  # type: ignore[arg-type]  # it does what is asked of a lock
         self._quiet = False
         self._writing = threading.RLock()  # which knows its owner: only who has the turn gives it back
-        self._writer: sqlite3.Connection | None = None
-        self._readers: deque[sqlite3.Connection] = deque()
+        self._writer: files.Connection | None = None
+        self._readers: deque[files.Connection] = deque()
 
     def read(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        """What `function` reads on a connection outside any transaction: each statement sees the newest state."""
+        """What `function` reads on a connection outside any transaction: each statement sees the newest state.
+
+        Raises:
+            StateError: the file, or its log, was removed or replaced: more than `files.LOOK_AGAIN_S` ago, if the
+                connection was used before.
+        """
         return self._turnstile.run(self._lend_reader, function)
 
     def write(self, function: Callable[[sqlite3.Connection], Swapped | Conflict]) -> Swapped | Conflict:
@@ -74,7 +86,8 @@ class Connections(Forkable):
 
         Raises:
             TryAgainError: there was no turn before the timeout, or the disk is full; nothing was written.
-            OutcomeUnknownError: the commit itself failed.
+            StateError: the file, or its log, was removed or replaced; nothing was written.
+            OutcomeUnknownError: the commit itself failed, or was found to be in files that were removed or replaced.
         """
         return self._turnstile.run(self._lend_writer, function)
 
@@ -113,11 +126,20 @@ class Connections(Forkable):
         while (connection := self._reader()) is not None:
             connection.close()
 
+    def _replaced(self) -> StateError:
+        """The error of a process whose files are not those of the path any more. It remains, because SQLite would mix
+        the files that are open with the new ones."""
+        self._refusal = _REPLACED
+        return self._unusable()
+
+    def _unusable(self) -> StateError:
+        return StateError(f"the store sqlite://{self._path} {self._refusal}")
+
     def _refuse_if_unusable(self) -> None:
         if not self._refusal and self._process != os.getpid():
             self._refusal = "was open when this process was forked behind Python's back; use a new process"
         if self._refusal:
-            raise StateError(f"the store sqlite://{self._path} {self._refusal}")
+            raise self._unusable()
 
     def _lend_reader(self, function: Callable[[sqlite3.Connection], T]) -> T:
         self._refuse_if_unusable()
@@ -161,28 +183,32 @@ class Connections(Forkable):
         self._refuse_if_unusable()
         files.create_file(path)
         self._quiet = False
-        connection = files.connect(path)
-        try:
-            self._patiently(lambda: files.create_tables(connection, path))
-        finally:
-            connection.close()
+        with held.opening(*files.all_paths(path)):
+            connection = files.connect(path)
+            try:
+                self._patiently(lambda: files.create_tables(connection, path))
+            finally:
+                connection.close()
 
-    def _reader(self) -> sqlite3.Connection | None:
+    def _reader(self) -> files.Connection | None:
         try:
             return self._readers.pop()
         except IndexError:
             return None
 
-    def _read(self, connection: sqlite3.Connection, function: Callable[[sqlite3.Connection], T]) -> T:
+    def _read(self, connection: files.Connection, function: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            return function(connection)
+            found = function(connection)
         except sqlite3.Error as error:
             if not files.busy(error):
                 raise files.explained(self._path, error) from error
-        return self._patiently(lambda: function(connection))
+            found = self._patiently(lambda: function(connection))
+        if not connection.was_current():
+            raise self._replaced()
+        return found
 
     def _transaction(
-        self, connection: sqlite3.Connection, function: Callable[[sqlite3.Connection], Swapped | Conflict]
+        self, connection: files.Connection, function: Callable[[sqlite3.Connection], Swapped | Conflict]
     ) -> Swapped | Conflict:
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -191,6 +217,8 @@ class Connections(Forkable):
                 raise files.explained(self._path, error) from error
             self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
         try:
+            if not connection.was_current():
+                raise self._replaced()
             outcome = function(connection)
         except BaseException as error:
             files.undo(connection)
@@ -199,6 +227,8 @@ class Connections(Forkable):
             raise
         if isinstance(outcome, Conflict):
             files.undo(connection)
+            if not connection.is_current():
+                raise self._replaced()
             return outcome
         try:
             connection.execute("COMMIT")
@@ -209,6 +239,8 @@ class Connections(Forkable):
             raise OutcomeUnknownError(
                 f"the commit to sqlite://{self._path} failed ({error}): it may or may not survive"
             ) from error
+        if not connection.is_current():
+            raise OutcomeUnknownError(f"{self._replaced()}; the last commit may be lost with it")
         return outcome
 
     def _patiently(self, attempt: Callable[[], T]) -> T:
@@ -232,17 +264,24 @@ class Connections(Forkable):
             f"sqlite://{self._path} was busy for {self._settings.timeout} ms; nothing was changed, try again"
         )
 
-    def _opened(self) -> sqlite3.Connection:
+    def _opened(self) -> files.Connection:
         self._quiet = False
-        connection = files.connect(self._path)
-        try:
-            self._patiently(lambda: self._prepare(connection))
-        except BaseException:
-            connection.close()
-            raise
+        before = identity(self._path)
+        if self._file not in (None, before):
+            raise self._replaced()
+        with held.opening(*files.all_paths(self._path)):
+            connection = files.connect(self._path)
+            try:
+                self._patiently(lambda: self._prepare(connection))
+                if not connection.identify(self._path, before):
+                    raise self._replaced()
+                self._file = connection.file
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
+    def _prepare(self, connection: files.Connection) -> None:
         files.check_tables(connection, self._path)
         connection.execute(f"PRAGMA synchronous = {self._settings.synchronous}")
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")

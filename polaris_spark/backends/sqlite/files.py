@@ -6,9 +6,20 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 from typing import Final
 
-from polaris_spark.errors import CorruptionError, NewerFormatError, PolarisError, StoreURIError, TryAgainError
+from polaris_spark.backends import held
+from polaris_spark.backends.base import NO_STORE
+from polaris_spark.backends.held import Identity, identity
+from polaris_spark.errors import (
+    CorruptionError,
+    NewerFormatError,
+    PolarisError,
+    StorageFullError,
+    StoreURIError,
+    TryAgainError,
+)
 
 APPLICATION_ID: Final = 0x506F5370
 """Stamped into the file (`PRAGMA application_id`), so that another program's database is not taken for a store."""
@@ -16,7 +27,12 @@ APPLICATION_ID: Final = 0x506F5370
 FORMAT: Final = 1
 """Version of the two tables (`PRAGMA user_version`)."""
 
-NO_STORE: Final = "holds no store; a catalog that is opened there with create=true makes one"
+
+LOOK_AGAIN_S: Final = 1.0
+"""How old the last look at the files may be when a read or a commit begins, in seconds."""
+
+_SURE_NS: Final = 5_000_000_000
+"""Two changes of a folder that are closer than this may leave it with the same time of change, in nanoseconds."""
 
 _PAGE_BYTES: Final = 4_096
 _creating = threading.Lock()
@@ -50,7 +66,88 @@ def create_file(path: str) -> None:
             raise StoreURIError(f"sqlite://{path} cannot be created: {why}") from error
 
 
-def connect(path: str) -> sqlite3.Connection:
+class Connection(sqlite3.Connection):
+    """A connection that remembers which files it has open."""
+
+    file: Identity | None = None
+    """The database."""
+    _folder = ""
+    """The folder of the path. Empty if the path is a link: the files lie in another folder then."""
+    _unchanged: tuple[int, int, int] | None = None
+    """Device and inode of the folder, and the time of its last change, when its files were found to be the open ones.
+    The time is that of the inode (ctime), which programs cannot set."""
+    _looked_at = 0.0
+    _open: tuple[tuple[str, Identity], ...] = ()
+    """The paths of the database, of its log (`-wal`) and of the log's index (`-shm`, which holds the locks), each with
+    the file that is open. SQLite removes the last two with the last connection of all processes."""
+
+    def identify(self, path: str, before: Identity | None) -> bool:
+        """Record which files are open, after the first statement was executed, which opens them all.
+
+        Args:
+            before: what the path named before the connection was made.
+        Returns:
+            whether the path still names them.
+        """
+        names = all_paths(path)
+        found = [(name, file) for name in names if (file := identity(name)) is not None]
+        held.hold(*(file for _, file in found))
+        self._folder = "" if os.path.islink(path) else os.path.dirname(path) or "."
+        self._open = tuple(found)
+        if not found or found[0] != (path, before):
+            return False
+        self.file = before
+        # Without a log there are no other files.
+        return len(found) == len(names) or self.execute("PRAGMA journal_mode").fetchone()[0] != "wal"
+
+    def close(self) -> None:
+        """Close the connection, and note that its files are no longer held."""
+        super().close()
+        found, self._open = self._open, ()
+        held.release(*(file for _, file in found))
+
+    def __del__(self) -> None:
+        held.release(*(file for _, file in self._open))  # collected without having been closed
+
+    def is_current(self) -> bool:
+        """Whether the paths still name the files that are open. They do not when somebody removed or replaced one:
+        SQLite would go on with the removed files, where no other process looks."""
+        try:
+            if not self._folder:
+                return self._look(None)
+            found = os.stat(self._folder)
+            folder = found.st_dev, found.st_ino, found.st_ctime_ns
+            return folder == self._unchanged or self._look(folder)
+        except OSError:
+            return False
+
+    def _look(self, folder: tuple[int, int, int] | None) -> bool:
+        """Look at the files one by one, which is unnecessary while the folder is unchanged."""
+        for path, file in self._open:
+            found = os.stat(path)
+            if (found.st_dev, found.st_ino) != file:
+                return False
+        if folder is not None and time.time_ns() - folder[2] > _SURE_NS:
+            self._unchanged = folder
+        return True
+
+    def was_current(self) -> bool:
+        """As `is_current`, but True without a look if the last one was less than `LOOK_AGAIN_S` ago."""
+        now = time.monotonic()
+        if now - self._looked_at >= LOOK_AGAIN_S:
+            if not self.is_current():
+                return False
+            self._looked_at = now
+        return True
+
+
+def all_paths(path: str) -> tuple[str, str, str]:
+    """The paths of a database, of its log and of the log's index, which lie beside the file that a link leads to."""
+    real = os.path.realpath(path)
+    return path, f"{real}-wal", f"{real}-shm"
+
+
+def connect(path: str) -> Connection:
     """A connection to a file that exists, in autocommit, for use by one thread at a time.
 
     Raises:
@@ -58,6 +155,8 @@ def connect(path: str) -> sqlite3.Connection:
     """
     if os.path.isdir(path):
         raise StoreURIError(f"sqlite://{path} names a directory; a store is a file")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise StoreURIError(f"sqlite://{path} names a device, pipe or socket; a store is a regular file")
     quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     try:
         return sqlite3.connect(
@@ -67,6 +166,7 @@ def connect(path: str) -> sqlite3.Connection:
             isolation_level=None,
             check_same_thread=False,
             cached_statements=64,
+            factory=Connection,
         )
     except sqlite3.Error as error:
         raise explained(path, error) from error
@@ -134,7 +234,9 @@ def explained(path: str, error: sqlite3.Error) -> PolarisError:
     """SQLite's error as one of ours; told apart by text, because Python 3.10 gives no codes."""
     text, where = str(error), f"sqlite://{path}"
     if full(error):
-        return TryAgainError(f"the disk of {where} is full; nothing was changed: free space, then try again")
+        return StorageFullError(
+            f"the disk of {where} is full; nothing was changed: free space, then try again"
+        )
     if "readonly" in text:
         return StoreURIError(f"{where} is read-only for this process; a catalog must be able to write it")
     if "not a database" in text:

@@ -23,6 +23,16 @@ HINT = "version-hint.text"
 _NAME = re.compile(r"(?:v(?P<hadoop>\d+)|(?P<other>\d+)-[^/]+?)(?:\.gz)?\.metadata\.json(?:\.gz)?", re.ASCII)
 
 
+_OF_TABLES = (METADATA, "data")
+"""Folders of the table itself, which are not searched for other tables; nor are the folders of partitions."""
+
+_LOOKS = 100
+"""Number of folders in a table's folder that are searched for other tables, the uppermost first."""
+
+_LONGEST_HINT = 4_096
+"""Longest version hint that is read, in bytes."""
+
+
 class Version(NamedTuple):
     """A metadata file by its name; the newest sorts last."""
 
@@ -69,9 +79,13 @@ class DirectoryTree:
             found = self._list(self.root)
         except OSError as error:
             raise SourceError(f"{self.root!r} cannot be listed: {error}") from error
-        if METADATA in found.directories and (table := self._table((), self.root)) is not None:
+        table = self._table((), self.root) if METADATA in found.directories else None
+        if table is not None:
+            table, inside = self._apart(table, self.root, found)
             yield table
-            return
+            if inside is None:
+                return
+            found = inside
         yield from self._below((), self.root, found)
 
     def _below(self, path: tuple[str, ...], at: str, found: Directory) -> Iterator[Listed | ListedNamespace]:
@@ -92,8 +106,13 @@ class DirectoryTree:
         self, path: tuple[str, ...], at: str, found: Directory
     ) -> Iterator[tuple[Listed | ListedNamespace | None, tuple[tuple[str, ...], str, Directory] | None]]:
         """Each directory as an entry, or as something to look below, or both."""
-        for link in found.links:
-            yield Listed(path, link, None, f"{at}/{link}", "a symbolic link, which is not followed"), None
+        for name, what in found.unread.items():
+            yield Listed(path, name, None, f"{at}/{name}", what), None
+        if METADATA in found.files:
+            yield (
+                Listed(path, METADATA, None, f"{at}/{METADATA}", "a file, where tables have a directory"),
+                None,
+            )
         for name in found.directories:
             here, inner = f"{at}/{name}", (*path, name)
             try:
@@ -103,29 +122,58 @@ class DirectoryTree:
                 yield Listed(path, name, None, here, f"cannot be listed: {error}"), None
                 continue
             if table is not None:
-                yield table, None
+                table, inside = self._apart(table, here, below)
+                yield table, None if inside is None else (inner, here, inside)
             else:
                 is_namespace = self.hadoop and not name.startswith(".")
                 yield ListedNamespace(inner) if is_namespace else None, (inner, here, below)
+
+    def _apart(self, table: Listed, at: str, found: Directory) -> tuple[Listed, Directory | None]:
+        """A table, and the directory in which to search for other tables if its folder contains some. In that case the
+        table gets a problem, because it would own the files of the other tables."""
+        within = [name for name in found.directories if name not in _OF_TABLES and "=" not in name]
+        waiting, looked = [f"{at}/{name}" for name in within], 0
+        while waiting and looked < _LOOKS:
+            here, looked = waiting.pop(0), looked + 1
+            try:
+                below = self._list(here)
+                if METADATA in below.directories and versions(self._list(f"{here}/{METADATA}")):
+                    problem = (
+                        f"its folder holds another table, {here}: register this one by its metadata file"
+                    )
+                    return table._replace(problem=problem), found._replace(directories=within)
+            except OSError:  # told where the folder is looked into
+                continue
+            waiting += [f"{here}/{name}" for name in below.directories]
+        return table, None
 
     def _table(self, path: tuple[str, ...], at: str) -> Listed | None:
         """The table at a location; None if there is no metadata file of one."""
         folder = self._list(f"{at}/{METADATA}")
         found = [version for version in versions(folder) if version.hadoop or not self.hadoop]
-        if not found:
-            return None
         kind = TABLE if self.hadoop else None
         namespace, name = path[:-1], path[-1] if path else at.rsplit("/", 1)[-1]
+        if not found:
+            odd = next((file for file in folder.unread if _NAME.fullmatch(file)), None)
+            where = f"{at}/{METADATA}/{odd}"
+            return Listed(namespace, name, kind, where, folder.unread[odd]) if odd is not None else None
         newest, problem = found[-1], ""
         if self.hadoop and HINT in folder.files:
             newest, problem = self._hinted(at, found)
         return Listed(namespace, name, kind, f"{at}/{METADATA}/{newest.file}", problem)
 
     def _hinted(self, at: str, found: list[Version]) -> tuple[Version, str]:
-        """The version that the hint leads to. A hint that cannot be read counts as missing, as with Iceberg."""
+        """The version that the hint names. A hint that cannot be read counts as missing, as with Iceberg; a hint with a
+        path is a problem."""
         try:
-            hint = int(self._files.read(f"{at}/{METADATA}/{HINT}"))
-        except (ValueError, BadRequestError):
+            text = self._files.read(f"{at}/{METADATA}/{HINT}", limit=_LONGEST_HINT)
+        except BadRequestError:
+            return found[-1], ""
+        if b"/" in text:
+            return found[-1], f"{HINT} holds a path where the number of a version belongs"
+        try:
+            hint = int(text)
+        except ValueError:
             return found[-1], ""
         by_number = {version.number: version for version in found}
         if hint not in by_number:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entities import NamespaceName, TableName, check_name, table_key
+from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.importing.placing import (
     CONFLICT,
     EXISTS,
@@ -77,8 +78,8 @@ class ImportOptions(NamedTuple):
 class Row(NamedTuple):
     """What became of one table or view. In a row about the source itself, only status and message are given."""
 
-    namespace: str | None
-    name: str | None
+    table: str | None
+    """Its name; of a namespace, that one's."""
     kind: str | None
     metadata_location: str | None
     status: str
@@ -143,7 +144,7 @@ class Importer:
             if not listing.listed:
                 raise InputError(f"nothing was imported: {listing.error}")
             message = f"the source could be listed no further than {listing.listed} entries: {listing.error}"
-            yield Row(None, None, None, None, FAILED, message)
+            yield Row(None, None, None, FAILED, message)
 
     def _wants(self, entry: Listed) -> bool:
         full = ".".join((*entry.namespace, entry.name))
@@ -152,8 +153,8 @@ class Importer:
         )
 
     def _wants_namespace(self, name: NamespaceName) -> bool:
-        wanted, dotted = self._options.namespaces, ".".join(name)
-        return not wanted or any(dotted == one or dotted.startswith(f"{one}.") for one in wanted)
+        wanted, full = self._options.namespaces, ".".join(name)
+        return not wanted or any(full == one or full.startswith(f"{one}.") for one in wanted)
 
     def _namespaces(self, wave: Sequence[Listed | ListedNamespace]) -> dict[NamespaceName, dict[str, str]]:
         """Namespaces of a wave under their names here, with their properties. Patterns are for tables: with them, only
@@ -181,7 +182,7 @@ class Importer:
             change = PlaceNamespaces(self._catalog.context, self._operation, namespaces)
             for name, outcome in zip(namespaces, self._commit(change), strict=True):
                 if outcome.status == FAILED:
-                    yield Row(".".join(name), None, "namespace", None, FAILED, outcome.message)
+                    yield Row(dotted(name), "namespace", None, FAILED, outcome.message)
         items = self._plan(wave, outcomes)
         for _ in range(3):  # again for those whose rows a fence overtook
             placements = self._placements(items, outcomes, kinds)
@@ -196,9 +197,9 @@ class Importer:
         for position, entry in enumerate(wave):
             outcome = outcomes[position]
             kind = KINDS.get(kinds[position] or b"")
-            namespace = ".".join((*self._options.into, *entry.namespace))
+            table = dotted((*self._options.into, *entry.namespace, entry.name))
             message = outcome.message or None
-            yield Row(namespace, entry.name, kind, entry.metadata_location, outcome.status, message)
+            yield Row(table, kind, entry.metadata_location, outcome.status, message)
 
     def _plan(self, wave: Sequence[Listed], outcomes: dict[int, Outcome]) -> list[_Item]:
         """Those that are to be imported; the others have their outcome."""
@@ -298,7 +299,7 @@ class Importer:
                 item.replaces,
                 result.content,
                 result.first_id,
-                result.owned,
+                result.held,
             )
         return dict(sorted(placements.items()))
 

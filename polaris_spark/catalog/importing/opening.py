@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from polaris_spark.catalog.importing.catalogs import PyIcebergTables
 from polaris_spark.catalog.importing.directory import DirectoryTree
 from polaris_spark.catalog.importing.sources import Source
 from polaris_spark.catalog.importing.sql import SqlTables
@@ -46,6 +45,9 @@ def open_source(
                 f"a sql source has no option {min(unknown)!r}; there are: catalog, user, password"
             )
         return SqlTables(location, given.get("catalog", ""), given)
+    # Imported here, because pyiceberg's catalogs take a second to import, and other sources do not need them.
+    from polaris_spark.catalog.importing.catalogs import PyIcebergTables
+
     if source == "rest":
         _require(location, source)
         return PyIcebergTables({"type": "rest", "uri": location, **given})

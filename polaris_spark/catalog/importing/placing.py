@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from polaris_spark.catalog import locations
-from polaris_spark.catalog.contents import content_of, places
+from polaris_spark.catalog.contents import (
+    UNCONFIRMED_LOCATIONS,
+    content_of,
+    holdings_of,
+    occupy,
+)
 from polaris_spark.catalog.entities import (
     CatalogChange,
     Context,
@@ -15,19 +19,23 @@ from polaris_spark.catalog.entities import (
     TableName,
     add_entity,
     check_name,
+    check_new_name,
     find,
     namespace_key,
     put,
     table_key,
     taken_by,
 )
+from polaris_spark.catalog.locations import Holdings
+from polaris_spark.catalog.metadata.bounds import require_within
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.namespaces import CreateNamespace
-from polaris_spark.catalog.rows import TABLE, Unloaded
+from polaris_spark.catalog.ownership import unconfirmed_of
+from polaris_spark.catalog.rows import TABLE, Unloaded, folder_of
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
-from polaris_spark.errors import AlreadyExistsError, BadRequestError, InputError, RequestError
+from polaris_spark.errors import AlreadyExistsError, BadRequestError, ForbiddenError, InputError, RequestError
 
 Properties = Mapping[NamespaceName, Mapping[str, str]]
 """What a source says of namespaces."""
@@ -62,8 +70,8 @@ class Placement(NamedTuple):
     content: int = 0
     first_id: int = 0
     """The lowest id of the rows that were written for it."""
-    owned: frozenset[tuple[str, ...]] = frozenset()
-    """Locations that it owns."""
+    held: Holdings = Holdings()  # immutable
+    """Locations that it uses; those of one without `content` are known from its metadata file's location."""
 
 
 class Place(CatalogChange[list[Outcome]]):
@@ -98,6 +106,8 @@ class Place(CatalogChange[list[Outcome]]):
         """Every check comes before the first effect, since there is no savepoint for each."""
         name, kind = placement.name, placement.kind
         check_name((*name.namespace, name.name))
+        if not placement.replaces:
+            check_new_name(name.name)
         if placement.content and placement.first_id <= state.base.head.fence:
             return Outcome(STALE)
         ensure_namespace(self, state, now, name.namespace, self.properties)
@@ -111,27 +121,42 @@ class Place(CatalogChange[list[Outcome]]):
         if found is None and (taken := taken_by(state, name)) is not None:
             raise AlreadyExistsError(f"{taken} already exists: {name}")
         before = None if found is None else _content(state, found.content, kind)
-        self._move(state, placement, frozenset() if before is None else places(before))
-        content = placement.content or state.add(Unloaded(placement.entity_id, placement.metadata_location))
+        unloaded = _unloaded(placement)
+        held = holdings_of(unloaded) if unloaded else placement.held
+        try:
+            old = Holdings() if before is None else holdings_of(before)
+            occupy(self.context, state, placement.entity_id, old, held)
+        except ForbiddenError as error:
+            raise AlreadyExistsError(str(error)) from error
+        content = state.add(unloaded) if unloaded else placement.content
         if found is None:
             add_entity(state, key, content, placement.entity_id)
         else:
             put(state, key, Found(content, placement.entity_id))
         self.action = _action(kind, placement, before)
-        self.record(state, now, placement.entity_id, key, before=placement.replaces, after=content)
-        return Outcome(_status(placement, before))
+        away = " ".join(sorted("/".join(place) for place in held.unconfirmed))
+        summary = {UNCONFIRMED_LOCATIONS: away} if away else {}
+        self.record(
+            state, now, placement.entity_id, key, before=placement.replaces, after=content, summary=summary
+        )
+        return Outcome(_status(placement, before), _unconfirmed_message(placement.name, away))
 
-    def _move(self, state: State, placement: Placement, before: frozenset[tuple[str, ...]]) -> None:
-        owned = placement.owned or locations.owned(Unloaded(0, placement.metadata_location).location, {})
-        if not self.context.shared_locations:
-            for location in sorted(owned - before):
-                other = locations.owner_of(state, location, but=placement.entity_id)
-                if other is not None:
-                    raise AlreadyExistsError(
-                        f"location {'/'.join(location)} overlaps with {'/'.join(other[0])}, which belongs to "
-                        f"entity {other[1]:x}"
-                    )
-        locations.move(state, placement.entity_id, before, owned, shared=True)
+
+def _unloaded(placement: Placement) -> Unloaded | None:
+    """The row of a table or view that is registered by its metadata file's location only."""
+    if placement.content:
+        return None
+    away = unconfirmed_of(folder_of(placement.metadata_location), {}, placement.metadata_location)
+    return Unloaded(placement.entity_id, placement.metadata_location, away)
+
+
+def _unconfirmed_message(name: TableName, away: str) -> str:
+    if not away:
+        return ""
+    return (
+        f"it names locations outside the folder of its metadata file, which it reads and does not own: {away}; "
+        f"if they are its own, CALL polaris.system.adopt(table => '{name}')"
+    )
 
 
 def ensure_namespace(
@@ -149,7 +174,10 @@ def ensure_namespace(
         if find(state, namespace_key(name[:n])) is not None:
             break
         missing.append(name[:n])
+    if missing:
+        require_within("levels of a namespace", len(name))
     for part in reversed(missing):
+        state.check_time()
         CreateNamespace(change.context, change.operation, part, properties.get(part, {})).apply(state, now)
 
 

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.catalog.contents import places
+from polaris_spark.catalog.contents import holdings_of
 from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.locations import Holdings
+from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.reading import read_rows
 from polaris_spark.errors import PolarisError
 from polaris_spark.store.objects import ObjectStore
@@ -55,8 +57,8 @@ class Result(NamedTuple):
     """The lowest id of its rows."""
     ids: int = 0
     """How many ids it took, or needs."""
-    owned: frozenset[tuple[str, ...]] = frozenset()
-    """Locations that it owns."""
+    held: Holdings = Holdings()  # immutable
+    """Locations that it uses."""
     error: str = ""
     """Why it cannot be imported."""
 
@@ -98,7 +100,7 @@ def write_portion(store: ObjectStore, files: Files, portion: Portion) -> Iterato
     finished: list[Result] = []
     size = 0
     for wanted in portion.wanted:
-        result, rows, weight = _read(files, portion, wanted, block)
+        result, rows, weight = _read(files, portion, wanted, block, allows_overflow=store.allows(Table))
         finished.append(result)
         if not portion.write or result.error or result.unfinished:
             continue
@@ -119,7 +121,7 @@ def _write(store: ObjectStore, objects: list[tuple[int, msgspec.Struct]]) -> Non
 
 
 def _read(
-    files: Files, portion: Portion, wanted: Wanted, block: _Block
+    files: Files, portion: Portion, wanted: Wanted, block: _Block, *, allows_overflow: bool
 ) -> tuple[Result, list[tuple[int, msgspec.Struct]], int]:
     block.begin()
     try:
@@ -130,9 +132,10 @@ def _read(
             block.next_id,
             entity_id=wanted.entity_id,
             now_ms=portion.now_ms,
+            allows_overflow=allows_overflow,
         )
         content = block.next_id()
-        owned = places(found.value)
+        held = holdings_of(found.value)
     except PolarisError as error:
         return Result(wanted.position, error=str(error)), [], 0
     except (ValueError, TypeError, KeyError, RecursionError, MemoryError, OSError) as error:  # a hostile file
@@ -141,5 +144,5 @@ def _read(
     if block.short:
         return Result(wanted.position, found.kind, ids=block.used), [], 0
     rows = [*found.pieces, (content, found.value)]
-    result = Result(wanted.position, found.kind, content, block.first, block.used, owned)
+    result = Result(wanted.position, found.kind, content, block.first, block.used, held)
     return result, rows, sum(len(getattr(piece, "text", b"")) for _, piece in found.pieces) + 1_024

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from pyiceberg.io.pyarrow import PyArrowFileIO
-
 from polaris_spark.catalog.files import local_path
 from polaris_spark.errors import SourceError
 
@@ -20,8 +18,8 @@ class Directory(NamedTuple):
     directories: list[str]
     files: dict[str, float]
     """Names of files, with the times at which they were changed last (seconds since 1970)."""
-    links: list[str]
-    """Symbolic links to directories, which are not followed: they may lead in circles."""
+    unread: dict[str, str]
+    """Names of links, pipes and other entries that are not read, each with its kind or the error."""
 
 
 List = Callable[[str], Directory]
@@ -42,6 +40,8 @@ def lister(root: str, properties: Mapping[str, str]) -> List:
     """
     if local_path(root) is not None:
         return _local
+    from pyiceberg.io.pyarrow import PyArrowFileIO  # here, because it takes seconds, and most trees are local
+
     uri = urlsplit(root)
     try:
         filesystem = PyArrowFileIO(dict(properties)).fs_by_scheme(uri.scheme, uri.netloc)
@@ -57,16 +57,32 @@ def _local(location: str) -> Directory:
 
 
 def _scan(path: Path) -> Directory:
-    found = Directory([], {}, [])
+    found = Directory([], {}, {})
     with os.scandir(path) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
-            if entry.is_dir(follow_symlinks=False):
-                found.directories.append(entry.name)
-            elif entry.is_symlink() and entry.is_dir():
-                found.links.append(entry.name)
-            elif entry.is_file():
-                found.files[entry.name] = entry.stat().st_mtime
+            try:
+                _sort_in(entry, found)
+            except FileNotFoundError:
+                continue  # it was deleted since the directory was listed
+            except OSError as error:
+                found.unread[entry.name] = f"cannot be looked at: {error.strerror or error}"
     return found
+
+
+def _sort_in(entry: os.DirEntry[str], found: Directory) -> None:
+    """Note an entry of a directory by its type.
+
+    Raises:
+        OSError: its type cannot be read, for example that of a symbolic link to itself.
+    """
+    if entry.is_dir(follow_symlinks=False):
+        found.directories.append(entry.name)
+    elif entry.is_symlink() and entry.is_dir():  # it may lead in circles
+        found.unread[entry.name] = "a symbolic link, which is not followed"
+    elif entry.is_file():
+        found.files[entry.name] = entry.stat().st_mtime
+    elif not entry.is_symlink():
+        found.unread[entry.name] = "a FIFO, socket or device, which is not read"
 
 
 class RemoteTree:
@@ -82,7 +98,7 @@ class RemoteTree:
         scheme, _, path = location.partition("://")
         if scheme in ("hdfs", "viewfs"):
             path = "/" + path.partition("/")[2]
-        found = Directory([], {}, [])
+        found = Directory([], {}, {})
         listed = self._filesystem.get_file_info(FileSelector(path.rstrip("/")))  # type: ignore[attr-defined]  # untyped
         for info in sorted(listed, key=lambda info: info.base_name):
             if info.type == FileType.Directory:

@@ -1,16 +1,51 @@
 """Metadata of tables and views: rows, requirements, updates, and JSON for clients. Pure functions."""
 
-from polaris_spark.catalog.metadata.creating import create_table
-from polaris_spark.catalog.metadata.draft import TableDraft
-from polaris_spark.catalog.metadata.metadata_location import is_compressed, metadata_location
-from polaris_spark.catalog.metadata.parse import parse_table
-from polaris_spark.catalog.metadata.parse_view import parse_view
-from polaris_spark.catalog.metadata.render import render, render_view
-from polaris_spark.catalog.metadata.requirements import is_create
-from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
-from polaris_spark.catalog.metadata.updates import apply, apply_all, check, check_all
-from polaris_spark.catalog.metadata.view_draft import ViewDraft
-from polaris_spark.catalog.metadata.view_updates import create_view
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polaris_spark.catalog.metadata.creating import create_table
+    from polaris_spark.catalog.metadata.draft import TableDraft
+    from polaris_spark.catalog.metadata.metadata_paths import is_compressed, metadata_location
+    from polaris_spark.catalog.metadata.parse import parse_table
+    from polaris_spark.catalog.metadata.rendering import render, render_view
+    from polaris_spark.catalog.metadata.requirements import is_create
+    from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
+    from polaris_spark.catalog.metadata.updates import apply, apply_all, check, check_all
+    from polaris_spark.catalog.metadata.view_draft import ViewDraft
+    from polaris_spark.catalog.metadata.view_parser import parse_view
+    from polaris_spark.catalog.metadata.view_updates import create_view
+
+_LAZY = {
+    "create_table": "polaris_spark.catalog.metadata.creating",
+    "TableDraft": "polaris_spark.catalog.metadata.draft",
+    "is_compressed": "polaris_spark.catalog.metadata.metadata_paths",
+    "metadata_location": "polaris_spark.catalog.metadata.metadata_paths",
+    "parse_table": "polaris_spark.catalog.metadata.parse",
+    "parse_view": "polaris_spark.catalog.metadata.view_parser",
+    "render": "polaris_spark.catalog.metadata.rendering",
+    "render_view": "polaris_spark.catalog.metadata.rendering",
+    "is_create": "polaris_spark.catalog.metadata.requirements",
+    "ObjectReader": "polaris_spark.catalog.metadata.rows",
+    "Table": "polaris_spark.catalog.metadata.rows",
+    "View": "polaris_spark.catalog.metadata.rows",
+    "apply": "polaris_spark.catalog.metadata.updates",
+    "apply_all": "polaris_spark.catalog.metadata.updates",
+    "check": "polaris_spark.catalog.metadata.updates",
+    "check_all": "polaris_spark.catalog.metadata.updates",
+    "ViewDraft": "polaris_spark.catalog.metadata.view_draft",
+    "create_view": "polaris_spark.catalog.metadata.view_updates",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: readers of rows need neither the updates nor the parser."""
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "ObjectReader",

@@ -24,6 +24,7 @@ from polaris_spark.catalog.metadata.texts import (
     get_object,
     get_text_map,
     invalid,
+    parse_int,
     refused,
 )
 from polaris_spark.catalog.metadata.transforms import (
@@ -35,6 +36,7 @@ from polaris_spark.catalog.metadata.transforms import (
     read_spec,
 )
 from polaris_spark.catalog.metadata.versions import DEFAULT_FORMAT_VERSION, SUPPORTED_FORMAT_VERSION
+from polaris_spark.clock import CheckTime, unlimited
 
 NEW_TABLE_PROPERTIES = {"write.parquet.compression-codec": "zstd"}
 """Properties that a new table has unless its request says otherwise."""
@@ -49,7 +51,9 @@ _ENCRYPTION_PROPERTIES = ("encryption.key-id", "encryption.data-key-length")
 _COLUMN_METRICS = "write.metadata.metrics.column."
 
 
-def create_table(request: Json, *, uuid: str, location: str, now_ms: int) -> TableDraft:
+def create_table(
+    request: Json, *, uuid: str, location: str, now_ms: int, check_time: CheckTime = unlimited
+) -> TableDraft:
     """The draft of a new table.
 
     Args:
@@ -58,12 +62,13 @@ def create_table(request: Json, *, uuid: str, location: str, now_ms: int) -> Tab
         uuid: of the table.
         location: where it lives; the request's own is for the caller to weigh.
         now_ms: milliseconds since 1970 UTC.
+        check_time: called at each step; what it raises ends the change.
     Raises:
         BadRequestError: the request is malformed, or its parts do not fit together.
     """
     as_object(request, "create table request")
     asked = get_text_map(request, "properties") if request.get("properties") is not None else {}
-    draft = TableDraft.of(None, NO_OBJECTS, now_ms=now_ms)
+    draft = TableDraft.of(None, NO_OBJECTS, now_ms=now_ms, check_time=check_time)
     draft.uuid, draft.location = uuid, strip_trailing_slash(location)
     draft.format_version = parse_version(asked.get(FORMAT_VERSION, str(DEFAULT_FORMAT_VERSION)))
     if not 1 <= draft.format_version <= SUPPORTED_FORMAT_VERSION:
@@ -72,8 +77,10 @@ def create_table(request: Json, *, uuid: str, location: str, now_ms: int) -> Tab
         )
     properties = {k: v for k, v in {**NEW_TABLE_PROPERTIES, **asked}.items() if k not in RESERVED_PROPERTIES}
     schema, old = fresh_ids(get_object(request, "schema"), 0, count(1).__next__)
+    check_time()
     check_properties(properties, old, draft.format_version)
     pieces.add_schema(draft, {"schema": schema})
+    check_time()
     new_ids = {column.name: column.id for column in SchemaIndex(schema).by_id.values()}
     _add_spec(draft, find_object(request, "partition-spec"), old, new_ids)
     _add_order(draft, find_object(request, "write-order"), old, new_ids)
@@ -97,9 +104,10 @@ def check_properties(properties: dict[str, str], schema: SchemaIndex, format_ver
         value = properties.get(name)
         if value is None:
             continue
-        if not value.lstrip("+-").isdigit():
+        number = parse_int(value)
+        if number is None:
             raise refused(f"Table property {name} must have integer value")
-        if value.startswith("-"):
+        if number < 0:
             raise refused(f"Table property {name} must have non negative integer value")
     found = [name for name in _ENCRYPTION_PROPERTIES if name in properties]
     if format_version < 3 and found:

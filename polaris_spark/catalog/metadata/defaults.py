@@ -22,7 +22,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DATE = r"(\d{4})-(\d{2})-(\d{2})"
 _TIME = r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:\.(\d{0,9}))?)?"
 _ZONE = r"(?:Z|[+-]00:00)"
-_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?", re.ASCII)
 _DIGITS = re.compile(r"\d+", re.ASCII)
 
 _DATES = re.compile(_DATE, re.ASCII)

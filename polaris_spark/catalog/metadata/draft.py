@@ -8,10 +8,16 @@ what is checked when all of them are applied is here and in `snapshot_history` (
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from typing import Any
 
-from polaris_spark.catalog.metadata import logs
+from polaris_spark.catalog.metadata import logs, overflow
+from polaris_spark.catalog.metadata.bounds import (
+    encoded_bytes,
+    require_properties_growth,
+    require_totals_growth,
+)
+from polaris_spark.catalog.metadata.overflow import PROPERTY_CODEC, REF_CODEC, Frozen, SpilledValues, spill
 from polaris_spark.catalog.metadata.pieces import IndexedPieces, NumberedPieces
 from polaris_spark.catalog.metadata.rows import (
     EMPTY_TABLE,
@@ -20,6 +26,7 @@ from polaris_spark.catalog.metadata.rows import (
     NewRows,
     Numbered,
     ObjectReader,
+    Overflow,
     PartitionSpec,
     PartitionStatistics,
     Ref,
@@ -29,14 +36,14 @@ from polaris_spark.catalog.metadata.rows import (
     Statistics,
     Table,
 )
-from polaris_spark.catalog.metadata.schemas import SchemaIndex
+from polaris_spark.catalog.metadata.schemas import SchemaIndex, schema_form
 from polaris_spark.catalog.metadata.snapshot_history import LogEntry, updated_log
+from polaris_spark.catalog.metadata.spec_fields import SpecFields
 from polaris_spark.catalog.metadata.table_checks import check_final
 from polaris_spark.catalog.metadata.texts import encode, invalid
+from polaris_spark.catalog.metadata.transforms import sort_order_form, spec_form
+from polaris_spark.clock import CheckTime, unlimited
 from polaris_spark.index import IndexRoot
-
-MAIN = "main"
-"""The branch that `current-snapshot-id` follows."""
 
 SNAPSHOT_QUOTA = 1024
 """Bytes of the snapshot index that a table's row embeds."""
@@ -44,6 +51,7 @@ STATISTICS_QUOTA = 512
 """Bytes of each statistics index that a table's row embeds."""
 
 _PLAIN = frozenset({"assign-uuid", "set-location", "set-properties", "remove-properties"})
+_ADDING = frozenset({"add-schema", "add-spec", "add-sort-order"})
 _PREVIOUS_VERSIONS = "write.metadata.previous-versions-max"
 _PREVIOUS_VERSIONS_DEFAULT = 100
 
@@ -52,25 +60,30 @@ class TableDraft:
     """A table with changes that are not yet written. Fields are those of `Table`; see `TableDraft.of`."""
 
     __slots__ = (
+        "_encryption_keys",
         "_metadata_items",
         "_partition_statistics",
         "_properties",
         "_refs",
-        "_schema_index",
+        "_refs_of",
+        "_schema_indexes",
         "_schemas",
         "_snapshots",
         "_sort_orders",
+        "_spec_fields",
         "_specs",
         "_start",
         "_statistics",
+        "added",
         "added_snapshots",
         "base",
         "changes",
+        "changes_content",
+        "check_time",
         "current_schema_id",
         "current_snapshot_id",
         "default_sort_order_id",
         "default_spec_id",
-        "encryption_keys",
         "extra",
         "format_version",
         "highest_sequence_number",
@@ -88,21 +101,31 @@ class TableDraft:
         "next_row_id",
         "now_ms",
         "origin",
+        "overflow_bound",
         "reader",
         "snapshot_log_gaps",
         "summary_of_snapshot",
         "uuid",
     )
 
-    def __init__(self, table: Table | None, reader: ObjectReader, *, now_ms: int) -> None:
+    def __init__(
+        self, table: Table | None, reader: ObjectReader, *, now_ms: int, check_time: CheckTime = unlimited
+    ) -> None:
         self.base = table
         self.reader = reader
+        self.check_time = check_time
         self.now_ms = now_ms
+        self.overflow_bound: float = overflow.BOUND
+        """Bytes of refs, and of properties, that the row embeds; infinite where the realm allows no index of them."""
         self._start = start = EMPTY_TABLE if table is None else table
         self.origin = "create"
         """How a draft without a base came about: `create` or `register`."""
         self.changes: list[tuple[str, Any]] = []
-        """(action, detail) of each update that had an effect, in order."""
+        """(action, detail) of each update that had an effect, in order; see `record`."""
+        self.added: set[tuple[str, int | None]] = set()
+        """Those of `changes` that added a schema, a spec or a sort order."""
+        self.changes_content = False
+        """Whether anything but the uuid, location or properties is changed."""
         self.uuid = start.uuid
         self.format_version = start.format_version
         self.location = start.location
@@ -117,7 +140,6 @@ class TableDraft:
         self.current_snapshot_id = start.current_snapshot_id
         self.next_row_id = start.next_row_id
         self.next_order = start.next_order
-        self.encryption_keys = start.encryption_keys
         self.extra = start.extra
         self.snapshot_log_gaps = start.snapshot_log_gaps
         self.last_added_schema_id: int | None = None
@@ -135,74 +157,141 @@ class TableDraft:
 
     def _forget(self) -> None:
         """Nothing of the base is read or copied yet."""
-        self._properties: dict[str, str] | None = None
-        self._refs: dict[str, Ref] | None = None
+        self._properties: dict[str, str] | SpilledValues[str] | None = None
+        self._encryption_keys: dict[str, list[bytes]] | None = None
+        self._refs: dict[str, Ref] | SpilledValues[Ref] | None = None
         self._schemas: NumberedPieces | None = None
         self._specs: NumberedPieces | None = None
         self._sort_orders: NumberedPieces | None = None
         self._snapshots: IndexedPieces | None = None
         self._statistics: IndexedPieces | None = None
         self._partition_statistics: IndexedPieces | None = None
-        self._schema_index: tuple[int, SchemaIndex] | None = None
+        self._schema_indexes: dict[int, SchemaIndex] = {}
+        self._spec_fields: SpecFields | None = None
+        self._refs_of: dict[int, dict[str, None]] | None = None
 
     @classmethod
-    def of(cls, table: Table | None, reader: ObjectReader, *, now_ms: int) -> TableDraft:
+    def of(
+        cls, table: Table | None, reader: ObjectReader, *, now_ms: int, check_time: CheckTime = unlimited
+    ) -> TableDraft:
         """A draft of a table, or of a new one.
 
         Args:
             table: the table as it is; None builds one from nothing, as `assert-create` commits do.
             reader: where pieces and shards are read.
             now_ms: the time of the change, milliseconds since 1970 UTC.
+            check_time: called at each step; what it raises ends the change.
         """
-        return cls(table, reader, now_ms=now_ms)
+        return cls(table, reader, now_ms=now_ms, check_time=check_time)
 
     @property
     def changed(self) -> bool:
         """Whether there is anything to write."""
         return bool(self.changes) or self.base is None
 
-    @property
-    def changes_content(self) -> bool:
-        """Whether anything but the uuid, location or properties is changed."""
-        return any(action not in _PLAIN for action, _ in self.changes)
+    def record(self, action: str, detail: Any = None) -> None:
+        """Note that an update had an effect."""
+        self.changes.append((action, detail))
+        self.changes_content = self.changes_content or action not in _PLAIN
+        if action in _ADDING:
+            self.added.add((action, detail))
 
     @property
-    def properties(self) -> dict[str, str]:
+    def properties(self) -> Mapping[str, str]:
         """The properties; change them through `own_properties` only."""
-        return self._start.properties if self._properties is None else self._properties
+        if self._properties is None and self._start.more_properties is None:
+            return self._start.properties
+        return self.own_properties()
 
-    def own_properties(self) -> dict[str, str]:
+    def own_properties(self) -> MutableMapping[str, str]:
         """The properties, for changing them."""
         if self._properties is None:
-            self._properties = dict(self._start.properties)
+            own, more = self._start.properties, self._start.more_properties
+            self._properties = (
+                dict(own) if more is None else SpilledValues(own, more, self.reader, PROPERTY_CODEC)
+            )
         return self._properties
 
     @property
-    def refs(self) -> dict[str, Ref]:
-        """Branches and tags by name; the pointer of a new one is 0 until the draft is frozen."""
+    def encryption_keys(self) -> tuple[tuple[str, bytes], ...]:
+        """Id and text of each encryption key; change them through `own_encryption_keys` only."""
+        if self._encryption_keys is None:
+            return self._start.encryption_keys
+        return tuple([(id, text) for id, texts in self._encryption_keys.items() for text in texts])
+
+    def own_encryption_keys(self) -> dict[str, list[bytes]]:
+        """The texts of the encryption keys by id, for changing them; an imported table may have several of one id."""
+        if self._encryption_keys is None:
+            self._encryption_keys = {}
+            for id, text in self._start.encryption_keys:
+                self._encryption_keys.setdefault(id, []).append(text)
+        return self._encryption_keys
+
+    @property
+    def refs(self) -> MutableMapping[str, Ref]:
+        """Branches and tags by name; the pointer of a new one is 0 until the draft is frozen. Change them through
+        `set_ref` and `remove_ref` only."""
         if self._refs is None:
-            self._refs = {ref.name: ref for ref in self._start.refs}
+            own, more = {ref.name: ref for ref in self._start.refs}, self._start.more_refs
+            self._refs = own if more is None else SpilledValues(own, more, self.reader, REF_CODEC)
         return self._refs
+
+    def set_ref(self, ref: Ref) -> None:
+        """Add a branch or tag, or move it."""
+        before = self.refs.get(ref.name)
+        self.refs[ref.name] = ref
+        if self._refs_of is not None:
+            if before is not None:
+                del self._refs_of[before.snapshot_id][ref.name]
+            self._refs_of.setdefault(ref.snapshot_id, {})[ref.name] = None
+
+    def remove_ref(self, name: str) -> bool:
+        """Remove a branch or tag; whether there was one."""
+        before = self.refs.pop(name, None)
+        if before is not None and self._refs_of is not None:
+            del self._refs_of[before.snapshot_id][name]
+        return before is not None
+
+    def refs_of(self, snapshot_id: int) -> list[str]:
+        """Names of the branches and tags of a snapshot."""
+        if self._refs_of is None:
+            self._refs_of = {}
+            for ref in self.refs.values():
+                self._refs_of.setdefault(ref.snapshot_id, {})[ref.name] = None
+        return list(self._refs_of.get(snapshot_id, ()))
 
     @property
     def schemas(self) -> NumberedPieces:
         """The schemas."""
         if self._schemas is None:
-            self._schemas = NumberedPieces(Schema, self._start.schemas, self.reader)
+            self._schemas = NumberedPieces(
+                Schema, self._start.schemas, self.reader, schema_form, self.check_time
+            )
         return self._schemas
 
     @property
     def specs(self) -> NumberedPieces:
         """The partition specs."""
         if self._specs is None:
-            self._specs = NumberedPieces(PartitionSpec, self._start.specs, self.reader)
+            self._specs = NumberedPieces(
+                PartitionSpec, self._start.specs, self.reader, spec_form, self.check_time
+            )
         return self._specs
+
+    @property
+    def spec_fields(self) -> SpecFields:
+        """The fields of the partition specs. Code that adds or removes a spec must update this, too."""
+        if self._spec_fields is None:
+            self._spec_fields = SpecFields(self.specs.all())
+        return self._spec_fields
 
     @property
     def sort_orders(self) -> NumberedPieces:
         """The sort orders."""
         if self._sort_orders is None:
-            self._sort_orders = NumberedPieces(SortOrder, self._start.sort_orders, self.reader)
+            self._sort_orders = NumberedPieces(
+                SortOrder, self._start.sort_orders, self.reader, sort_order_form, self.check_time
+            )
         return self._sort_orders
 
     @property
@@ -238,12 +327,26 @@ class TableDraft:
         Raises:
             BadRequestError: there is none yet.
         """
-        if self._schema_index is None or self._schema_index[0] != self.current_schema_id:
-            schema = self.schemas.get(self.current_schema_id)
+        found = self.schema_index(self.current_schema_id)
+        if found is None:
+            raise invalid(f"Cannot find current schema: {self.current_schema_id}")
+        return found
+
+    def schema_index(self, id: int) -> SchemaIndex | None:
+        """The columns of the schema with this number; None if there is none."""
+        found = self._schema_indexes.get(id)
+        if found is None:
+            schema = self.schemas.get(id)
             if schema is None:
-                raise invalid(f"Cannot find current schema: {self.current_schema_id}")
-            self._schema_index = self.current_schema_id, SchemaIndex(schema)
-        return self._schema_index[1]
+                return None
+            found = self._schema_indexes[id] = SchemaIndex(schema)
+        return found
+
+    def remove_schemas(self, ids: Collection[int]) -> None:
+        """Remove the schemas with these numbers."""
+        self.schemas.remove(ids)
+        for id in ids:
+            self._schema_indexes.pop(id, None)
 
     def import_logs(self, snapshot_log: list[bytes], metadata_log: list[bytes]) -> None:
         """Set the logs of a table that is built from nothing; the texts are compact."""
@@ -274,16 +377,21 @@ class TableDraft:
         if self.base is not None and not self.changes:
             return self.base, []
         check_final(self)
+        self._check_properties()
+        self.check_time()
         if self.changes:
             self.last_updated_ms = max(self.last_updated_ms, self.now_ms)
         rows: NewRows = []
         start = self._start
         snapshots = _frozen_index(self._snapshots, start.snapshots, new_id, rows, SNAPSHOT_QUOTA)
         snapshot_log, gaps = updated_log(self, start.snapshot_log, new_id, rows)
+        refs, more_refs = self._frozen_refs(new_id, rows)
+        properties = self._frozen_properties(new_id, rows)
         return Table(
             **self._plain_fields(),
             entity_id=start.entity_id if entity_id is None else entity_id,
-            refs=self._frozen_refs(),
+            properties=dict(properties.embedded),
+            refs=refs,
             schemas=_frozen(self._schemas, start.schemas, new_id, rows),
             specs=_frozen(self._specs, start.specs, new_id, rows),
             sort_orders=_frozen(self._sort_orders, start.sort_orders, new_id, rows),
@@ -296,6 +404,9 @@ class TableDraft:
             metadata_log=self._frozen_metadata_log(new_id, rows),
             metadata_location=metadata_location,
             snapshot_log_gaps=gaps,
+            unconfirmed=start.unconfirmed,
+            more_refs=more_refs,
+            more_properties=properties.others,
         ), rows
 
     def _plain_fields(self) -> dict[str, Any]:
@@ -312,24 +423,51 @@ class TableDraft:
             "default_sort_order_id": self.default_sort_order_id,
             "current_snapshot_id": self.current_snapshot_id,
             "next_row_id": self.next_row_id,
-            "properties": self.properties,
             "next_order": self.next_order,
             "encryption_keys": self.encryption_keys,
             "extra": self.extra,
         }
 
-    def _frozen_refs(self) -> tuple[Ref, ...]:
-        if self._refs is None:
-            return self._start.refs
-        frozen = []
-        for ref in self._refs.values():
-            if not ref.snapshot:
-                place = self.snapshots.place(ref.snapshot_id)
-                if place is None:
-                    raise invalid(f"Snapshot for reference {ref.name} does not exist: {ref.snapshot_id}")
-                ref = Ref(ref.name, ref.snapshot_id, ref.text, place.order, place.pointer)
-            frozen.append(ref)
-        return tuple(frozen)
+    def _check_properties(self) -> None:
+        own, more = self._start.properties, self._start.more_properties
+        if isinstance(self._properties, dict):
+            require_properties_growth(own, self._properties)
+        elif self._properties is not None and more is not None:
+            before = SpilledValues(own, more, self.reader, PROPERTY_CODEC)
+            after = self._properties
+            require_totals_growth((len(before), before.size), (len(after), after.size))
+
+    def _frozen_properties(self, new_id: NewId, rows: NewRows) -> Frozen[str]:
+        own, more = self._properties, self._start.more_properties
+        if isinstance(own, SpilledValues):
+            return own.freeze(new_id, rows, self.overflow_bound)
+        embedded = self._start.properties if own is None else own
+        if more is not None or encoded_bytes(embedded) <= self.overflow_bound:
+            return Frozen(embedded, more)
+        return spill(embedded, self.reader, PROPERTY_CODEC, self.overflow_bound, new_id, rows)
+
+    def _frozen_refs(self, new_id: NewId, rows: NewRows) -> tuple[tuple[Ref, ...], Overflow | None]:
+        own, more = self._refs, self._start.more_refs
+        if isinstance(own, SpilledValues):
+            own.replace(self._placed)
+            frozen = own.freeze(new_id, rows, self.overflow_bound)
+        else:
+            refs = self._start.refs if own is None else tuple([self._placed(ref) for ref in own.values()])
+            most = sum([len(ref.text) + 4 * len(ref.name) for ref in refs])  # a letter has at most 4 bytes
+            if more is not None or most <= self.overflow_bound:
+                return refs, more
+            by_name = {ref.name: ref for ref in refs}
+            frozen = spill(by_name, self.reader, REF_CODEC, self.overflow_bound, new_id, rows)
+        return tuple(frozen.embedded.values()), frozen.others
+
+    def _placed(self, ref: Ref) -> Ref:
+        """A branch or tag with the pointer to its snapshot."""
+        if ref.snapshot:
+            return ref
+        place = self.snapshots.place(ref.snapshot_id)
+        if place is None:
+            raise invalid(f"Snapshot for reference {ref.name} does not exist: {ref.snapshot_id}")
+        return Ref(ref.name, ref.snapshot_id, ref.text, place.order, place.pointer)
 
     def _frozen_metadata_log(self, new_id: NewId, rows: NewRows) -> Log:
         log, items, base = self._start.metadata_log, self._metadata_items, self.base

@@ -6,17 +6,24 @@ client could load.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import msgspec
 
-from polaris_spark.catalog.metadata.draft import MAIN, TableDraft
+from polaris_spark.catalog.metadata.bounds import require_schema_within
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.overflow import MAIN_REF
 from polaris_spark.catalog.metadata.pieces import IndexedPieces, NumberedPieces
 from polaris_spark.catalog.metadata.rows import NO_OBJECTS, Ref
 from polaris_spark.catalog.metadata.schemas import SchemaIndex
 from polaris_spark.catalog.metadata.snapshot_history import CLOCK_TOLERANCE_MS, read_entries
-from polaris_spark.catalog.metadata.table_snapshots import check_snapshot, read_ref
+from polaris_spark.catalog.metadata.table_snapshots import (
+    check_partition_statistics,
+    check_snapshot,
+    check_statistics,
+    read_ref,
+)
 from polaris_spark.catalog.metadata.table_updates import strip_trailing_slash
 from polaris_spark.catalog.metadata.texts import (
     Json,
@@ -102,12 +109,12 @@ def parse_table(text: bytes | str, *, now_ms: int) -> TableDraft:
     _read_specs(draft, fields, scalars)
     _read_sort_orders(draft, fields, scalars)
     _read_snapshots(draft, fields, scalars)
-    _read_statistics(draft.statistics, fields, "statistics", draft)
-    _read_statistics(draft.partition_statistics, fields, "partition-statistics", draft)
+    _read_statistics(draft.statistics, fields, "statistics", draft, check_statistics)
+    partitions = draft.partition_statistics
+    _read_statistics(partitions, fields, "partition-statistics", draft, check_partition_statistics)
     _read_logs(draft, fields)
-    draft.encryption_keys = tuple(
-        [(get_text(decode(key), "key-id"), compact(key)) for key in read_items(fields, "encryption-keys")]
-    )
+    for key in read_items(fields, "encryption-keys"):
+        draft.own_encryption_keys().setdefault(get_text(decode(key), "key-id"), []).append(compact(key))
     draft.extra = unknown_fields(fields, _KNOWN)
     return draft
 
@@ -168,6 +175,7 @@ def _read_schemas(draft: TableDraft, fields: Raws, scalars: Json) -> None:
         draft.current_schema_id = get_int(scalars, "current-schema-id")
     for text in texts:
         schema = decode(text)
+        require_schema_within(schema)
         index = SchemaIndex(schema)
         _add(draft.schemas, index.schema_id, schema, "schema-id", text)
     if draft.current_schema_id not in draft.schemas:
@@ -183,7 +191,7 @@ def _read_specs(draft: TableDraft, fields: Raws, scalars: Json) -> None:
     last = FIRST_PARTITION_ID - 1
     for text in texts:
         read = read_spec(decode(text))
-        spec = with_field_ids(read, [], FIRST_PARTITION_ID - 1)
+        spec = with_field_ids(read, FIRST_PARTITION_ID - 1)
         last = max(last, last_field_id(spec))
         draft.specs.add(get_int(spec, "spec-id"), spec, compact(text) if spec == decode(text) else None)
     last_id = find_int(scalars, "last-partition-id")
@@ -223,21 +231,21 @@ def _read_snapshots(draft: TableDraft, fields: Raws, scalars: Json) -> None:
         _read_refs(draft, _decode_fields(fields["refs"]))
     elif draft.current_snapshot_id is not None:
         main = b'{"snapshot-id":%d,"type":"branch"}' % draft.current_snapshot_id
-        draft.refs[MAIN] = Ref(MAIN, draft.current_snapshot_id, main, 0, 0)
+        draft.set_ref(Ref(MAIN_REF, draft.current_snapshot_id, main, 0, 0))
     _check_refs(draft)
 
 
 def _read_refs(draft: TableDraft, refs: Raws) -> None:
     for name, text in refs.items():
         ref = decode(text)
-        draft.refs[name] = Ref(name, read_ref(ref)["snapshot-id"], compact(text), 0, 0)
+        draft.set_ref(Ref(name, read_ref(ref)["snapshot-id"], compact(text), 0, 0))
 
 
 def _check_refs(draft: TableDraft) -> None:
     for ref in draft.refs.values():
         if ref.snapshot_id not in draft.snapshots:
             raise invalid(f"Snapshot for reference {ref.name} does not exist in the existing snapshots list")
-    main, current = draft.refs.get(MAIN), draft.current_snapshot_id
+    main, current = draft.refs.get(MAIN_REF), draft.current_snapshot_id
     if current is None and main is not None:
         raise invalid(f"Current snapshot is not set, but main branch exists: {main.snapshot_id}")
     if main is not None and main.snapshot_id != current:
@@ -246,9 +254,13 @@ def _check_refs(draft: TableDraft) -> None:
         raise invalid("Invalid table metadata: Cannot find current version")
 
 
-def _read_statistics(pieces: IndexedPieces, fields: Raws, name: str, draft: TableDraft) -> None:
+def _read_statistics(
+    pieces: IndexedPieces, fields: Raws, name: str, draft: TableDraft, check: Callable[[Json], None]
+) -> None:
     for text in read_items(fields, name):
-        pieces.add(get_long(decode(text), "snapshot-id"), compact(text), draft.take_order())
+        file = decode(text)
+        check(file)
+        pieces.add(file["snapshot-id"], compact(text), draft.take_order())
 
 
 def _read_logs(draft: TableDraft, fields: Raws) -> None:

@@ -3,30 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from hashlib import blake2b
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+import msgspec
+
 from polaris_spark.catalog.metadata.rows import NewId, NewRows, Numbered, ObjectReader, Piece
-from polaris_spark.catalog.metadata.texts import Json, decode, encode, invalid
+from polaris_spark.catalog.metadata.texts import Json, check_int, decode, encode, invalid
+from polaris_spark.clock import CheckTime, unlimited
 from polaris_spark.index import Entry, Index, IndexRoot
 
 _SIGN = 1 << 63
 _KEY_BYTES = 8
+_FORM_BYTES = 32
+
+_encode_form = msgspec.json.Encoder(order="deterministic").encode
+
+Form = Callable[[Json], object]
+"""Returns the values of a piece that are compared to find equal pieces, in a form that JSON can hold."""
+
+
+def form_digest(form: object) -> bytes:
+    """A hash of a form. Equal forms have equal hashes.
+
+    Raises:
+        BadRequestError: a string is not valid Unicode.
+    """
+    try:
+        return blake2b(_encode_form(form), digest_size=_FORM_BYTES).digest()
+    except UnicodeEncodeError as error:
+        raise invalid(f"Cannot write text that is not valid Unicode: {error}") from error
 
 
 class NumberedPieces:
-    """Schemas, specs, sort orders or view versions of a draft, in their order."""
+    """Schemas, specs, sort orders or view versions of a draft, in their order.
 
-    __slots__ = ("_base", "_changed", "_cls", "_forms", "_pointers", "_reader", "_texts", "_values")
+    Once all pieces were read, the cost of adding, removing and finding one does not depend on their number.
+    """
 
-    def __init__(self, cls: type[Piece], base: tuple[Numbered, ...], reader: ObjectReader) -> None:
+    __slots__ = (
+        "_base",
+        "_by_digest",
+        "_changed",
+        "_check_time",
+        "_cls",
+        "_digested",
+        "_digests",
+        "_form",
+        "_highest",
+        "_pointers",
+        "_reader",
+        "_texts",
+        "_values",
+    )
+
+    def __init__(
+        self,
+        cls: type[Piece],
+        base: tuple[Numbered, ...],
+        reader: ObjectReader,
+        form: Form,
+        check_time: CheckTime = unlimited,
+    ) -> None:
+        """
+        Args:
+            form: returns the values that are compared to find equal pieces.
+            check_time: called before each piece that takes part in a long step.
+        """
         self._cls = cls
+        self._form = form
+        self._check_time = check_time
         self._reader = reader
         self._base = base
         self._changed = False
         self._pointers = {numbered.id: numbered.piece for numbered in base}
         self._values: dict[int, Json] = {}
         self._texts: dict[int, bytes] = {}
-        self._forms: dict[int, object] = {}
+        self._digested = False
+        """Whether all pieces have digests. From then on, new pieces get theirs when they are added."""
+        self._digests: dict[int, bytes] = {}
+        self._by_digest: dict[bytes, dict[int, None]] = {}
+        """For each digest in `_digests`, the numbers of its pieces, in their order."""
+        self._highest: list[int] | None = None
+        """A heap of the numbers, negated; some may have been removed."""
 
     def __contains__(self, id: int) -> bool:
         return id in self._pointers
@@ -61,29 +121,52 @@ class NumberedPieces:
                     self._values[id] = decode(found[pointer].text)
         return [(id, self.get(id) or {}) for id in self._pointers]
 
-    def like(self, value: Json, form: Callable[[Json], object]) -> int | None:
-        """The number of the first piece that has the same form as `value`; None if there is none.
+    def next_id(self, least: int = 0) -> int:
+        """The number after the highest one, but not below `least`."""
+        if self._highest is None:
+            self._highest = [-id for id in self._pointers]
+            heapify(self._highest)
+        while self._highest and -self._highest[0] not in self._pointers:
+            heappop(self._highest)
+        return max(least, 1 - self._highest[0]) if self._highest else least
+
+    def digest(self, value: Json) -> bytes:
+        """A hash of what `like` compares."""
+        return form_digest(self._form(value))
+
+    def like(self, digest: bytes) -> int | None:
+        """The number of the first piece that has this `digest`; None if there is none."""
+        self._digest_all()
+        return next(iter(self._by_digest.get(digest, ())), None)
+
+    def _digest_all(self) -> None:
+        if not self._digested:
+            for id, value in self.all():
+                self._check_time()
+                self._keep_digest(id, self.digest(value))
+            self._digested = True
+
+    def _keep_digest(self, id: int, digest: bytes) -> None:
+        self._digests[id] = digest
+        self._by_digest.setdefault(digest, {})[id] = None
+
+    def add(self, id: int, value: Json, text: bytes | None = None, *, digest: bytes | None = None) -> None:
+        """Add a piece.
 
         Args:
-            form: what is compared of a piece; always the same function, since what it gave is kept.
-        """
-        wanted = form(value)
-        for id, other in self.all():
-            if id not in self._forms:
-                self._forms[id] = form(other)
-            if self._forms[id] == wanted:
-                return id
-        return None
-
-    def add(self, id: int, value: Json, text: bytes | None = None) -> None:
-        """Add a piece; `text` is what to keep where it is known.
-
+            text: its JSON text, if known.
+            digest: the result of `digest` for it, if known.
         Raises:
-            BadRequestError: the number is taken.
+            BadRequestError: the number is taken, or does not fit into 32 bits.
         """
+        check_int(id, "id of a schema, spec, sort order or view version")
         if id in self._pointers:
             raise invalid(f"Multiple entries with same key: {id}")
         self._changed = True
+        if self._digested:
+            self._keep_digest(id, self.digest(value) if digest is None else digest)
+        if self._highest is not None:
+            heappush(self._highest, -id)
         self._pointers[id] = 0
         self._values[id] = value
         self._texts[id] = encode(value) if text is None else text
@@ -92,12 +175,16 @@ class NumberedPieces:
         """Remove the pieces with these numbers."""
         self._changed = True
         for id in ids:
-            for held in (self._pointers, self._values, self._texts, self._forms):
+            for held in (self._pointers, self._values, self._texts):
                 held.pop(id, None)
+            digest = self._digests.pop(id, None)
+            if digest is not None:
+                del self._by_digest[digest][id]
 
     def keep(self, ids: Sequence[int]) -> None:
         """Keep the pieces with these numbers only, in this order."""
-        self.remove([id for id in self._pointers if id not in ids])
+        kept = set(ids)
+        self.remove([id for id in self._pointers if id not in kept])
         self._pointers = {id: self._pointers[id] for id in ids}
 
     def freeze(self, new_id: NewId, rows: NewRows) -> tuple[Numbered, ...]:
@@ -105,6 +192,7 @@ class NumberedPieces:
         if not self._changed:
             return self._base
         for id, text in self._texts.items():
+            self._check_time()
             self._pointers[id] = pointer = new_id()
             rows.append((pointer, self._cls(text)))
         self._texts = {}

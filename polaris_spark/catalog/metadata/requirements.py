@@ -46,6 +46,7 @@ def check_all(draft: TableDraft, requirements: Sequence[Json]) -> None:
         if others:
             raise invalid(f"Invalid create requirements: {[r.get('type') for r in others]}")
     for requirement in requirements:
+        draft.check_time()
         check(draft, requirement)
 
 

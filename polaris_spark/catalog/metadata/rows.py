@@ -2,7 +2,8 @@
 
 A piece keeps the text that it came with, so a load concatenates texts, and fields that this release does not
 know survive. A table's row names its schemas, specs and sort orders directly, and its snapshots and
-statistics through indexes, so neither grows with the table's history (specification:
+statistics through indexes, so neither grows with the table's history; many refs or properties are in indexes as well
+(`metadata.overflow`). (Specification:
 https://iceberg.apache.org/spec/#table-metadata, https://iceberg.apache.org/view-spec/).
 """
 
@@ -100,7 +101,17 @@ class Log(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tail: tuple[bytes, ...] = ()
 
 
-@object_type("table", revision=1)
+class Overflow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Refs or properties of a table that its row does not embed (`metadata.overflow`)."""
+
+    index: IndexRoot
+    count: int
+    """Entries of the index."""
+    size: int
+    """Bytes of their names and values."""
+
+
+@object_type("table", revision=3, appended=(("unconfirmed",), ("more_refs", "more_properties")))
 class Table(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """An Iceberg table; names follow the specification's fields. Times are milliseconds since 1970 UTC."""
 
@@ -137,6 +148,13 @@ class Table(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
     """Unknown top-level fields as JSON text to be appended: empty, or `,"name":value...`."""
     snapshot_log_gaps: bool = False
     """Whether the snapshot log names snapshots that the imported metadata did not hold."""
+    unconfirmed: tuple[str, ...] = ()
+    """Locations that imported metadata names outside its own folder; the table reads them and does not own them
+    (`catalog.ownership`)."""
+    more_refs: Overflow | None = None
+    """Refs besides those in `refs`: all but the branch `main`. None where `refs` holds all."""
+    more_properties: Overflow | None = None
+    """Properties besides those in `properties` (`overflow.stays_in_row`). None where `properties` holds all."""
 
 
 EMPTY_TABLE = Table(
@@ -171,7 +189,7 @@ EMPTY_TABLE = Table(
 """What a table is built from."""
 
 
-@object_type("view", revision=1)
+@object_type("view", revision=2, appended=(("unconfirmed",),))
 class View(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """An Iceberg view; names follow the view specification's fields."""
 
@@ -186,6 +204,8 @@ class View(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True)
     version_log: Log
     metadata_location: str
     extra: bytes
+    unconfirmed: tuple[str, ...] = ()
+    """As for tables."""
 
 
 EMPTY_VIEW = View(

@@ -20,6 +20,7 @@ from polaris_spark.catalog.metadata.texts import (
     get_objects,
     get_text,
     invalid,
+    parse_int,
     refused,
 )
 from polaris_spark.errors import BadRequestError
@@ -49,11 +50,12 @@ _SIMPLE = frozenset(
 DEFAULTS = ("initial-default", "write-default")
 """Fields of a column that hold default values."""
 
+# Adjacent parts of a pattern match different characters, so a text is refused after one pass.
 _PARAMETRIC = {
-    "fixed": re.compile(r"fixed\[\s*(\d+)\s*\]", re.IGNORECASE),
-    "decimal": re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", re.IGNORECASE),
-    "geometry": re.compile(r"geometry\s*(?:\(\s*([^)]*?)\s*\))?", re.IGNORECASE),
-    "geography": re.compile(r"geography\s*(?:\(\s*([^,]*?)\s*(?:,\s*(\w*)\s*)?\))?", re.IGNORECASE),
+    "fixed": re.compile(r"fixed\[\s*(0*\d{1,10})\s*\]", re.IGNORECASE | re.ASCII),
+    "decimal": re.compile(r"decimal\(\s*(0*\d{1,10})\s*,\s*(0*\d{1,10})\s*\)", re.IGNORECASE | re.ASCII),
+    "geometry": re.compile(r"geometry\s*(?:\(([^)]*)\))?", re.IGNORECASE),
+    "geography": re.compile(r"geography\s*(?:\(([^,]*)(?:,([^)]*))?\))?", re.IGNORECASE),
 }
 _SINCE_VERSION_3 = frozenset(
     {"timestamp_ns", "timestamptz_ns", "variant", "unknown", "geometry", "geography"}
@@ -190,11 +192,11 @@ def type_of(type: Any) -> tuple[str, str]:
     for kind, pattern in _PARAMETRIC.items():
         match = pattern.fullmatch(type)
         if match:
-            parts = [part for part in match.groups() if part is not None]
+            parts = [part.strip() for part in match.groups() if part is not None]
             if "" in parts:
                 raise invalid(f"Cannot parse type string with an empty parameter: {type}")
             return kind, _parametric_text(kind, parts)
-    raise invalid(f"Cannot parse type string to primitive: {type}")
+    raise invalid(f"Cannot parse type string to primitive: {type[:200]}")
 
 
 def check_format(index: SchemaIndex, format_version: int) -> None:
@@ -219,10 +221,36 @@ def check_format(index: SchemaIndex, format_version: int) -> None:
         )
 
 
+def check_new_types(index: SchemaIndex) -> None:
+    """Refuse types that have no values: `fixed` without bytes, `decimal` without digits or with a scale above its
+    precision.
+
+    Iceberg's Java code reads such schemas, but Spark and Parquet fail with them. So they are refused when a schema is
+    added.
+
+    Raises:
+        BadRequestError: a column has such a type; the message names the column.
+    """
+    for column in index.by_id.values():
+        if column.kind == "fixed" and column.type == "fixed[0]":
+            raise invalid(f"Invalid type for {column.name}: {column.type}: the length must be > 0")
+        if column.kind == "decimal":
+            precision, scale = (int(number) for number in column.type[len("decimal(") : -1].split(","))
+            if precision == 0 or scale > precision:
+                raise invalid(
+                    f"Invalid type for {column.name}: {column.type}: the precision must be > 0, and at least the scale"
+                )
+
+
 def schema_form(schema: Json) -> object:
     """What schemas that differ in nothing but their id have in common. Fields that this release does not know count."""
+    return normal_form(normal_schema(schema))
+
+
+def normal_form(schema: Json) -> object:
+    """The `schema_form` of a schema that `normal_schema` gave."""
     identifiers = frozenset(schema.get("identifier-field-ids") or ())
-    made = _without_case(normal_schema(schema))
+    made = _without_case(schema)
     return {**made, "schema-id": None, "identifier-field-ids": identifiers}
 
 
@@ -317,12 +345,14 @@ def _flag(data: Json, name: str) -> bool:
 
 
 def _parametric_text(kind: str, parts: list[str]) -> str:
-    if kind == "fixed":
-        return f"fixed[{int(parts[0])}]"
-    if kind == "decimal":
-        if int(parts[0]) > _MAX_DECIMAL_PRECISION:
-            raise invalid(f"Decimals with precision larger than 38 are not supported: {parts[0]}")
-        return f"decimal({int(parts[0])}, {int(parts[1])})"
+    if kind in ("fixed", "decimal"):
+        numbers = [parse_int(part) for part in parts]
+        if kind == "decimal" and (numbers[0] is None or numbers[0] > _MAX_DECIMAL_PRECISION):
+            raise invalid(f"Decimals with precision larger than 38 are not supported: {parts[0][:40]}")
+        for part, number in zip(parts, numbers, strict=True):
+            if number is None:
+                raise invalid(f"Cannot parse type {kind}: {part[:40]} does not fit into 32 bits")
+        return f"fixed[{numbers[0]}]" if kind == "fixed" else f"decimal({numbers[0]}, {numbers[1]})"
     crs, *algorithm = parts or [_DEFAULT_CRS]
     if kind == "geometry":
         return f"geometry({crs})"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 
 from polaris_spark.catalog.metadata import logs
+from polaris_spark.catalog.metadata.overflow import MAIN_REF
 from polaris_spark.catalog.metadata.rows import Log, NewId, NewRows, WithNew
 from polaris_spark.catalog.metadata.texts import invalid, refused
 
@@ -89,7 +90,7 @@ def _passing_snapshots(draft: TableDraft) -> set[int]:
     for action, detail in draft.changes:
         if action == "add-snapshot":
             added.add(detail)
-        elif action == "set-snapshot-ref" and detail[0] == "main":
+        elif action == "set-snapshot-ref" and detail[0] == MAIN_REF:
             passed.add(detail[1])
     return {id for id in passed & added if id != draft.current_snapshot_id and id in draft.snapshots}
 

@@ -41,7 +41,7 @@ def all_named(table: Table) -> bool:
     """Whether branches and tags name every snapshot, as far as the table's row alone tells."""
     root = table.snapshots
     held = len(root.values) - root.values.count(None)
-    return not root.shard and held == len({ref.snapshot_id for ref in table.refs})
+    return table.more_refs is None and not root.shard and held == len({ref.snapshot_id for ref in table.refs})
 
 
 def all_snapshots(table: Table, reader: ObjectReader) -> SnapshotChanges:

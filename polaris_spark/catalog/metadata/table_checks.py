@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from polaris_spark.catalog.metadata.texts import invalid, refused
+from polaris_spark.catalog.metadata.texts import check_long, invalid, refused
 from polaris_spark.catalog.metadata.transforms import check_readable, check_sort_order, check_spec
 from polaris_spark.catalog.metadata.versions import OPTIONAL_LOCATION_VERSION, SUPPORTED_FORMAT_VERSION
 
@@ -39,6 +39,8 @@ def _check_plain(draft: TableDraft) -> None:
         raise invalid(f"Table location is required in format v{version}")
     if version >= OPTIONAL_LOCATION_VERSION and draft.location and not _SCHEME.match(draft.location):
         raise invalid(f"Invalid table location in format v{version}, must be absolute: {draft.location}")
+    check_long(draft.last_sequence_number, "last-sequence-number")
+    check_long(draft.next_row_id, "next-row-id")
     if version == 1 and draft.last_sequence_number:
         raise invalid(f"Sequence number must be 0 in v1: {draft.last_sequence_number}")
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from polaris_spark.catalog.metadata.bounds import require_within
 from polaris_spark.catalog.metadata.draft import TableDraft
-from polaris_spark.catalog.metadata.schemas import SchemaIndex, check_format, normal_schema, schema_form
+from polaris_spark.catalog.metadata.pieces import form_digest
+from polaris_spark.catalog.metadata.schemas import (
+    SchemaIndex,
+    check_format,
+    check_new_types,
+    normal_form,
+    normal_schema,
+)
 from polaris_spark.catalog.metadata.texts import Json, get_int, get_longs, get_object, invalid, refused
 from polaris_spark.catalog.metadata.transforms import (
     FIRST_PARTITION_ID,
@@ -14,8 +22,6 @@ from polaris_spark.catalog.metadata.transforms import (
     last_field_id,
     read_sort_order,
     read_spec,
-    sort_order_form,
-    spec_form,
     with_field_ids,
 )
 
@@ -28,19 +34,22 @@ def add_schema(draft: TableDraft, update: Json) -> None:
     schema = get_object(update, "schema")
     index = SchemaIndex(schema)
     check_format(index, draft.format_version)
+    check_new_types(index)
     last_column_id = max(draft.last_column_id, index.highest_id)
-    known = draft.schemas.all()
-    id = draft.schemas.like(schema, schema_form)
+    schema = normal_schema(schema)
+    digest = form_digest(normal_form(schema))
+    id = draft.schemas.like(digest)
     if id is not None and last_column_id == draft.last_column_id:
         if draft.last_added_schema_id is not None:
-            draft.last_added_schema_id = id if ("add-schema", id) in draft.changes else None
+            draft.last_added_schema_id = id if ("add-schema", id) in draft.added else None
         return
     draft.last_column_id = last_column_id
     if id is None:
-        id = max([draft.current_schema_id, *(other + 1 for other, _ in known)])
-        draft.schemas.add(id, {**normal_schema(schema), "schema-id": id})
+        require_within("schemas of a table or view", len(draft.schemas) + 1)
+        id = draft.schemas.next_id(draft.current_schema_id)
+        draft.schemas.add(id, {**schema, "schema-id": id}, digest=digest)
     draft.last_added_schema_id = id
-    draft.changes.append(("add-schema", id))
+    draft.record("add-schema", id)
 
 
 def set_current_schema(draft: TableDraft, update: Json) -> None:
@@ -50,14 +59,14 @@ def set_current_schema(draft: TableDraft, update: Json) -> None:
         id = _last_added("schema", draft.last_added_schema_id)
     if id == draft.current_schema_id:
         return
-    schema = draft.schemas.get(id)
-    if schema is None:
+    index = draft.schema_index(id)
+    if index is None:
         raise invalid(f"Cannot set current schema to unknown schema: {id}")
-    index = SchemaIndex(schema)
-    for _, spec in draft.specs.all():
-        check_names(spec, index)
+    if draft.spec_fields.may_clash(index):
+        for _, spec in draft.specs.all():
+            check_names(spec, index)
     draft.current_schema_id = id
-    draft.changes.append(("set-current-schema", id))
+    draft.record("set-current-schema", id)
 
 
 def remove_schemas(draft: TableDraft, update: Json) -> None:
@@ -66,31 +75,34 @@ def remove_schemas(draft: TableDraft, update: Json) -> None:
     if draft.current_schema_id in ids:
         raise invalid("Cannot remove the current schema")
     if ids:
-        draft.schemas.remove(ids)
-        draft.changes.append(("remove-schemas", ids))
+        draft.remove_schemas(ids)
+        draft.record("remove-schemas", ids)
 
 
 def add_spec(draft: TableDraft, update: Json) -> None:
     """Apply `add-spec`."""
-    known = draft.specs.all()
     spec = read_spec({"spec-id": 0, **get_object(update, "spec")})
-    spec = with_field_ids(spec, [other for _, other in known], draft.last_partition_id)
+    spec = with_field_ids(spec, draft.last_partition_id, draft.spec_fields.field_id)
     schema = draft.current_schema()
     check_names(spec, schema)
     check_spec(spec, schema)
-    id = draft.specs.like(spec, spec_form)
+    digest = draft.specs.digest(spec)
+    id = draft.specs.like(digest)
     if id is not None:
-        if ("add-spec", draft.last_added_spec_id) not in draft.changes:
+        if ("add-spec", draft.last_added_spec_id) not in draft.added:
             id = None
         draft.last_added_spec_id = id
         return
     if draft.format_version == 1 and not has_sequential_ids(spec):
         raise refused(f"Spec does not use sequential IDs that are required in v1: {spec['fields']}")
-    id = max([0, *(other + 1 for other, _ in known)])
+    require_within("partition specs of a table", len(draft.specs) + 1)
+    id = draft.specs.next_id()
     draft.last_partition_id = max(draft.last_partition_id, last_field_id(spec), FIRST_PARTITION_ID - 1)
-    draft.specs.add(id, {**spec, "spec-id": id})
+    spec = {**spec, "spec-id": id}
+    draft.specs.add(id, spec, digest=digest)
+    draft.spec_fields.add(id, spec)
     draft.last_added_spec_id = id
-    draft.changes.append(("add-spec", id))
+    draft.record("add-spec", id)
 
 
 def set_default_spec(draft: TableDraft, update: Json) -> None:
@@ -101,7 +113,7 @@ def set_default_spec(draft: TableDraft, update: Json) -> None:
     if id == draft.default_spec_id:
         return
     draft.default_spec_id = id
-    draft.changes.append(("set-default-spec", id))
+    draft.record("set-default-spec", id)
 
 
 def remove_specs(draft: TableDraft, update: Json) -> None:
@@ -111,24 +123,26 @@ def remove_specs(draft: TableDraft, update: Json) -> None:
         raise invalid("Cannot remove the default partition spec")
     if ids:
         draft.specs.remove(ids)
-        draft.changes.append(("remove-partition-specs", ids))
+        draft.spec_fields.remove(ids)
+        draft.record("remove-partition-specs", ids)
 
 
 def add_sort_order(draft: TableDraft, update: Json) -> None:
     """Apply `add-sort-order`."""
     order = read_sort_order(get_object(update, "sort-order"))
     check_sort_order(order, draft.current_schema())
-    known = draft.sort_orders.all()
-    id = draft.sort_orders.like(order, sort_order_form)
+    digest = draft.sort_orders.digest(order)
+    id = draft.sort_orders.like(digest)
     if id is not None:
-        if ("add-sort-order", draft.last_added_sort_order_id) not in draft.changes:
+        if ("add-sort-order", draft.last_added_sort_order_id) not in draft.added:
             id = None
         draft.last_added_sort_order_id = id
         return
-    id = max([1, *(other + 1 for other, _ in known)]) if order["fields"] else 0
-    draft.sort_orders.add(id, {**order, "order-id": id})
+    require_within("sort orders of a table", len(draft.sort_orders) + 1)
+    id = draft.sort_orders.next_id(1) if order["fields"] else 0
+    draft.sort_orders.add(id, {**order, "order-id": id}, digest=digest)
     draft.last_added_sort_order_id = id
-    draft.changes.append(("add-sort-order", id))
+    draft.record("add-sort-order", id)
 
 
 def set_default_sort_order(draft: TableDraft, update: Json) -> None:
@@ -139,7 +153,7 @@ def set_default_sort_order(draft: TableDraft, update: Json) -> None:
     if id == draft.default_sort_order_id:
         return
     draft.default_sort_order_id = id
-    draft.changes.append(("set-default-sort-order", id))
+    draft.record("set-default-sort-order", id)
 
 
 def _last_added(what: str, id: int | None) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from polaris_spark.catalog.metadata.draft import MAIN, TableDraft
+from polaris_spark.catalog.metadata.bounds import require_within
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.overflow import MAIN_REF
 from polaris_spark.catalog.metadata.pieces import IndexedPieces
 from polaris_spark.catalog.metadata.rows import Ref
 from polaris_spark.catalog.metadata.snapshot_history import LogEntry
@@ -15,6 +17,7 @@ from polaris_spark.catalog.metadata.texts import (
     find_int,
     find_long,
     find_text,
+    get_ints,
     get_long,
     get_longs,
     get_object,
@@ -27,6 +30,7 @@ from polaris_spark.catalog.metadata.texts import (
 )
 from polaris_spark.catalog.metadata.versions import ROW_LINEAGE_VERSION
 from polaris_spark.errors import CommitFailedError
+from polaris_spark.names import problem_of
 
 _REF_FIELDS = {
     "min-snapshots-to-keep": "Min snapshots to keep must be greater than 0",
@@ -66,7 +70,7 @@ def add_snapshot(draft: TableDraft, update: Json) -> None:
     draft.highest_sequence_number = max(draft.highest_sequence_number, number)
     draft.snapshots.add(id, encode(snapshot), draft.take_order())
     draft.added_snapshots[id] = snapshot["timestamp-ms"]
-    draft.changes.append(("add-snapshot", id))
+    draft.record("add-snapshot", id)
     _summarize(draft, snapshot)
 
 
@@ -122,15 +126,21 @@ def set_snapshot_ref(draft: TableDraft, update: Json) -> None:
     existing = draft.refs.get(name)
     if existing is not None and ref_fields(decode(existing.text)) == ref_fields(value):
         return
+    if existing is None:
+        problem = problem_of(name)
+        if problem is not None:
+            raise invalid(f"Cannot create branch or tag: the name {name[:200]!a} {problem}")
+        require_within("bytes in the name of a branch or tag", len(name.encode()))
+        require_within("branches and tags of a table", len(draft.refs) + 1)
     if id not in draft.snapshots:
         raise refused(f"Cannot set {name} to unknown snapshot: {id}")
-    if name == MAIN:
+    if name == MAIN_REF:
         if value["type"] != "branch":
             raise refused(f"Cannot set {name} to a tag, it must be a branch")
         draft.current_snapshot_id = id
         draft.log_entries.append(LogEntry(draft.added_snapshots.get(id, draft.last_updated_ms), id))
-    draft.refs[name] = Ref(name, id, encode(value), 0, 0)
-    draft.changes.append(("set-snapshot-ref", (name, id)))
+    draft.set_ref(Ref(name, id, encode(value), 0, 0))
+    draft.record("set-snapshot-ref", (name, id))
 
 
 def read_ref(data: Json) -> Json:
@@ -171,23 +181,21 @@ def remove_snapshots(draft: TableDraft, update: Json) -> None:
     if not found:
         return
     for id in found:
+        draft.check_time()
         draft.snapshots.remove(id)
         draft.added_snapshots.pop(id, None)
         _remove_statistics(draft, draft.statistics, id, "remove-statistics")
         _remove_statistics(draft, draft.partition_statistics, id, "remove-partition-statistics")
-    draft.changes.append(("remove-snapshots", found))
-    gone = set(found)
-    for name in [ref.name for ref in draft.refs.values() if ref.snapshot_id in gone]:
-        _remove_ref(draft, name)
+    draft.record("remove-snapshots", found)
+    for id in found:
+        for name in draft.refs_of(id):
+            _remove_ref(draft, name)
 
 
 def set_statistics(draft: TableDraft, update: Json) -> None:
     """Apply `set-statistics`."""
     file = get_object(update, "statistics")
-    get_text(file, "statistics-path")
-    get_long(file, "file-size-in-bytes")
-    get_long(file, "file-footer-size-in-bytes")
-    get_objects(file, "blob-metadata")
+    check_statistics(file)
     _set_statistics(draft, draft.statistics, file, "set-statistics")
 
 
@@ -199,8 +207,7 @@ def remove_statistics(draft: TableDraft, update: Json) -> None:
 def set_partition_statistics(draft: TableDraft, update: Json) -> None:
     """Apply `set-partition-statistics`."""
     file = get_object(update, "partition-statistics")
-    get_text(file, "statistics-path")
-    get_long(file, "file-size-in-bytes")
+    check_partition_statistics(file)
     _set_statistics(draft, draft.partition_statistics, file, "set-partition-statistics")
 
 
@@ -210,24 +217,52 @@ def remove_partition_statistics(draft: TableDraft, update: Json) -> None:
     _remove_statistics(draft, draft.partition_statistics, id, "remove-partition-statistics")
 
 
+def check_statistics(file: Json) -> None:
+    """Check the fields of a statistics file that every reader needs (Iceberg's `StatisticsFileParser`).
+
+    Raises:
+        BadRequestError: one is missing or malformed.
+    """
+    check_partition_statistics(file)
+    get_long(file, "file-footer-size-in-bytes")
+    for blob in get_objects(file, "blob-metadata"):
+        get_text(blob, "type")
+        get_long(blob, "snapshot-id")
+        get_long(blob, "sequence-number")
+        get_ints(blob, "fields")
+        if "properties" in blob:
+            get_text_map(blob, "properties")
+
+
+def check_partition_statistics(file: Json) -> None:
+    """As `check_statistics`, for a file of partition statistics.
+
+    Raises:
+        BadRequestError: one is missing or malformed.
+    """
+    get_long(file, "snapshot-id")
+    get_text(file, "statistics-path")
+    get_long(file, "file-size-in-bytes")
+
+
 def _set_statistics(draft: TableDraft, pieces: IndexedPieces, file: Json, action: str) -> None:
     id = get_long(file, "snapshot-id")
     pieces.remove(id)
     pieces.add(id, encode(file), draft.take_order())
-    draft.changes.append((action, id))
+    draft.record(action, id)
 
 
 def _remove_statistics(draft: TableDraft, pieces: IndexedPieces, id: int, action: str) -> None:
     if id in pieces:
         pieces.remove(id)
-        draft.changes.append((action, id))
+        draft.record(action, id)
 
 
 def _remove_ref(draft: TableDraft, name: str) -> None:
-    if name == MAIN:
+    if name == MAIN_REF:
         draft.current_snapshot_id = None
-    if draft.refs.pop(name, None) is not None:
-        draft.changes.append(("remove-snapshot-ref", name))
+    if draft.remove_ref(name):
+        draft.record("remove-snapshot-ref", name)
 
 
 def _assign_rows(draft: TableDraft, snapshot: Json) -> None:

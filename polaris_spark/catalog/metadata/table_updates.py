@@ -49,6 +49,7 @@ from typing import Any
 
 from polaris_spark.catalog.metadata import table_pieces as pieces
 from polaris_spark.catalog.metadata import table_snapshots as snapshots
+from polaris_spark.catalog.metadata.bounds import require_within
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.texts import (
     Json,
@@ -60,6 +61,7 @@ from polaris_spark.catalog.metadata.texts import (
     get_text_map,
     get_texts,
     invalid,
+    parse_int,
 )
 from polaris_spark.catalog.metadata.versions import SUPPORTED_FORMAT_VERSION
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
@@ -111,6 +113,7 @@ def apply_all(draft: TableDraft, updates: Sequence[Json]) -> None:
                 draft.format_version = version
                 break
     for update in updates:
+        draft.check_time()
         apply(draft, update)
 
 
@@ -123,7 +126,7 @@ def set_properties(draft: TableDraft, update: Json) -> None:
         changed = {name: value for name, value in changed.items() if name not in RESERVED_PROPERTIES}
     if changed:
         draft.own_properties().update(changed)
-        draft.changes.append(("set-properties", None))
+        draft.record("set-properties")
 
 
 def remove_properties(draft: TableDraft | ViewDraft, update: Json) -> None:
@@ -133,7 +136,7 @@ def remove_properties(draft: TableDraft | ViewDraft, update: Json) -> None:
         properties = draft.own_properties()
         for name in removed:
             properties.pop(name, None)
-        draft.changes.append(("remove-properties", None))
+        draft.record("remove-properties")
 
 
 def upgrade_format_version(draft: TableDraft, update: Json) -> None:
@@ -146,7 +149,7 @@ def upgrade_format_version(draft: TableDraft, update: Json) -> None:
         raise invalid(f"Cannot downgrade v{draft.format_version} table to v{version}")
     if version > draft.format_version:
         draft.format_version = version
-        draft.changes.append(("upgrade-format-version", version))
+        draft.record("upgrade-format-version", version)
 
 
 def newer_name(update: Json, newer: str, older: str) -> str:
@@ -160,10 +163,10 @@ def parse_version(text: str) -> int:
     Raises:
         BadRequestError: it is not a number.
     """
-    try:
-        return int(text)
-    except ValueError:
-        raise invalid(f"Cannot parse property {FORMAT_VERSION} to an integer: {text}") from None
+    version = parse_int(text)
+    if version is None:
+        raise invalid(f"Cannot parse property {FORMAT_VERSION} to an integer: {text[:200]}")
+    return version
 
 
 def strip_trailing_slash(location: str) -> str:
@@ -174,9 +177,9 @@ def strip_trailing_slash(location: str) -> str:
     """
     if not location:
         raise invalid("path must not be null or empty")
-    while location.endswith("/") and not location.endswith("://"):
-        location = location[:-1]
-    return location
+    stripped = location.rstrip("/")
+    is_scheme = stripped.endswith(":") and len(location) - len(stripped) >= len("//")
+    return f"{stripped}//" if is_scheme else stripped
 
 
 def _check_supported(version: int) -> None:
@@ -191,31 +194,31 @@ def _assign_uuid(draft: TableDraft, update: Json) -> None:
     uuid = get_text(update, "uuid")
     if uuid != draft.uuid:
         draft.uuid = uuid
-        draft.changes.append(("assign-uuid", uuid))
+        draft.record("assign-uuid", uuid)
 
 
 def _set_location(draft: TableDraft, update: Json) -> None:
     location = strip_trailing_slash(get_text(update, "location"))
     if location != draft.location:
         draft.location = location
-        draft.changes.append(("set-location", location))
+        draft.record("set-location", location)
 
 
 def _add_encryption_key(draft: TableDraft, update: Json) -> None:
     key = get_object(update, "encryption-key")
     id = get_text(key, "key-id")
     get_text(key, "encrypted-key-metadata")
-    if all(id != known for known, _ in draft.encryption_keys):
-        draft.encryption_keys = (*draft.encryption_keys, (id, encode(key)))
-        draft.changes.append(("add-encryption-key", id))
+    keys = draft.own_encryption_keys()
+    if id not in keys:
+        require_within("encryption keys of a table", len(keys) + 1)
+        keys[id] = [encode(key)]
+        draft.record("add-encryption-key", id)
 
 
 def _remove_encryption_key(draft: TableDraft, update: Json) -> None:
     id = get_text(update, "key-id")
-    kept = tuple(key for key in draft.encryption_keys if key[0] != id)
-    if len(kept) < len(draft.encryption_keys):
-        draft.encryption_keys = kept
-        draft.changes.append(("remove-encryption-key", id))
+    if draft.own_encryption_keys().pop(id, None) is not None:
+        draft.record("remove-encryption-key", id)
 
 
 def _unknown(action: Any) -> BadRequestError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ _encode = msgspec.json.Encoder().encode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _MAX_INT = 2**31
 _MAX_LONG = 2**63
+_DIGITS = re.compile(r"[+-]?[0-9]+")
+_MOST_DIGITS = 19
 
 
 def encode(value: Any) -> bytes:
@@ -154,6 +157,47 @@ def get_longs(data: Mapping[str, Any], name: str) -> list[int]:
         if not -_MAX_LONG <= item < _MAX_LONG:
             raise invalid(f"Cannot parse to a long value in {name}: {item}")
     return found
+
+
+def get_ints(data: Mapping[str, Any], name: str) -> list[int]:
+    """A required array of 32-bit integers.
+
+    Raises:
+        BadRequestError: missing, or something else.
+    """
+    found = get_longs(data, name)
+    for item in found:
+        check_int(item, name)
+    return found
+
+
+def check_int(number: int, what: str) -> int:
+    """The number, if it fits into 32 bits; Iceberg's Java code cannot read a larger one.
+
+    Raises:
+        BadRequestError: it does not fit.
+    """
+    if not -_MAX_INT <= number < _MAX_INT:
+        raise invalid(f"Invalid {what}: {number} does not fit into 32 bits")
+    return number
+
+
+def check_long(number: int, what: str) -> int:
+    """As `check_int`, for 64 bits."""
+    if not -_MAX_LONG <= number < _MAX_LONG:
+        raise invalid(f"Invalid {what}: {number} does not fit into 64 bits")
+    return number
+
+
+def parse_int(text: str) -> int | None:
+    """A text as a 32-bit integer, as Java's `Integer.parseInt` reads ASCII digits; None if it is no such number."""
+    if not _DIGITS.fullmatch(text):
+        return None
+    digits = text.lstrip("+-").lstrip("0") or "0"
+    if len(digits) > _MOST_DIGITS:  # Python refuses to convert thousands of digits
+        return None
+    number = -int(digits) if text.startswith("-") else int(digits)
+    return number if -_MAX_INT <= number < _MAX_INT else None
 
 
 def get_texts(data: Mapping[str, Any], name: str) -> list[str]:

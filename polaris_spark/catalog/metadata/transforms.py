@@ -12,17 +12,20 @@ from collections.abc import Callable
 from polaris_spark.catalog.metadata.schemas import NESTED, SchemaIndex
 from polaris_spark.catalog.metadata.texts import (
     Json,
+    check_int,
     get_int,
     get_objects,
     get_text,
     invalid,
+    parse_int,
     refused,
 )
 
 FIRST_PARTITION_ID = 1000
 """Ids of partition fields start here."""
 
-_WIDTH = re.compile(r"(\w+)\[(\d+)\]")
+_WIDTH = re.compile(r"(\w+)\[(-?\d+)\]", re.ASCII)
+_WITH_WIDTH = ("bucket", "truncate")
 _NAMED = frozenset({"identity", "year", "month", "day", "hour", "void"})
 _TIMESTAMPS = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
 _DATES = _TIMESTAMPS | {"date"}
@@ -40,11 +43,28 @@ _SOURCES = {
 def normal_transform(text: str) -> str:
     """A transform as Iceberg writes it; an unknown one stays as it is."""
     match = _WIDTH.fullmatch(text)
-    if match and match[1].lower() in ("bucket", "truncate"):
-        if int(match[2]) <= 0:
-            raise invalid(f"Invalid number of buckets or width: {match[2]} (must be > 0)")
-        return f"{match[1].lower()}[{int(match[2])}]"
+    width = parse_int(match[2]) if match else None
+    if match and width is not None and match[1].lower() in _WITH_WIDTH:
+        return f"{match[1].lower()}[{width}]"
     return text.lower() if text.lower() in _NAMED else text
+
+
+def read_transform(text: str) -> str:
+    """A transform as it came in a request, in normal form.
+
+    Raises:
+        BadRequestError: its width is not a positive 32-bit integer: Java's `Transforms` could not read it.
+    """
+    match = _WIDTH.fullmatch(text)
+    if match:
+        width, sized = parse_int(match[2]), match[1].lower() in _WITH_WIDTH
+        if sized and (width is None or width <= 0):
+            raise invalid(
+                f"Invalid number of buckets or width: {match[2][:40]} (must be > 0 and fit into 32 bits)"
+            )
+        if width is None:
+            raise invalid(f"Invalid transform: the width {match[2][:40]} does not fit into 32 bits")
+    return normal_transform(text)
 
 
 def read_spec(spec: Json) -> Json:
@@ -63,16 +83,24 @@ def read_spec(spec: Json) -> Json:
     return {**spec, "fields": fields}
 
 
-def with_field_ids(spec: Json, known: list[Json], last_id: int) -> Json:
-    """A spec whose fields all have ids: given, of the same source and transform, else the next ones."""
-    ids = {(f["source-id"], f["transform"]): f["field-id"] for other in known for f in other["fields"]}
+def with_field_ids(spec: Json, last_id: int, known: Callable[[int, str], int | None] | None = None) -> Json:
+    """A spec whose fields all have ids: the given id, else the id of the same source and transform, else the next one.
+
+    Args:
+        last_id: the highest field id of the table.
+        known: returns the field id of a source and transform in other specs, or None; None if there are no other specs.
+    Raises:
+        BadRequestError: no next id fits into 32 bits.
+    """
     fields: list[Json] = []
+    taken: set[int] = set()
     for field in spec["fields"]:
         if "field-id" not in field:
-            id = ids.get((field["source-id"], field["transform"]))
-            if id is None or any(id == other["field-id"] for other in fields):
-                last_id = id = max(last_id, FIRST_PARTITION_ID - 1) + 1
+            id = None if known is None else known(field["source-id"], field["transform"])
+            if id is None or id in taken:
+                last_id = id = check_int(max(last_id, FIRST_PARTITION_ID - 1) + 1, "partition field id")
             field = {**field, "field-id": id}
+        taken.add(field["field-id"])
         fields.append(field)
     return {**spec, "fields": fields}
 
@@ -202,7 +230,7 @@ def _read_partition_field(field: Json) -> Json:
         get_int(field, "field-id")
     else:
         field = {key: value for key, value in field.items() if key != "field-id"}
-    return {**field, "transform": normal_transform(get_text(field, "transform"))}
+    return {**field, "transform": read_transform(get_text(field, "transform"))}
 
 
 def _read_sort_field(field: Json) -> Json:
@@ -212,7 +240,7 @@ def _read_sort_field(field: Json) -> Json:
         raise invalid(f"Invalid sort direction: {field['direction']}")
     if null_order not in ("nulls-first", "nulls-last"):
         raise invalid(f"Unexpected null order: {field['null-order']}")
-    transform = normal_transform(get_text(field, "transform"))
+    transform = read_transform(get_text(field, "transform"))
     return {**field, "transform": transform, "direction": direction, "null-order": null_order}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from polaris_spark.catalog.metadata import logs
+from polaris_spark.catalog.metadata.bounds import require_properties_growth
 from polaris_spark.catalog.metadata.pieces import NumberedPieces
 from polaris_spark.catalog.metadata.rows import (
     EMPTY_VIEW,
@@ -22,10 +23,13 @@ from polaris_spark.catalog.metadata.rows import (
     ViewVersion,
     WithNew,
 )
-from polaris_spark.catalog.metadata.texts import Json, invalid
+from polaris_spark.catalog.metadata.schemas import schema_form
+from polaris_spark.catalog.metadata.texts import Json, invalid, parse_int
 from polaris_spark.catalog.metadata.versions import VIEW_FORMAT_VERSION
+from polaris_spark.clock import CheckTime, unlimited
 from polaris_spark.errors import BadRequestError
 
+_SAME_VERSION = ("summary", "representations", "default-catalog", "default-namespace", "schema-id")
 _HISTORY_SIZE = "version.history.num-entries"
 _HISTORY_SIZE_DEFAULT = 10
 _DROP_DIALECT = "replace.drop-dialect.allowed"
@@ -47,6 +51,7 @@ class ViewDraft:
         "added_versions",
         "base",
         "changes",
+        "check_time",
         "current_version_id",
         "extra",
         "format_version",
@@ -63,9 +68,12 @@ class ViewDraft:
         "versions",
     )
 
-    def __init__(self, view: View | None, reader: ObjectReader, *, now_ms: int) -> None:
+    def __init__(
+        self, view: View | None, reader: ObjectReader, *, now_ms: int, check_time: CheckTime = unlimited
+    ) -> None:
         self.base = view
         self.reader = reader
+        self.check_time = check_time
         self.now_ms = now_ms
         self._start = start = EMPTY_VIEW if view is None else view
         self.origin = "create"
@@ -77,8 +85,8 @@ class ViewDraft:
         self.location = start.location
         self.current_version_id = start.current_version_id
         self.extra = start.extra
-        self.schemas = NumberedPieces(Schema, start.schemas, reader)
-        self.versions = NumberedPieces(ViewVersion, start.versions, reader)
+        self.schemas = NumberedPieces(Schema, start.schemas, reader, schema_form, check_time)
+        self.versions = NumberedPieces(ViewVersion, start.versions, reader, version_form, check_time)
         self.added_versions: set[int] = set()
         self.last_added_version_id: int | None = None
         self.last_added_schema_id: int | None = None
@@ -89,15 +97,22 @@ class ViewDraft:
         self._properties: dict[str, str] | None = None
 
     @classmethod
-    def of(cls, view: View | None, reader: ObjectReader, *, now_ms: int) -> ViewDraft:
+    def of(
+        cls, view: View | None, reader: ObjectReader, *, now_ms: int, check_time: CheckTime = unlimited
+    ) -> ViewDraft:
         """A draft of a view, or of a new one.
 
         Args:
             view: the view as it is; None builds one from nothing.
             reader: where pieces are read.
             now_ms: the time of the change, milliseconds since 1970 UTC.
+            check_time: called at each step; what it raises ends the change.
         """
-        return cls(view, reader, now_ms=now_ms)
+        return cls(view, reader, now_ms=now_ms, check_time=check_time)
+
+    def record(self, action: str, detail: Any = None) -> None:
+        """Note that an update had an effect."""
+        self.changes.append((action, detail))
 
     @property
     def changed(self) -> bool:
@@ -138,6 +153,9 @@ class ViewDraft:
         if self.base is not None and not self.changes:
             return self.base, []
         self._validate()
+        if self._properties is not None:
+            require_properties_growth(self._start.properties, self._properties)
+        self.check_time()
         rows: NewRows = []
         log = self._frozen_log(new_id, rows)
         start = self._start
@@ -153,6 +171,7 @@ class ViewDraft:
             version_log=log,
             metadata_location=metadata_location,
             extra=self.extra,
+            unconfirmed=start.unconfirmed,
         ), rows
 
     def _validate(self) -> None:
@@ -210,11 +229,17 @@ class ViewDraft:
 
     def _history_size(self) -> int:
         text = self.properties.get(_HISTORY_SIZE, str(_HISTORY_SIZE_DEFAULT))
-        if not text.lstrip("-").isdigit():
-            raise invalid(f"{_HISTORY_SIZE} must be an integer but was {text}")
-        if int(text) <= 0:
-            raise invalid(f"{_HISTORY_SIZE} must be positive but was {text}")
-        return int(text)
+        size = parse_int(text)
+        if size is None:
+            raise invalid(f"{_HISTORY_SIZE} must be an integer but was {text[:200]}")
+        if size <= 0:
+            raise invalid(f"{_HISTORY_SIZE} must be positive but was {text[:200]}")
+        return size
+
+
+def version_form(version: Json) -> object:
+    """What view versions that differ in nothing but their id and time have in common."""
+    return [version.get(name) for name in _SAME_VERSION]
 
 
 def dialects(version: Json | None) -> set[str]:

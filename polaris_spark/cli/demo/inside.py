@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.references import head_name
 from polaris_spark.cli.demo.changing import FLIGHTS
 from polaris_spark.cli.demo.loading import PER_MONTH
 from polaris_spark.cli.demo.model import per_month

@@ -62,7 +62,7 @@ def _months(axes: Any, before: Mapping[int, int], after: Mapping[int, int]) -> N
     axes.set_xticks(months)
     axes.set_xlabel("month of 2013")
     axes.set_title("Flights before and after the MERGE (axis cut)")
-    axes.legend(loc="lower right")
+    _legend(axes)
     _plain(axes)
 
 
@@ -81,8 +81,13 @@ def _history(axes: Any, changes: Sequence[Mapping[str, Any]]) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("seconds since the first change")
     axes.set_title(f"History of the catalog: {len(changes)} changes")
-    axes.legend(loc="upper right")
+    _legend(axes)
     _plain(axes)
+
+
+def _legend(axes: Any) -> None:
+    """Explain the colors, below the drawing, where nothing is hidden."""
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False)
 
 
 def _plain(axes: Any) -> None:

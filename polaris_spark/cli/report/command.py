@@ -6,23 +6,20 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from polaris_spark.catalog.catalogs import MAIN
-from polaris_spark.cli.opening import OpenStore, open_store
 from polaris_spark.cli.options import Password, Realm, Store
 from polaris_spark.cli.output import errors, plain, screen, utc
-from polaris_spark.cli.report.deadline import Deadline
-from polaris_spark.cli.report.history import read_history
-from polaris_spark.cli.report.lake import read_lake
-from polaris_spark.cli.report.page import Page, render
-from polaris_spark.cli.report.plots import require_matplotlib
-from polaris_spark.cli.report.rows import read_rows
-from polaris_spark.cli.report.sections import Figures, sections, tiles
 from polaris_spark.errors import InputError
+from polaris_spark.names import MAIN
+
+if TYPE_CHECKING:
+    from polaris_spark.cli.opening import OpenStore
+    from polaris_spark.cli.report.deadline import Deadline
+    from polaris_spark.cli.report.page import Page
 
 _TOLD = 10
 """The page names so many damaged rows."""
@@ -47,6 +44,10 @@ def report(
     password: Password = None,
 ) -> None:
     """Write a page of pictures about a catalog: its commits, tables, storage, growth and garbage."""
+    from polaris_spark.cli.opening import open_store
+    from polaris_spark.cli.report.page import render
+    from polaris_spark.cli.report.plots import require_matplotlib
+
     if not seconds > 0:
         raise InputError(f"--seconds is {seconds:g}; it is a number above 0")
     if output.is_dir() or not output.parent.is_dir():
@@ -59,6 +60,13 @@ def report(
 
 
 def _read(opened: OpenStore, realm: str, catalog: str | None, branch: str, seconds: float) -> Page:
+    from polaris_spark.cli.report.deadline import Deadline
+    from polaris_spark.cli.report.history import read_history
+    from polaris_spark.cli.report.lake import read_lake
+    from polaris_spark.cli.report.page import Page
+    from polaris_spark.cli.report.rows import read_rows
+    from polaris_spark.cli.report.sections import Figures, sections, tiles
+
     place = opened.realm(realm)
     row = place.catalog(catalog)
     head = place.catalog_head(row, branch)

@@ -40,10 +40,10 @@ class History:
     """Changes in each of them."""
     waits: array[int] = field(default_factory=lambda: array("q"))
     """Of each change, from when it was prepared to the time of its commit."""
-    writers: Counter[int] = field(default_factory=Counter)
-    """Commits by the node number that their ids carry: one process at a time has it."""
+    writers: Counter[str] = field(default_factory=Counter)
+    """Commits by principal; one that carries changes of several counts for each."""
     takeovers: int = 0
-    """Commits whose parent is of another writer."""
+    """Commits whose parent is of another process, by the node numbers in their ids."""
     actions: Counter[str] = field(default_factory=Counter)
     tables: Counter[int] = field(default_factory=Counter)
     """Changes by the table's entity id."""
@@ -68,7 +68,6 @@ def read_history(head: Snapshot, deadline: Deadline) -> History:
             node = unpack(id).node
             found.takeovers += newer is not None and newer != node
             newer = node
-            found.writers[node] += 1
             _count(found, commit, entries.get(commit.entries, ()))
         if deadline.passed():
             break
@@ -99,6 +98,7 @@ def _count(found: History, commit: Commit, entries: tuple[LogEntry, ...]) -> Non
     found.times.append(commit.time)
     found.sizes.append(len(entries))
     found.changes += len(entries)
+    found.writers.update({entry.principal for entry in entries})
     for entry in reversed(entries):
         found.actions[entry.action] += 1
         found.waits.append(max(0, commit.time - entry.time))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from polaris_spark.cli.output import plain, size
+from polaris_spark.cli.output import counted, plain, size
 from polaris_spark.cli.report.history import History
 from polaris_spark.cli.report.lake import Lake
 from polaris_spark.cli.report.rows import AGE_NAMES, Rows
@@ -60,7 +60,7 @@ def commits_over_time(history: History) -> str:
         times = [_moment(time) for time in history.times]
         axes.hist(times, bins=_BINS, weights=list(history.sizes), color=_LIGHT, label="changes")
         axes.hist(times, bins=_BINS, histtype="step", color=_MAIN, linewidth=1.6, label="commits")
-        axes.legend(frameon=False)
+        _legend(figure)
         _dates(axes)
         _whole(axes.yaxis)
 
@@ -92,13 +92,15 @@ def contention(history: History) -> str:
 def writers(history: History) -> str:
     """Who made the commits."""
     top = history.writers.most_common(TOP)
-    return _bars([(f"node {node}", count, f"{count:,}") for node, count in top], "commits")
+    return _bars([(principal, count, f"{count:,}") for principal, count in top], "commits")
 
 
 def storage(lake: Lake) -> str:
     """Bytes of the tables' files by namespace."""
     found = sorted(lake.by_namespace.items(), key=lambda item: item[1].bytes, reverse=True)
-    bars = [(name, one.bytes, f"{size(one.bytes)}, {one.tables:,} tables") for name, one in found[:TOP]]
+    bars = [
+        (name, one.bytes, f"{size(one.bytes)}, {counted(one.tables, 'table')}") for name, one in found[:TOP]
+    ]
     return _bars(bars, "bytes of current files", format=_bytes)
 
 
@@ -113,10 +115,11 @@ def growth(history: History, lake: Lake, rows: Rows) -> str:
         total, line = 0, []
         for day, amount in sorted(rows.days.items()):
             total += amount.bytes
-            line.append((_moment((day + 1) * _DAY), total))
+            line.append((min((day + 1) * _DAY, rows.now_ms), total))
         if line:
-            start = _moment(min(rows.days) * _DAY)
-            third.plot([start, *(at for at, _ in line)], [0, *(n for _, n in line)], color=_MAIN)
+            start = min(min(rows.days) * _DAY, rows.now_ms)
+            times = [_moment(at) for at in (start, *(at for at, _ in line))]
+            third.plot(times, [0, *(n for _, n in line)], color=_MAIN)
         third.set_title("the catalog's own rows", fontsize=9)
         third.yaxis.set_major_formatter(_bytes)
         for axes in (first, second, third):
@@ -134,7 +137,7 @@ def garbage(rows: Rows) -> str:
         _stacked(left, types[:TOP], [_sum(rows, type=type) for type in types[:TOP]])
         _stacked(right, AGE_NAMES, [_sum(rows, group=group) for group in range(len(AGE_NAMES))])
         if rows.unneeded is not None:
-            left.legend(frameon=False, fontsize=8, loc="lower right")
+            _legend(figure, *left.get_legend_handles_labels())
 
     return _svg(draw, rows=max(len({type for type, _ in rows.groups}), len(AGE_NAMES)), empty=not rows.groups)
 
@@ -261,6 +264,11 @@ def _svg(draw: Callable[[Any], None], *, rows: int, empty: bool) -> str:
             draw(figure)
         figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()
+
+
+def _legend(figure: Any, *handles: Any) -> None:
+    """Explain the colors, beside the drawing, where no bar is hidden."""
+    figure.legend(*handles, loc="outside upper right", ncols=2, frameon=False, fontsize=8)
 
 
 def _dates(axes: Any) -> None:

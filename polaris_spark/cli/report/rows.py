@@ -55,6 +55,8 @@ class Stored(NamedTuple):
 class Rows:
     """Figures of a realm's objects."""
 
+    now_ms: int = 0
+    """When they were read."""
     parts: int = 0
     """Parts that the table was divided into."""
     read: int = 0
@@ -74,7 +76,7 @@ def read_rows(backend: Backend, place: OpenRealm, now_ms: int, deadline: Deadlin
     """The figures of a realm, of as much of its table as the time allows."""
     splits = backend.splits("objects", [place.record.instance], _SPLITS)
     random.Random(_SEED).shuffle(splits)
-    found, remembered = Rows(parts=len(splits)), dict[int, Stored]()
+    found, remembered = Rows(now_ms, len(splits)), dict[int, Stored]()
     for split in splits:
         for position, stored in enumerate(stored_objects(backend, split, whole=False)):
             type = sys.intern(stored.header.type) if stored.header else "unreadable"

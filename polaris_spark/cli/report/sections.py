@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from polaris_spark.cli.output import plain, size
+from polaris_spark.cli.output import counted, noun, plain, size
 from polaris_spark.cli.report import plots
 from polaris_spark.cli.report.deadline import read_words
 from polaris_spark.cli.report.history import History
@@ -29,14 +29,14 @@ def tiles(figures: Figures) -> list[tuple[str, str]]:
     partly = "" if lake.counted else "at least "
     whole = rows.read == rows.parts
     return [
-        (f"{partly}{lake.tables:,}", "tables"),
-        (f"{lake.namespaces:,}", "namespaces"),
-        (f"{lake.views:,}", "views"),
+        (f"{partly}{lake.tables:,}", noun(lake.tables, "table")),
+        (f"{lake.namespaces:,}", noun(lake.namespaces, "namespace")),
+        (f"{lake.views:,}", noun(lake.views, "view")),
         (
             size(lake.total.bytes),
             "in current files" if lake.read == lake.tables else "in the files of a sample",
         ),
-        (f"{history.commits:,}", "commits in the history"),
+        (f"{history.commits:,}", f"{noun(history.commits, 'commit')} in the history"),
         (size(rows.total.bytes), "in rows of the realm" if whole else "in the rows that were read"),
     ]
 
@@ -108,15 +108,15 @@ def _contention(history: History, note: str) -> Section:
 
 def _writers(history: History, note: str) -> Section:
     after = max(1, history.read - 1)
-    rows = [(f"node {node}", count) for node, count in history.writers.most_common(_LISTED)]
+    rows = [(plain(principal), count) for principal, count in history.writers.most_common(_LISTED)]
     return Section(
         "writers",
         "Writers",
-        "Commits by the node number in their ids. A process holds one number at a time; after it ends, another may "
-        f"get it. {history.takeovers:,} commits ({history.takeovers / after:.0%}) followed one of another writer.",
+        "Commits by the principals whose changes they carry; a commit that carries changes of several counts for each. "
+        f"{counted(history.takeovers, 'commit')} ({history.takeovers / after:.0%}) followed one of another process.",
         plots.writers(history),
         note,
-        Listed(("writer", "commits"), rows),
+        Listed(("principal", "commits"), rows),
     )
 
 
@@ -156,10 +156,11 @@ def _garbage(rows: Rows) -> Section:
     else:
         count = sum(one.objects for one in rows.unneeded.values())
         bytes = sum(one.bytes for one in rows.unneeded.values())
+        be = "is" if count == 1 else "are"
         words = (
-            f"{count:,} objects of {size(bytes)} are not needed: no reference leads to them from its history floor "
-            "on. A sweep deletes those that are older than the grace period; the young ones may belong to a change "
-            "that is under way."
+            f"{counted(count, 'object')} of {size(bytes)} {be} not needed: no reference leads there from its history "
+            "floor on. A sweep deletes those that are older than the grace period; the young ones may belong to a "
+            "change that is under way."
         )
     return Section(
         "garbage",

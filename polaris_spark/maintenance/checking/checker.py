@@ -22,8 +22,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from polaris_spark.backends.base import Backend
-from polaris_spark.catalog.catalogs import CATALOGS
-from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES
+from polaris_spark.catalog.references import CATALOGS
+from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, UNCONFIRMED
 from polaris_spark.clock import Clock
 from polaris_spark.commits.completeness import Completeness, Lost
 from polaris_spark.errors import NotFoundError
@@ -212,7 +212,7 @@ class Check:
     def _entity_units(self, rows: Rows, root: Root, *, shared: bool) -> Iterator[EntitiesUnit]:
         indexes: tuple[str, ...] = ()
         if root.reference.startswith("cat/") and "/heads/" in root.reference:
-            indexes = (NAMES, IDS, LOCATIONS)
+            indexes = (NAMES, IDS, LOCATIONS, UNCONFIRMED)
         elif root.reference == CATALOGS:
             indexes = (NAMES,)
         for name in indexes:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from polaris_spark.catalog.contents import places
+from polaris_spark.catalog.contents import holdings_of
 from polaris_spark.catalog.entities import namespace_key
+from polaris_spark.catalog.locations import Holdings
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import (
     CATALOG,
@@ -17,6 +18,7 @@ from polaris_spark.catalog.rows import (
     NAMES,
     NAMESPACE,
     TABLE,
+    UNCONFIRMED,
     VIEW,
     CatalogRow,
     Namespace,
@@ -71,6 +73,7 @@ def entity_problems(rows: Rows, unit: EntitiesUnit) -> Iterator[Problem]:
         NAMES: head.names,
         IDS: head.ids,
         LOCATIONS: head.locations,
+        UNCONFIRMED: head.unconfirmed,
     }
     try:
         listed = head.index(unit.index_name).range(unit.start, unit.end)
@@ -197,28 +200,36 @@ class _Head:
             yield self._problem(WRONG_ENTITY, entry.pointer, told, self._path(NAMES, key))
 
     def _owners(self, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
-        """Every location that a table or view owns is in the index, as its own."""
+        """Every location that a table or view uses is in the right index, as an entry of that table or view."""
         contents = self._rows.read([entry.pointer for _, entry in entries])
-        wanted: list[tuple[bytes, bytes, int, Segments]] = []
+        wanted: dict[str, list[tuple[bytes, bytes, int, Segments]]] = {LOCATIONS: [], UNCONFIRMED: []}
         for key, entry in entries:
             found = contents.get(entry.pointer)
             if found is None or not isinstance(found.value, Table | View | Unloaded):
                 continue
             try:
-                owned = sorted(places(found.value))
+                held = holdings_of(found.value)
             except BadRequestError as error:
                 if found.value.location:
                     yield self._problem(WRONG_LOCATION, entry.pointer, str(error), self._path(NAMES, key))
                 continue
             entity = id_from(entry.value)
-            wanted += [(key, _location_key(place, entity), entity, place) for place in owned]
-        there = self.index(LOCATIONS).get_many([location for _, location, _, _ in wanted])
-        for (key, location, entity, place), found_entry in zip(wanted, there, strict=True):
-            if found_entry is None or id_from(found_entry.value) != entity:
-                what = "is not there" if found_entry is None else f"is of {id_from(found_entry.value)}"
-                message = f"{'/'.join(place)}, which {key!r} owns, {what} in index locations"
+            for index, used in zip(wanted, held, strict=True):
+                wanted[index] += [
+                    (key, _location_key(place, entity), entity, place) for place in sorted(used)
+                ]
+        for index in wanted:
+            yield from self._missing(index, wanted[index])
+
+    def _missing(self, index: str, wanted: list[tuple[bytes, bytes, int, Segments]]) -> Iterator[Problem]:
+        there = self.index(index).get_many([location for _, location, _, _ in wanted])
+        for (key, location, entity, place), found in zip(wanted, there, strict=True):
+            if found is None or id_from(found.value) != entity:
+                what = "is not there" if found is None else f"is of {id_from(found.value)}"
+                uses = "owns" if index == LOCATIONS else "names"
+                message = f"{'/'.join(place)}, which {key!r} {uses}, {what} in index {index}"
                 row = row_of(
-                    self._roots.get(LOCATIONS, IndexRoot()), self._unit.commit, location, self._rows.shards
+                    self._roots.get(index, IndexRoot()), self._unit.commit, location, self._rows.shards
                 )
                 yield self._problem(WRONG_LOCATION, row, message, self._path(NAMES, key))
 
@@ -235,43 +246,53 @@ class _Head:
     # Locations
 
     def locations(self, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
-        owners = {id_bytes(id_from(entry.value)) for _, entry in entries}
-        owned = self._owned(sorted(owners))
+        return self._uses(LOCATIONS, entries)
+
+    def unconfirmed(self, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
+        return self._uses(UNCONFIRMED, entries)
+
+    def _uses(self, index: str, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
+        """Every entry of an index of locations belongs to an entity that uses the location in the index's way."""
+        used = self._used(sorted({id_bytes(id_from(entry.value)) for _, entry in entries}))
         for key, entry in entries:
             entity = id_from(entry.value)
             try:
                 path, kind, name = decode_key(key)
             except CorruptionError as error:
-                yield self._entry_problem(LOCATIONS, key, str(error))
+                yield self._entry_problem(index, key, str(error))
                 continue
             if kind != _LOCATION or name != f"{entity:x}" or len(entry.value) != 8:
                 message = f"its key names entity {name!r}, its value {entity:x}"
-                yield self._entry_problem(LOCATIONS, key, message)
-            mine = owned.get(entity, frozenset())
-            if mine is None:
+                yield self._entry_problem(index, key, message)
+            held = used.get(entity, Holdings())
+            if held is None:
                 continue
-            if path not in mine:
-                what = "does not own it" if entity in owned else "is not there"
+            if path not in (held.owned if index == LOCATIONS else held.unconfirmed):
+                what = "is not there"
+                if entity in used:
+                    what = "does not own it" if index == LOCATIONS else "does not name it"
                 message = f"{'/'.join(path)} belongs to entity {entity}, which {what}"
-                yield self._entry_problem(LOCATIONS, key, message)
-            yield from self._overlaps(key, path, entity)
+                yield self._entry_problem(index, key, message)
+            if index == LOCATIONS:
+                yield from self._overlaps(key, path, entity)
 
-    def _owned(self, entities: list[bytes]) -> dict[int, frozenset[Segments] | None]:
-        """What entities own, by id; None where their content cannot be read. Those that do not exist are left out."""
+    def _used(self, entities: list[bytes]) -> dict[int, Holdings | None]:
+        """The locations of entities, by id; None if an entity's content cannot be read. Missing entities are left
+        out."""
         keys = self.index(IDS).get_many(entities)
         there = [(entity, found.value) for entity, found in zip(entities, keys, strict=True) if found]
         named = self.index(NAMES).get_many([key for _, key in there])
         pointers = {id_from(e): found.pointer for (e, _), found in zip(there, named, strict=True) if found}
         contents = self._rows.read(list(pointers.values()))
-        owned: dict[int, frozenset[Segments] | None] = {}
+        used: dict[int, Holdings | None] = {}
         for entity, pointer in pointers.items():
             value = contents[pointer].value if pointer in contents else None
             try:
                 known = isinstance(value, Table | View | Unloaded)
-                owned[entity] = places(value) if known else None  # type: ignore[arg-type]  # just looked
+                used[entity] = holdings_of(value) if known else None  # type: ignore[arg-type]  # just looked
             except BadRequestError:
-                owned[entity] = None
-        return owned
+                used[entity] = None
+        return used
 
     def _overlaps(self, key: bytes, path: Segments, entity: int) -> Iterator[Problem]:
         """Entries come in an order in which all that lies below a location follows it at once."""

@@ -10,7 +10,7 @@ import msgspec
 
 from polaris_spark.commits.lineage import ancestors
 from polaris_spark.commits.rows import FIRST_SKIP, INLINE_PARENTS, Commit, Head
-from polaris_spark.maintenance.checking.rows import Problem, Rows
+from polaris_spark.maintenance.checking.rows import REPAIR, Problem, Rows
 
 WRONG_TYPE = "wrong-type"
 WRONG_ANCESTOR = "wrong-ancestor"
@@ -173,13 +173,13 @@ class _Walk:
             self._blame(NO_LOG, id, "it has no log entries")
 
     def check_times(self) -> None:
-        """Every commit is later than the one before."""
+        """Every commit is later than the one before, except those that the head lists as time resets."""
         times, head = self._times, self._root.head
         if times.get(head.number, head.time) != head.time:
             self._blame_row(f"it says that its head is of {head.time}, which is of {times[head.number]}")
         for number in sorted(times):
             newer, older = times[number], times.get(number - 1)
-            if older is None or newer > older:
+            if older is None or newer > older or number in head.time_resets:
                 continue
             above, below = times.get(number + 1), times.get(number - 2)
             older_is_wrong = above is not None and above <= older and (below is None or below < newer)
@@ -213,10 +213,10 @@ def head_faults(head: Head, latest_ms: int, id_time_ms: int) -> Iterator[str]:
         yield f"it points to {head.commit}"
     if not 0 <= head.floor_number <= head.number:
         yield f"its history floor is commit {head.floor_number}, its head commit {head.number}"
-    if head.floor_time > head.time:
+    if head.floor_time > head.time and not any(number > head.floor_number for number in head.time_resets):
         yield f"its history floor is of {head.floor_time}, its head of {head.time}"
     if head.fence < 0 or (head.fence and id_time_ms > latest_ms):
-        yield f"its fence {head.fence} is later than any id that can have been made"
+        yield f"its fence {head.fence} is later than any id that can have been made: {REPAIR}"
     numbers = [recent.number for recent in head.recent]
     if numbers != sorted(set(numbers), reverse=True) or any(n > head.number for n in numbers):
         yield f"its recent heads are commits {list(islice(numbers, 20))}, not the newest first"

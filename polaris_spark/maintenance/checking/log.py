@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, id_bytes, id_from
+from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, UNCONFIRMED, id_bytes, id_from
 from polaris_spark.commits.rows import Commit, Entries, LogEntry
 from polaris_spark.errors import CorruptionError, WrongTypeError
 from polaris_spark.index import Entry, Index, IndexRoot, Place, check, diff
@@ -125,7 +125,7 @@ class _Commits:
             if key not in state:
                 yield f"{key!r} changed without an entry"
         entities = {id_bytes(entry.entity) for entry in entries}
-        for name in (IDS, LOCATIONS):
+        for name in (IDS, LOCATIONS, UNCONFIRMED):
             for key, one, other in diff(self._root(before, name), self._root(after, name), self._rows.shards):
                 entity = key if name == IDS else id_bytes(id_from((other or one or _NOTHING).value))
                 if entity not in entities:

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import msgspec
 
 from polaris_spark.backends.base import Backend
-from polaris_spark.catalog.catalogs import CATALOGS
+from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.catalog.rows import NAMES, CatalogRow
+from polaris_spark.clock import AHEAD_MS, iso_text
 from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import CorruptionError, PolarisError
@@ -17,7 +18,7 @@ from polaris_spark.ids import id_time_ms
 from polaris_spark.index import Index, IndexRoot
 from polaris_spark.maintenance.checking.entities import row_of
 from polaris_spark.maintenance.checking.history import WRONG_HEAD, Root, head_faults
-from polaris_spark.maintenance.checking.rows import MISSING, UNREADABLE, WARNING, Problem, Rows
+from polaris_spark.maintenance.checking.rows import AHEAD, MISSING, REPAIR, UNREADABLE, WARNING, Problem, Rows
 from polaris_spark.system.recovery.lost import commits_of_missing
 from polaris_spark.system.registry import REFERENCES, ROOT, Registered, Registration
 
@@ -102,6 +103,9 @@ class _References:
         fence_ms = id_time_ms(head.fence) if head.fence > 0 else 0
         for message in head_faults(head, self._times.latest_ms, fence_ms):
             self._blame(WRONG_HEAD, name, row_name, message)
+        latest = max(head.time, id_time_ms(head.commit) if head.commit > 0 else 0)
+        if latest > self._times.latest_ms + AHEAD_MS:
+            self._blame(AHEAD, name, row_name, f"its head is of {iso_text(latest)}: {REPAIR}")
         return head
 
     def _listed(self, head: Head) -> list[Registered]:

@@ -28,6 +28,12 @@ INCOMPLETE = "incomplete"
 ORPHAN_PART = "orphan-part"
 WRONG_HEADER = "wrong-header"
 LEFTOVER = "leftover"
+AHEAD = "ahead"
+
+REPAIR = (
+    "a process whose clock was ahead wrote it; if this machine's clock is right, "
+    "run polaris-spark fsck --repair STORE"
+)
 
 CACHE_BYTES = 64 * 2**20
 """Decoded objects that a check keeps."""
@@ -173,7 +179,7 @@ def _decoded_problems(place: Rows, id: int, data: bytes) -> Iterator[Problem]:
     key = row_key(id)
     try:
         decoded = objects.decode(data, key)
-        if decoded.value is None or decoded.header.revision != objects.revision_of(type(decoded.value)):
+        if decoded.value is None or decoded.header.revision != objects.written_revision(decoded.value):
             return
         header = objects.encode_with_header(decoded.value)[0]
     except (CorruptionError, NewerFormatError) as error:

@@ -8,17 +8,18 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from polaris_spark.backends.base import Backend
+from polaris_spark.clock import iso_text
 from polaris_spark.errors import CorruptionError
 from polaris_spark.ids import NODES
 from polaris_spark.maintenance.checking.references import reference_names
-from polaris_spark.maintenance.checking.rows import MISSING, UNREADABLE, Problem
-from polaris_spark.system.leases import BEHIND_MS, CLOCK, LEASE_MS, ClockRecord, NodeRecord
+from polaris_spark.maintenance.checking.rows import AHEAD, MISSING, REPAIR, UNREADABLE, Problem
+from polaris_spark.system.clocks import APART_MS, CLOCK, ClockRecord
+from polaris_spark.system.leases import LEASE_MS, NodeRecord
 from polaris_spark.system.realms import RealmRecord
 from polaris_spark.system.stores import STORE, SYSTEM_REALM, StoreRecord, system_references
 from polaris_spark.system.tasks import TaskRecord
 
 WRONG_RECORD = "wrong-record"
-
 R = TypeVar("R", bound=msgspec.Struct)
 
 _NODE, _REALM, _TASK = "node", "realm", "task"
@@ -53,13 +54,17 @@ class _System:
             self._blame(MISSING, STORE, "the store's own record is missing")
         clock = self._read(CLOCK, ClockRecord)
         if clock is not None:
-            self._latest = max(self._now, clock.time_ms, clock.floor_ms)
+            self._latest = max(self._now, clock.floor_ms, clock.ahead_ms)
+            if clock.time_ms <= self._now + APART_MS:
+                self._latest = max(self._latest, clock.time_ms)
+            else:
+                self._blame(AHEAD, CLOCK, f"the time noted last is {iso_text(clock.time_ms)}: {REPAIR}")
         for name in sorted(names):
             for message in self._faults(name):
                 self._blame(WRONG_RECORD, name, message)
         for message, name in self._shared_instances():
             self._blame(WRONG_RECORD, name, message)
-        latest = self._latest + LEASE_MS + BEHIND_MS
+        latest = self._latest + LEASE_MS + APART_MS
         return System(list(self._realms.values()), latest, self._problems)
 
     def _faults(self, name: str) -> Iterator[str]:
@@ -87,8 +92,9 @@ class _System:
         if node.end_ms < node.start_ms:
             yield f"its lease ends at {node.end_ms}, before it begins at {node.start_ms}"
         longest = max(self._latest, node.start_ms if node.start_ms <= self._latest + LEASE_MS else 0)
-        if node.end_ms > longest + LEASE_MS + BEHIND_MS:
-            yield f"its lease ends at {node.end_ms}, later than any lease can, {longest + LEASE_MS + BEHIND_MS}"
+        if node.end_ms > longest + LEASE_MS + APART_MS:
+            most = longest + LEASE_MS + APART_MS
+            yield f"its lease ends at {node.end_ms}, later than any lease can, {most}: {REPAIR}"
         else:
             self._latest = max(self._latest, node.end_ms - LEASE_MS)
 

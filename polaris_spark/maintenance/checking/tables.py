@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from collections.abc import Collection, Generator, Iterable, Iterator
+from typing import Any, TypeVar
 
 import msgspec
 
 from polaris_spark.catalog.metadata.logs import SEPARATOR
+from polaris_spark.catalog.metadata.overflow import MAIN_REF, PROPERTY_CODEC, REF_CODEC, Codec, key_of
 from polaris_spark.catalog.metadata.pieces import placed
 from polaris_spark.catalog.metadata.rows import (
     Log,
     LogItems,
     Numbered,
+    Overflow,
     PartitionSpec,
     PartitionStatistics,
     Piece,
@@ -29,9 +31,10 @@ from polaris_spark.errors import CorruptionError
 from polaris_spark.index import Index, IndexRoot, Place, check
 from polaris_spark.maintenance.checking.rows import Problem, Rows
 
+V = TypeVar("V")
+
 WRONG_CONTENT = "wrong-content"
 
-_MAIN = "main"
 _decode = msgspec.json.Decoder().decode
 
 
@@ -79,7 +82,10 @@ class ContentCheck:
             (table.partition_statistics, PartitionStatistics, "partition statistics file"),
         ):
             yield from self._indexed(root, piece_type, table.next_order, what)
-        yield from self._refs(table)
+        refs = yield from self._overflow(table.more_refs, REF_CODEC, "refs")
+        if refs is not None:
+            yield from self._refs(table, (*table.refs, *refs))
+        yield from self._overflow(table.more_properties, PROPERTY_CODEC, "properties")
         for log, what in ((table.snapshot_log, "snapshot log"), (table.metadata_log, "metadata log")):
             yield from self._log(log, what)
 
@@ -143,8 +149,40 @@ class ContentCheck:
             yield 0, f"a {what} has place {max(orders)}; the next one would get {next_order}"
         yield from self._texts([(pointer, id) for id, pointer, _ in listed], cls, "snapshot-id", what)
 
-    def _refs(self, table: Table) -> Iterator[tuple[int, str]]:
-        names = [ref.name for ref in table.refs]
+    def _overflow(
+        self, others: Overflow | None, codec: Codec[V], what: str
+    ) -> Generator[tuple[int, str], None, list[V] | None]:
+        """Problems of an index of refs or properties; what it holds, or None where it cannot be read."""
+        if others is None:
+            return []
+        faults = list(check(others.index, self._rows.shards, self._sound))
+        for fault in faults:
+            yield fault.shard, f"index of {what}: {fault.message}"
+        if faults:
+            return None
+        found, size = [], 0
+        try:
+            for key, entry in Index(others.index, self._rows.shards).range():
+                name, value = codec.decode(*entry)
+                found.append(value)
+                size += codec.size(name, value)
+                if key != key_of(name):
+                    yield 0, f"its index of {what} holds {name!r} under another name's key"
+                if codec.stays(name):
+                    yield 0, f"its index of {what} holds {name!r}, which belongs in the row"
+        except CorruptionError as error:
+            yield 0, f"index of {what}: {error}"
+            return None
+        if (len(found), size) != (others.count, others.size):
+            yield (
+                0,
+                f"its index of {what} holds {len(found)} of {size} bytes; the row says {others.count} of "
+                f"{others.size} bytes",
+            )
+        return found
+
+    def _refs(self, table: Table, refs: Collection[Ref]) -> Iterator[tuple[int, str]]:
+        names = [ref.name for ref in refs]
         if len(set(names)) < len(names):
             yield 0, f"it has two branches or tags of one name: {names}"
         try:
@@ -154,16 +192,13 @@ class ContentCheck:
             }
         except CorruptionError:
             return
-        for ref in table.refs:
+        for ref in refs:
             yield from [(0, f"{ref.name!r} {message}") for message in _ref_faults(ref, known)]
-        current, main = table.current_snapshot_id, next((r for r in table.refs if r.name == _MAIN), None)
+        current, main = table.current_snapshot_id, next((r for r in table.refs if r.name == MAIN_REF), None)
         if current is not None and current not in known:
             yield 0, f"its current snapshot {current} is not there"
-        if (main.snapshot_id if main else None) != current:
-            yield (
-                0,
-                f"branch main is at {main.snapshot_id if main else None}, its current snapshot is {current}",
-            )
+        if main is not None and main.snapshot_id != current:  # a registered table may lack main
+            yield 0, f"branch main is at {main.snapshot_id}, its current snapshot is {current}"
 
     def _log(self, log: Log, what: str) -> Iterator[tuple[int, str]]:
         items = sum(segment.items for segment in log.segments)

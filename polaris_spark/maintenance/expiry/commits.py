@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.contents import Prepared, Stored
+from polaris_spark.catalog.contents import Prepared, Stored, places
 from polaris_spark.catalog.entities import CatalogChange, Context, Found, TableName, find
 from polaris_spark.catalog.expiring import EXPIRED, namespace_levels, record_expired
 from polaris_spark.catalog.folders import Folders
 from polaris_spark.catalog.metadata import TableDraft, apply_all
 from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.permits import Permit
 from polaris_spark.catalog.rows import IDS, id_bytes
 from polaris_spark.catalog.tables import TableChange
 from polaris_spark.commits.change import Operation
@@ -81,6 +82,8 @@ class _ExpireTable(TableChange):
         self.uuid = str(uuid.uuid4())
         self.files: set[str] = set()
         """Locations of metadata files that tries may have written, and none of them committed."""
+        self.places: set[tuple[str, ...]] = set()
+        """Locations that the table owned in these tries."""
 
     def decided(self, state: State) -> tuple[Found, Decision] | None:
         """The table, and what expires of it now; None if it is gone, or nothing expires any more."""
@@ -88,7 +91,7 @@ class _ExpireTable(TableChange):
         if found is None or found.entity_id != self.table.entity_id:
             return None
         decision: Decision | None = self.table.decision
-        levels = [*namespace_levels(state, self.name.namespace), self.context.retention]
+        levels = [*namespace_levels(state, self.name.namespace), self.context.binding.at(state).retention]
         if found.content != self.table.content or levels != self.table.levels:
             # Which partition specs are needed only manifests tell: those of a changed table wait for the next run.
             asked = self.asked._replace(clean_metadata=False)
@@ -103,8 +106,9 @@ class _ExpireTable(TableChange):
         draft = TableDraft.of(before, state, now_ms=fixed.now)
         apply_all(draft, decision.updates())
         stored = self.store(state, found, draft, fixed)
-        if self.context.metadata_files:
+        if self.context.binding.at(state).metadata_files:
             self.files.add(stored.value.metadata_location)
+            self.places |= places(stored.value)
         record_expired(state, before, decision.snapshots, stored.content, fixed.now)
         return stored
 
@@ -197,7 +201,7 @@ class _Removing:
         parts = [_ExpireTable(context, self._operation, table, self._asked) for table in tables]
         self._try(parts)
         self.done[start:] = sorted(self.done[start:], key=lambda one: one.table.name)
-        self._delete([location for part in parts for location in sorted(part.files)])
+        self._delete(parts)
 
     def _try(self, parts: Sequence[_ExpireTable]) -> None:
         if self._refused >= REFUSALS:
@@ -230,13 +234,18 @@ class _Removing:
             part.files.discard(one.metadata_file)
             self.done.append(Removed(part.table, one.decision))
 
-    def _delete(self, locations: Sequence[str]) -> None:
+    def _delete(self, parts: Sequence[_ExpireTable]) -> None:
         """Delete metadata files that no commit needs, until storage is taken to be out of reach: orphans at worst."""
         folders, failures = Folders(self._catalog.files), 0
-        for location in locations:
-            failures = failures + 1 if folders.delete_all([location]) else 0
-            if failures >= REFUSALS:
-                return
+        for part in parts:
+            places = map("/".join, part.places)
+            permit = Permit([self._catalog.context.warehouse], places=places, follow_links=True)
+            for location in sorted(part.files):
+                grant = permit.may(location)
+                if grant is not None:
+                    failures = failures + 1 if folders.delete_all([grant], permit) else 0
+                if failures >= REFUSALS:
+                    return
 
 
 class Settled(NamedTuple):

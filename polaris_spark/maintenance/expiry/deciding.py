@@ -20,7 +20,7 @@ from polaris_spark.catalog.expiring import (
     retention,
 )
 from polaris_spark.catalog.metadata import ObjectReader
-from polaris_spark.catalog.metadata.draft import MAIN
+from polaris_spark.catalog.metadata.overflow import MAIN_REF, all_refs
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.snapshot_sets import all_named, all_snapshots
 
@@ -86,8 +86,8 @@ def decide_table(
     if not gc_enabled(levels):
         return None
     kept = retention(levels, asked.now_ms, older_than=asked.older_than, retain_last=asked.retain_last)
-    refs = {ref.name: read_ref_facts(ref.text) for ref in table.refs}
-    if not asked.clean_metadata and all_named(table) and not (refs.keys() - {MAIN}):
+    refs = {ref.name: read_ref_facts(ref.text) for ref in all_refs(table, reader)}
+    if not asked.clean_metadata and all_named(table) and not (refs.keys() - {MAIN_REF}):
         return NOTHING
     snapshots = [read_snapshot(text) for text in all_snapshots(table, reader).added]
     decision = decide(snapshots, refs, kept, asked.now_ms)
@@ -137,7 +137,7 @@ def decide(
 def _stays(
     name: str, ref: RefFacts, by_id: Mapping[int, SnapshotFacts], kept: Retention, now_ms: int
 ) -> bool:
-    if name == MAIN:
+    if name == MAIN_REF:
         return True
     snapshot = by_id.get(ref.snapshot_id)
     if snapshot is None:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.expiring import gc_enabled
+from polaris_spark.catalog.permits import Permit
 from polaris_spark.commits.change import Operation
 from polaris_spark.maintenance.deleting import delete_files
 from polaris_spark.maintenance.deletions import FILES_OF_A_BATCH, DeletedFile, DeletedFiles, record_deletions
@@ -39,6 +41,7 @@ class Deleting:
         operation: Operation,
         spread: Spread,
         watching: Watching,
+        catalog_properties: Callable[[], Mapping[str, str]],
         *,
         keep_records_ms: int,
         progress: Callable[[str, int, int], None],
@@ -46,12 +49,14 @@ class Deleting:
         """
         Args:
             watching: knows that no table needed the files when heads were read first.
+            catalog_properties: returns the catalog's properties, as of the last look.
             keep_records_ms: how long deletions stay recorded, milliseconds.
         """
         self._catalog = catalog
         self._operation = operation
         self._spread = spread
         self._watching = watching
+        self._catalog_properties = catalog_properties
         self._keep_records_ms = keep_records_ms
         self._progress = progress
 
@@ -71,6 +76,10 @@ class Deleting:
 
     def _look(self, leftovers: Sequence[Leftover]) -> None:
         needed, problem = self._watching.look(), self._watching.question.problem
+        properties = self._catalog_properties()
+        for leftover in leftovers:
+            if any(leftover.going()) and not gc_enabled([*leftover.levels, properties]):
+                leftover.stop("gc.enabled is false")
         for leftover in leftovers if needed or problem else ():
             for location in needed.intersection(leftover.files):
                 leftover.share(location)
@@ -78,9 +87,13 @@ class Deleting:
                 leftover.stop(f"nobody can say whether a table has come to need them: {problem}")
 
     def _delete(self, going: Mapping[Leftover, Sequence[File]]) -> None:
-        locations = list({file.location: 0 for files in going.values() for file in files})
+        grants = {
+            file.location: owner.grants[file.location] for owner, files in going.items() for file in files
+        }
+        permit = Permit.of_all(leftover.deletable.permit for leftover in going)
         self._record(going, "deleted")
-        failed = {location for left in delete_files(self._spread, locations) for location in left.files}
+        deleted = delete_files(self._spread, list(grants.values()), permit)
+        failed = {location for left in deleted for location in left.files}
         left = {owner: [one for one in files if one.location in failed] for owner, files in going.items()}
         for leftover, files in going.items():
             leftover.count(file for file in files if file.location not in failed)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from polaris_spark.catalog.expiring import expired_key
+from polaris_spark.catalog.permits import Grant
 from polaris_spark.catalog.sharing import Deletable
 from polaris_spark.maintenance.expiry.commits import Settled
 from polaris_spark.maintenance.expiry.deciding import Decision
@@ -51,12 +52,14 @@ class Leftover:
         needed: list[Version],
         *,
         begun: bool,
+        levels: Sequence[Mapping[str, str]] = (),
     ) -> None:
         """
         Args:
             records: ids of its `ExpiredSnapshots`.
             needed: versions of tables whose files stay.
             begun: whether an earlier run may have deleted some of its files.
+            levels: properties of the table and its namespaces, from the nearest upwards.
         """
         self.entity_id = entity_id
         self.outcome = outcome
@@ -64,8 +67,11 @@ class Leftover:
         self.deletable = deletable
         self.needed = needed
         self.begun = begun
+        self.levels = levels
         self.files: dict[str, File] = {}
         """By location: those that nothing needs."""
+        self.grants: dict[str, Grant] = {}
+        """By location: grants of the files that may be deleted, which `taking` fills in."""
         self.problem = ""
         """Why it is not known which files are needed."""
         self.shared = False

@@ -5,7 +5,8 @@
 3. Find the files of everything recorded, by this run or by earlier ones, that nothing needs any more, spread over
    executors: neither the table as it is now, nor a table of any catalog, branch or realm of the store; or, if only
    locations are to be compared, none of those whose place overlaps. A table counts, too, that was dropped and can be
-   brought back (`catalog.drops`).
+   brought back (`catalog.drops`). A table of which manifest lists or manifests are missing keeps the files in its own
+   locations, for the reason that `orphans.search` gives.
 4. Delete them in three passes: content files, then the manifests that name them, then manifest lists and statistics,
    with another look at the store before each wave of files (`expiry.deleting` says which window remains).
    Whatever is missing was deleted before, so an interrupted run is simply run again: as long as a list is there, what
@@ -32,6 +33,7 @@ from polaris_spark.catalog.expiring import (
 from polaris_spark.catalog.exporting import Wanted
 from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.property_changes import bind_branch
 from polaris_spark.catalog.rows import IDS, Unloaded, id_bytes
 from polaris_spark.catalog.sharing import Deletable, Neighbours, heads_around, table_content
 from polaris_spark.catalog.store_heads import StoreHead
@@ -58,6 +60,7 @@ from polaris_spark.maintenance.expiry.leftovers import Leftover, Outcome
 from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, ReadManifests, manifests_of
 from polaris_spark.maintenance.expiry.names import digests, file_key, forget_folders
 from polaris_spark.maintenance.expiry.taking import take
+from polaris_spark.maintenance.periods import realm_policy
 from polaris_spark.maintenance.spreading import Spread
 from polaris_spark.maintenance.store_needs import Question, Watching
 from polaris_spark.maintenance.store_tables import StoreDrops, tables_of_store
@@ -94,7 +97,7 @@ class ExpiryRun:
         """
         Args:
             spread: carries out the work on tables and files.
-            grace_ms: how long dropped heads may come back, milliseconds.
+            grace_ms: the grace period of the session, milliseconds.
             keep_records_ms: how long deletions stay recorded, milliseconds.
             progress: is told how far the run is; may raise to stop it.
             check_files: whom to ask whether a file is needed.
@@ -126,11 +129,14 @@ class ExpiryRun:
             the tables of which something expired or was deleted, or which were left alone for a reason.
         """
         forget_folders()
+        if not dry_run:
+            catalog = self._catalog
+            bind_branch(catalog.references, catalog.context, self._operation, catalog.row, catalog.reference)
         self._earlier = {entry.pointer for _, entry in self._catalog.view().base.index(EXPIRED).range()}
         decided = self._decide(tables)
         if not dry_run:
             self._remove(decided)
-            self._catalog.references.end_expired(self._grace_ms, self._operation)
+            self._catalog.references.end_expired(realm_policy(self._catalog).grace_of, self._operation)
         heads = self._heads()
         self._drops = StoreDrops(heads, self._catalog.references.store.of_realm)
         view = self._own(heads)
@@ -151,12 +157,14 @@ class ExpiryRun:
                 self._operation,
                 self._spread,
                 watching,
+                lambda: self._catalog_properties(watching.heads),
                 keep_records_ms=self._keep_records_ms,
                 progress=self._progress,
             )
             deleting.run(leftovers)
             self._settle(leftovers)
-        return list(self._outcomes.values())
+        incomplete = sorted(watching.question.incomplete.items())
+        return [*self._outcomes.values(), *(_incomplete(*one) for one in incomplete)]
 
     # 1 and 2
 
@@ -165,7 +173,7 @@ class ExpiryRun:
         numbers: dict[NamespaceName, int] = {}
         for table in tables:
             numbers.setdefault(table.name.namespace, len(numbers))
-        catalog = self._catalog.context.retention
+        catalog = self._catalog.context.binding.at(view).retention
         levels = [[*namespace_levels(view, namespace), catalog] for namespace in numbers]
         items = [
             ToDecide(number, table.content, numbers[table.name.namespace])
@@ -218,6 +226,11 @@ class ExpiryRun:
         own = (self._realm, self._catalog.reference)
         return next((head for head in heads if (head.realm, head.reference) == own), None)
 
+    def _catalog_properties(self, heads: Sequence[StoreHead]) -> Mapping[str, str]:
+        """What the catalog's row and the session say, as of when heads were read."""
+        own = self._own_head(heads)
+        return {} if own is None else own.properties
+
     def _leftovers(
         self,
         view: State,
@@ -240,7 +253,7 @@ class ExpiryRun:
         for position, (entity_id, ids) in enumerate(records.items()):
             self._progress("looking for tables with files to delete", position, len(records))
             drop = dropped.get(entity_id)
-            leftover = self._leftover(view, entity_id, ids, planned.get(entity_id), neighbours, drop)
+            leftover = self._leftover(view, entity_id, ids, planned.get(entity_id), neighbours, drop, heads)
             if leftover is None:
                 continue
             found.append(leftover)
@@ -257,6 +270,7 @@ class ExpiryRun:
         planned: ToExpire | None,
         neighbours: Neighbours,
         drop: Drop | None,
+        heads: Sequence[StoreHead],
     ) -> Leftover | None:
         """
         Args:
@@ -279,14 +293,15 @@ class ExpiryRun:
         if isinstance(table, Unloaded):
             outcome.notes.append("files are left: imported, and not loaded yet")
             return None
-        if not gc_enabled([table.properties, *levels, self._catalog.context.retention]):
+        levels = [table.properties, *levels]
+        if not gc_enabled([*levels, self._catalog_properties(heads)]):
             outcome.notes.append("files are left: gc.enabled is false")
             return None
         without = planned.decision.snapshots if planned else ()
         own = Version(self._realm, content, without, dropped=name is None)
         deletable = Deletable(self._catalog, table, neighbours)
         begun = not self._earlier.isdisjoint(records)
-        return Leftover(entity_id, outcome, records, deletable, [own], begun=begun)
+        return Leftover(entity_id, outcome, records, deletable, [own], begun=begun, levels=levels)
 
     def _find(self, leftovers: Sequence[Leftover]) -> None:
         items = [
@@ -360,7 +375,7 @@ class ExpiryRun:
         holders: dict[str, list[Leftover]] = {}
         for leftover in leftovers:
             for location in () if leftover.problem else leftover.files:
-                if leftover.deletable(location):
+                if leftover.deletable.grant(location) is not None:
                     holders.setdefault(location, []).append(leftover)
         store = self._catalog.references.store
         oldest_purge_ms = self._catalog.context.clock.now_ms() - self._grace_ms
@@ -396,3 +411,12 @@ class ExpiryRun:
             self._progress("recording what was deleted", start, len(done))
             part = done[start : start + TABLES_OF_A_COMMIT]
             self._catalog.commit(SettleExpired(self._catalog.context, self._operation, part))
+
+
+def _incomplete(owner: str, missing: str) -> Outcome:
+    """A row about a table that keeps the files in its locations.
+
+    Args:
+        missing: location of a file that it names and that is not there.
+    """
+    return Outcome(owner, notes=[f"files in its locations are left: there is no file {missing!r}"])

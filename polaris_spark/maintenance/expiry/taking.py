@@ -52,7 +52,9 @@ def _first(waiting: deque[Leftover], files: int | None) -> list[Leftover]:
 
 def _leave_outside(leftover: Leftover) -> None:
     files = list(leftover.going())
-    leftover.files = {file.location: file for file in files if leftover.deletable(file.location)}
+    granted = {file.location: leftover.deletable.grant(file.location) for file in files}
+    leftover.grants = {location: grant for location, grant in granted.items() if grant is not None}
+    leftover.files = {file.location: file for file in files if file.location in leftover.grants}
     if len(leftover.files) < len(files):
         outside = len(files) - len(leftover.files)
         leftover.outcome.notes.append(f"{outside} files are left: they lie in no place of the table")

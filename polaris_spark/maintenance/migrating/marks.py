@@ -142,7 +142,7 @@ class SourceRealm:
             returned, or has a higher id (DESIGN, section 11).
         """
         for held in self.heads():
-            self.references.ids.observe(max(held.head.commit, held.head.fence))
+            self.references.ids.observe_head(held.head.commit, held.head.fence)
         fence = retried(self.references.clock, self.references.ids.next_id)
 
         fenced = partial(upkeep.fence, id=fence)

@@ -190,7 +190,7 @@ class Switch:
             TaskLostError: another run took over, or the migration was aborted.
         """
         target, record = self._copying.target, self._copying.record
-        self._begun = self._clock.monotonic_ms()
+        self._begun = self._clock.elapsed_ms()
         try:
             heads = self._source.pause(self._to, self._token)
             copied = self._copying.since(heads, lambda _: self._check_time())
@@ -205,11 +205,11 @@ class Switch:
             self._clock,
             lambda: target.realms.move(record.name, RealmState.ACTIVE, instance=record.instance),
         )
-        paused = self._clock.monotonic_ms() - self._begun
+        paused = self._clock.elapsed_ms() - self._begun
         return Step("switch", len(heads), copied.rows, copied.bytes, paused)
 
     def _check_time(self) -> None:
-        took = self._clock.monotonic_ms() - self._begun
+        took = self._clock.elapsed_ms() - self._begun
         if took > self._max_pause_ms:
             raise PauseTooLongError(
                 f"the switch to {self._to} was given up after {took:.0f} ms, since commits may be stopped for "

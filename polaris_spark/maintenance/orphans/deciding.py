@@ -9,16 +9,13 @@ that doubt always keeps a file.
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple, Protocol
-from urllib.parse import unquote
 
 from polaris_spark.catalog.locations import SAME_SCHEME
-from polaris_spark.config import FILE_SCHEMES, StoreURI
+from polaris_spark.catalog.paths import normal_path, split_location
 from polaris_spark.errors import InputError
 
 DAY_MS = 86_400_000
@@ -28,7 +25,6 @@ LEAST_AGE_MS = DAY_MS
 """A shorter age is refused unless it is forced."""
 
 _SAME = tuple(sorted((name, of) for name, of in SAME_SCHEME.items() if name))
-_LOCATION = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
 
 
 class Mismatch(str, Enum):
@@ -123,29 +119,6 @@ def _flat(what: str, given: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def split_location(location: str) -> tuple[str, str, str]:
-    """Scheme, authority and path of a location as they stand there; `?` and `#` are ordinary characters of a path."""
-    found = _LOCATION.fullmatch(location)
-    assert found is not None  # every part of it may be empty
-    scheme, authority, path = found.groups()
-    if scheme is None:  # `//host/path` is a path
-        return "", "", location
-    return scheme, authority or "", path
-
-
-def normal_path(path: str) -> str:
-    """A path in the form in which files are compared: absolute, without a slash at its end."""
-    while (decoded := unquote(path)) != path:
-        path = decoded
-    parts: list[str] = []
-    for part in unicodedata.normalize("NFC", path).split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in ("", "."):
-            parts.append(part)
-    return "/" + "/".join(parts)
-
-
 def folders_of(path: str) -> list[str]:
     """The folders that a normal path lies in, the nearest first."""
     found = []
@@ -188,6 +161,8 @@ class Place(NamedTuple):
     """Nothing below it may be deleted: `gc.enabled` is false."""
     partitions: tuple[str, ...] = ()
     """See `is_hidden`."""
+    unconfirmed: bool = False
+    """Whether the owner only names the location: orphans in it are kept, and its files do not count as the owner's."""
 
 
 class Judged(NamedTuple):
@@ -204,6 +179,7 @@ def judge(
     root: str,
     around: Iterable[Place],
     broken: Collection[str] = (),
+    incomplete: Collection[str] = (),
     *,
     keeps_strays: bool = False,
 ) -> Judged:
@@ -216,29 +192,22 @@ def judge(
         root: the folder that was listed, in normal form.
         around: the places whose paths the file's lies below, in any order.
         broken: owners that could not be read, here or elsewhere.
+        incomplete: owners with missing manifest lists or manifests, here or elsewhere.
         keeps_strays: whether what lies in no place stays.
     """
     around = sorted(around, key=lambda place: len(place.name.path))
-    places = [place for place in around if file.has_prefix_of(place.name)]
+    places = [place for place in around if file.has_prefix_of(place.name) and not place.unconfirmed]
     innermost = places[-1] if places else None
     base = innermost.name.path if innermost is not None and len(innermost.name.path) > len(root) else root
     partitions = {name for place in places if place.name.path == base for name in place.partitions}
     below = file.path[len(base) :].strip("/").split("/")
     # What cannot be read might name any file that lies in no table's location.
-    kept = any(place.kept or place.owner in broken for place in around) or (
+    kept = any(place.kept or place.owner in broken or place.owner in incomplete for place in around) or (
         innermost is None and (keeps_strays or bool(broken))
     )
+    depth = 0 if innermost is None else len(innermost.name.path)
+    kept = kept or any(place.unconfirmed and len(place.name.path) > depth for place in around)
     return Judged(not kept and not is_hidden(below, partitions), innermost.owner if innermost else None)
-
-
-def own_beginnings(store: StoreURI, names: Named) -> tuple[str, ...]:
-    """What the paths of a store's own files begin with, in normal form: they may lie in a warehouse."""
-    if store.scheme == "memory":
-        return ()
-    if store.scheme in FILE_SCHEMES:
-        return (names.of(f"file://{store.path}").path,)
-    prefix = normal_path(store.path).rstrip("/")
-    return tuple(f"{prefix}/{name}/" for name in ("objects", "references", "tested"))
 
 
 def outermost(roots: Iterable[str], name: Named) -> list[str]:

@@ -18,6 +18,7 @@ from polaris_spark.maintenance.orphans.search import (
     FoundDoomed,
     Orphan,
     Search,
+    broken_of,
     in_phases,
     refuse_mismatches,
 )
@@ -80,9 +81,10 @@ class LocalEngine:
                 search.names.of(root).path,
                 around,
                 known.broken,
+                known.incomplete,
                 keeps_strays=search.keeps_strays,
             )
-            if judged.is_orphan and len(found) < search.max_files:
+            if judged.is_orphan and len(found) < search.max_files and search.permit.may(listed.location):
                 found.append(Orphan(*listed, owner=judged.owner))
         return Found(found, _broken(known))
 
@@ -95,6 +97,7 @@ class LocalEngine:
         gathering.finish()
         needed = {name.path for name in known.files}
         owned = {place.name.path for place in known.places}
+        owned |= {place.name.path for place in gathering.known.places if place.unconfirmed}
         doomed_judge = DoomedJudge(doomed, search.names)
         found: list[tuple[int, Orphan, set[str]]] = []
         for location, rank in sorted(gathering.ranks.items(), key=lambda item: item[1]):
@@ -108,10 +111,9 @@ class LocalEngine:
 
 
 def _broken(known: Known) -> list[Broken]:
-    return [
-        Broken(owner, tuple(sorted({p.name.path for p in known.places if p.owner == owner})), problem)
-        for owner, problem in known.broken.items()
-    ]
+    return broken_of(
+        known.broken, known.incomplete, lambda owner: {p.name.path for p in known.places if p.owner == owner}
+    )
 
 
 def _conflicts(

@@ -46,6 +46,8 @@ class Known(NamedTuple):
     places: list[Place]
     broken: dict[str, str]
     """What could not be read: owners, and why."""
+    incomplete: dict[str, str]
+    """Owners whose manifest lists or manifests are missing, each with a message that names the file."""
 
 
 CONTENT, MANIFEST, LIST, METADATA = range(4)
@@ -61,7 +63,7 @@ class Gathering:
         self._manifests = Manifests(files)
         self._lists: dict[str, list[Content]] = {}
         self._manifest_owners: dict[str, list[Content]] = {}
-        self.known = Known(set(), [], {})
+        self.known = Known(set(), [], {}, {})
         self.ranks: dict[str, int] = {}
         """Every location, as it stands there, with its rank."""
         self.owners: dict[str, set[str]] = {}
@@ -104,17 +106,24 @@ class Gathering:
 
     def _broken(self, problem: str, owners: Sequence[Content], *, missing: bool) -> None:
         if problem:
+            into = self.known.incomplete if missing else self.known.broken
             for content in owners:
                 if content.strict or not missing:
-                    self.known.broken[content.owner] = f"{content.owner}: {problem}"
+                    into[content.owner] = f"{content.owner}: {problem}"
 
 
 def places_of(content: Content, needs: Needs, names: Names) -> Iterator[Place]:
-    """The locations that a table or view owns."""
-    for location in needs.places:
-        # A path alone is one of this machine's: it is listed as such.
-        name = names.of(f"file://{location}" if location.startswith("/") else location)
-        yield Place(name, content.owner, content.moved or not needs.collected, needs.partitions)
+    """The locations that a table or view owns, and those that it only names."""
+    kept = content.moved or not needs.collected
+    for location in (*needs.places, *needs.unconfirmed):
+        name = place_name(location, names)
+        yield Place(name, content.owner, kept, needs.partitions, location in needs.unconfirmed)
+
+
+def place_name(location: str, names: Names) -> FileName:
+    """A table's location, normalized for comparison with files. A plain path is a local one, and is listed as a `file`
+    URI."""
+    return names.of(f"file://{location}" if location.startswith("/") else location)
 
 
 def needed_by(head: StoreHead, store: ObjectStore, oldest_purge_ms: int) -> Iterator[Content]:
@@ -141,7 +150,7 @@ def kept_drops(
         for found in drops_of(store, head, low, high):
             if isinstance(found, Damage):
                 damaged.append(found)
-            elif found.keeps_files(oldest_purge_ms):
+            elif found.keeps_files(oldest_purge_ms - head.grace_beyond_ms):
                 yield found
 
     warehouse = head.properties.get("warehouse", "") if head.moved else ""

@@ -83,7 +83,7 @@ def pending(heads: Iterable[StoreHead], store: ObjectStore, files: Files, *, old
         for drop in drops_of(store, head):
             if isinstance(drop, Damage):
                 purges.kept.append(Kept(drop.owner, (), drop.problem))
-            elif drop.purge and drop.time <= oldest_ms:
+            elif drop.purge and drop.time <= oldest_ms - head.grace_beyond_ms:
                 found.setdefault((drop.entity, drop.time), (head, drop))
     waiting = [one for key, one in found.items() if key not in done]
     folders = Folders(files)

@@ -11,6 +11,15 @@ Why no file goes that a live or recoverable head needs:
    history lets be brought back (`known_files.kept_drops`). A table that cannot be read wholly might need any file:
    while there is one, files go only where other tables lie. Of a damaged row, of a table or of a log, not even that is
    known: while there is one, no file goes.
+
+   A manifest list or manifest that does not exist is treated differently. Storage has confirmed that it is missing, and
+   no reader can find the files that it named. If it is restored from a backup, it names files again, nearly always in
+   the table's own locations. So all files in these locations are kept. It may also have named files elsewhere, added by
+   `add_files`. Files in another table's location belong to that table, which could always delete them. Files outside
+   all locations are deleted like any file that no reader can find, once they are old enough. If they were kept, any
+   client that can commit to one table could stop the search in the whole store. Expiry follows the same rule. If the
+   metadata file of a lazily imported table is missing, the table still counts as unreadable, because its locations are
+   not known without that file.
 4. Right before files are deleted, a wave at a time, heads are read again, and what tables name that were changed or
    registered meanwhile is taken out. An old file that a table adopts in the very seconds in which it is deleted is
    lost; nothing but its age protects it.
@@ -21,13 +30,14 @@ Interrupted, it is simply run again: what was deleted is not listed any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from polaris_spark.catalog.drops import Drop
 from polaris_spark.catalog.folders import CHANGED, Folders, Listed, repeated
+from polaris_spark.catalog.permits import Grant, Permit
 from polaris_spark.catalog.store_heads import StoreHead
-from polaris_spark.errors import BadRequestError, InputError
+from polaris_spark.errors import BadRequestError, InputError, PolarisError
 from polaris_spark.maintenance.deleting import delete_files
 from polaris_spark.maintenance.needs import EVERYWHERE
 from polaris_spark.maintenance.orphans.deciding import Mismatch, is_below
@@ -51,8 +61,8 @@ class Search(NamedTuple):
     """Files changed last before this time count, milliseconds since 1970."""
     names: Names
     mismatch: Mismatch
-    own: tuple[str, ...]
-    """What the normal paths of the store's own files begin with."""
+    permit: Permit
+    """Permits deleting files below `roots`, except files of stores. Links below the roots are not followed."""
     oldest_purge_ms: int
     """See `known_files.kept_drops`."""
     max_files: int
@@ -63,7 +73,7 @@ class Search(NamedTuple):
         """Whether a file may be an orphan, as far as its name and age tell."""
         if listed.modified_ms >= self.before_ms:
             return False
-        return not self.own or not self.names.of(listed.location).path.startswith(self.own)
+        return not self.permit.stores.holds(self.names.of(listed.location).path)
 
 
 class Orphan(NamedTuple):
@@ -82,6 +92,8 @@ class Broken(NamedTuple):
     owner: str
     places: tuple[str, ...]
     problem: str
+    incomplete: bool = False
+    """Whether the only problem is that manifest lists or manifests are missing."""
 
 
 class Found(NamedTuple):
@@ -121,6 +133,8 @@ class Doomed(NamedTuple):
     places: tuple[tuple[str, str], ...]
     """Locations that they owned, each with its owner's name."""
     warehouse: str
+    permit: Permit
+    """Lets their files be deleted."""
 
 
 class Engine(Protocol):
@@ -184,11 +198,31 @@ def broken_ones(found: Iterable[Broken]) -> Iterator[Outcome]:
     """What is said of tables that cannot be read."""
     for broken in found:
         for place in broken.places or ("",):
-            why = "nothing is deleted here, nor outside the locations of tables that can be read"
+            why = "nothing is deleted here"
+            if not broken.incomplete:
+                why += ", nor outside the locations of tables that can be read"
             if EVERYWHERE in broken.places:
                 why = "nothing is deleted, since it may need any file"
             why = f"{broken.problem}; {why}"
             yield Outcome(place, None, None, broken.owner, KEPT, why)
+
+
+def broken_of(
+    broken: Mapping[str, str], incomplete: Mapping[str, str], places: Callable[[str], Iterable[str]]
+) -> list[Broken]:
+    """The problems of tables.
+
+    Args:
+        broken: why a table could not be read, by owner.
+        incomplete: which file of a table is missing, by owner.
+        places: returns the paths of an owner's locations.
+    """
+    found = [Broken(owner, tuple(sorted(set(places(owner)))), problem) for owner, problem in broken.items()]
+    return found + [
+        Broken(owner, tuple(sorted(set(places(owner)))), problem, incomplete=True)
+        for owner, problem in incomplete.items()
+        if owner not in broken
+    ]
 
 
 def delete_in_waves(
@@ -219,9 +253,19 @@ def delete_in_waves(
 
 
 def _deleted(search: Search, means: Means, going: Sequence[Orphan]) -> Iterator[Outcome]:
+    grants: list[Grant] = []
+    refused: list[Outcome] = []
+    for orphan in going:
+        try:
+            grants.append(search.permit.grant(orphan.location))
+        except (OSError, ValueError, PolarisError) as error:
+            refused.append(Outcome(*orphan, outcome=KEPT, error=str(error)))
+    yield from refused
+    granted = {grant.location for grant in grants}
+    going = [orphan for orphan in going if orphan.location in granted]
     means.record.deleting(going)
     left: dict[str, str] = {}
-    for some in delete_files(means.spread, [one.location for one in going], changed_before=search.before_ms):
+    for some in delete_files(means.spread, grants, search.permit, changed_before=search.before_ms):
         left |= some.files
     outcomes = [_outcome(orphan, left.get(orphan.location)) for orphan in going]
     means.record.failed([outcome for outcome in outcomes if outcome.outcome == FAILED])
@@ -245,15 +289,19 @@ def in_phases(ranked: Iterable[tuple[int, Orphan, Iterable[str]]], broken: list[
 
 
 class DoomedJudge:
-    """Which files of dropped tables may go: those in their own locations, or in the warehouse."""
+    """Decides which files of dropped tables may be deleted: files in the tables' own locations or in the warehouse.
+    Files behind a symbolic link stay; the search for orphan files finds them by their real path."""
 
     def __init__(self, doomed: Doomed, names: Names) -> None:
+        self._permit = doomed.permit
         self._places = [(names.of(place), owner) for place, owner in doomed.places]
         self._warehouse = names.of(doomed.warehouse)
         self._names = names
 
     def found(self, folders: Folders, location: str) -> Orphan | None:
         """A file that may go, if it is there."""
+        if self._permit.may(location) is None:
+            return None
         name = self._names.of(location)
         owner = next((owner for place, owner in self._places if is_below(name, place)), None)
         if owner is None and not is_below(name, self._warehouse):

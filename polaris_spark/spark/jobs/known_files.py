@@ -24,8 +24,6 @@ from polaris_spark.spark.jobs.scanning import scanned
 from polaris_spark.spark.options import StoreLocation
 from polaris_spark.spark.planned import PlannedStore
 from polaris_spark.spark.reading import ReadStore
-from polaris_spark.spark.views.entities import key_ranges
-from polaris_spark.spark.views.view import partition_count
 from polaris_spark.store.objects import ObjectStore
 
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ NAMED = "scheme string, authority string, path string"
 """A file's name in the form in which files are compared."""
 _FIRST = (
     f"kind string, location string, {NAMED}, owner string, strict boolean, kept boolean, "
-    "partitions array<string>, problem string, missing boolean"
+    "partitions array<string>, unconfirmed boolean, problem string, missing boolean"
 )
 _NEXT = f"source string, location string, {NAMED}, problem string, missing boolean"
 _ROWS = 4_096
@@ -81,6 +79,10 @@ class Reading(NamedTuple):
 
 def tasks_of(head: StoreHead, store: ObjectStore, splits: int) -> list[Task]:
     """The tasks that cover a head and its history; reads the upper levels of the index of names."""
+    # Imported here, because views import PySpark, and this module is imported where no Spark job runs, too.
+    from polaris_spark.spark.views.entities import key_ranges
+    from polaris_spark.spark.views.view import partition_count
+
     commit = store.get(head.head.commit, Commit)
     tasks = []
     if NAMES in commit.index_names:
@@ -160,13 +162,15 @@ class KnownFiles:
 
     def places(self) -> DataFrame:
         """The locations that tables and views own: `storage`, a scheme and an authority, `folder`, a path in normal
-        form, `owner`, `kept` and `partitions`."""
+        form, `owner`, `kept`, `partitions` and `unconfirmed`."""
         places = self._first.where(f"kind = '{PLACE}'")
         storage = "struct(scheme, authority) AS storage"
-        return places.selectExpr(storage, "path AS folder", "owner", "kept", "partitions").distinct()
+        return places.selectExpr(
+            storage, "path AS folder", "owner", "kept", "partitions", "unconfirmed"
+        ).distinct()
 
-    def broken(self) -> dict[str, str]:
-        """What could not be read wholly: owners, and why."""
+    def broken(self) -> tuple[dict[str, str], dict[str, str]]:
+        """What could not be read: owners, and why; and likewise of which manifest lists or manifests are missing."""
         own = self._first.where(f"kind = '{BROKEN}'").selectExpr(
             "owner", "NULL AS source", "problem", "missing"
         )
@@ -177,10 +181,12 @@ class KnownFiles:
         rows = own.collect()
         told = {row.owner: row.problem for row in rows if row.owner is not None}
         unread = {row.source: (row.problem, row.missing) for row in rows if row.source is not None}
-        return self._owners(unread) | told if unread else told
+        broken, incomplete = self._owners(unread) if unread else ({}, {})
+        return broken | told, incomplete
 
-    def _owners(self, unread: dict[str, tuple[str, bool]]) -> dict[str, str]:
-        """Whose manifest lists and manifests those are that could not be read, and must be there."""
+    def _owners(self, unread: dict[str, tuple[str, bool]]) -> tuple[dict[str, str], dict[str, str]]:
+        """Whose manifest lists and manifests those are that could not be read; and whose are missing and must be
+        there."""
         from pyspark.sql.functions import col
 
         named = self._first.where(f"kind IN ('{LIST}', '{MANIFEST}')")
@@ -188,11 +194,13 @@ class KnownFiles:
         lists = self._lists.selectExpr("location AS unread", "source")
         listed = lists.join(named, lists.source == named.location).select("unread", "owner", "strict")
         rows = direct.union(listed).where(col("unread").isin(list(unread))).distinct().collect()
-        return {
-            row.owner: f"{row.owner}: {unread[row.unread][0]}"
-            for row in rows
-            if row.strict or not unread[row.unread][1]
-        }
+        broken: dict[str, str] = {}
+        incomplete: dict[str, str] = {}
+        for row in rows:
+            problem, missing = unread[row.unread]
+            if row.strict or not missing:
+                (incomplete if missing else broken)[row.owner] = f"{row.owner}: {problem}"
+        return broken, incomplete
 
     def release(self) -> None:
         """Give the memory of the executors back."""
@@ -220,7 +228,8 @@ def _rows(contents: Iterable[Content], store: ObjectStore, files: Files, names: 
         for place in places_of(content, needs, names):
             partitions = list(place.partitions)
             name = place.name._asdict()
-            yield {"kind": PLACE, "kept": place.kept, "partitions": partitions, **name, **own}
+            flags = {"kept": place.kept, "unconfirmed": place.unconfirmed}
+            yield {"kind": PLACE, "partitions": partitions, **flags, **name, **own}
         if needs.problem and (content.strict or not needs.missing):
             yield {"kind": BROKEN, "problem": needs.problem, "missing": needs.missing, **own}
 

@@ -20,6 +20,7 @@ from polaris_spark.maintenance.orphans.search import (
     FoundDoomed,
     Orphan,
     Search,
+    broken_of,
     in_phases,
     refuse_mismatches,
 )
@@ -86,11 +87,12 @@ class SparkEngine:
         tasks = [Task(doomed.head, drops=(drop,)) for drop in doomed.drops]
         named = KnownFiles(self._spark, self._reading, tasks, search.oldest_purge_ms, located=True)
         try:
-            broken = known.broken()
-            told = self._told(broken, known.places())
+            broken, incomplete = known.broken()
+            told = self._told(broken, incomplete, known.places())
             if broken:
                 return in_phases([], told)
-            unneeded = _outside_places(_unneeded(named.located(), known.names()), known.places())
+            around = known.places().union(named.places().where("unconfirmed"))
+            unneeded = _outside_places(_unneeded(named.located(), known.names()), around)
             found = unneeded.mapInArrow(_Look(self._reading, doomed), _DOOMED).orderBy("rank")
             rows = found.limit(_most(search)).collect()
             ranked = [
@@ -118,12 +120,13 @@ class SparkEngine:
             "path AS known_path", "scheme AS known_scheme", "authority AS known_authority"
         )
         unknown = self._unknown(names, search.mismatch).persist()
-        broken = known.broken()
-        judged = _with_places(unknown, known.places()).mapInArrow(_Judge(search, set(broken)), _ORPHANS)
+        broken, incomplete = known.broken()
+        judge_all = _Judge(search, set(broken), set(incomplete))
+        judged = _with_places(unknown, known.places()).mapInArrow(judge_all, _ORPHANS)
         rows = judged.limit(_most(search)).collect()
         orphans = sorted(Orphan(row.location, row.size, row.modified, row.owner) for row in rows)
         unknown.unpersist()
-        return Found(orphans, self._told(broken, known.places()))
+        return Found(orphans, self._told(broken, incomplete, known.places()))
 
     def _unknown(self, names: DataFrame, mismatch: Mismatch) -> DataFrame:
         """What was listed and is not known.
@@ -148,15 +151,15 @@ class SparkEngine:
         refuse_mismatches([(row.known, row.listed) for row in pairs.distinct().limit(10).collect()], mismatch)
         return unknown
 
-    def _told(self, broken: dict[str, str], places: DataFrame) -> list[Broken]:
-        if not broken:
+    def _told(self, broken: dict[str, str], incomplete: dict[str, str], places: DataFrame) -> list[Broken]:
+        if not broken and not incomplete:
             return []
         from pyspark.sql.functions import col
 
         owned: dict[str, set[str]] = {}
-        for row in places.where(col("owner").isin(list(broken))).collect():
+        for row in places.where(col("owner").isin([*broken, *incomplete])).collect():
             owned.setdefault(row.owner, set()).add(row.folder)
-        return [Broken(owner, tuple(sorted(owned.get(owner, ()))), why) for owner, why in broken.items()]
+        return broken_of(broken, incomplete, lambda owner: owned.get(owner, ()))
 
 
 def _most(search: Search) -> int:
@@ -201,7 +204,9 @@ def _with_places(unknown: DataFrame, places: DataFrame) -> DataFrame:
 
     around = unknown.select("*", expr(f"explode({_ANCESTORS}) AS ancestor"))
     joined = around.join(places, around.ancestor == places.folder, "left")
-    place = expr("CASE WHEN folder IS NOT NULL THEN struct(storage, folder, owner, kept, partitions) END")
+    place = expr(
+        "CASE WHEN folder IS NOT NULL THEN struct(storage, folder, owner, kept, partitions, unconfirmed) END"
+    )
     file = ("location", "size", "modified", "root", "scheme", "authority", "path")
     return joined.groupBy(*file).agg(collect_list(place).alias("places"))
 
@@ -267,10 +272,12 @@ class _Look:
 class _Judge:
     """What executors run: files that nothing names with the places around them in, orphans out."""
 
-    def __init__(self, search: Search, broken: set[str]) -> None:
+    def __init__(self, search: Search, broken: set[str], incomplete: set[str]) -> None:
         self._keeps_strays = search.keeps_strays
+        self._permit = search.permit
         self._roots = {root: search.names.of(root).path for root in search.roots}
         self._broken = broken
+        self._incomplete = incomplete
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -283,13 +290,14 @@ class _Judge:
                 self._roots[row["root"]],
                 [_place(place) for place in row["places"]],
                 self._broken,
+                self._incomplete,
                 keeps_strays=self._keeps_strays,
             )
-            if judged.is_orphan:
+            if judged.is_orphan and self._permit.may(row["location"]):
                 yield {name: row[name] for name in ("location", "size", "modified")} | {"owner": judged.owner}
 
 
 def _place(of: dict[str, Any]) -> Place:
     """A row of `KnownFiles.places`."""
     name = FileName(of["storage"]["scheme"], of["storage"]["authority"], of["folder"])
-    return Place(name, of["owner"], of["kept"], tuple(of["partitions"] or ()))
+    return Place(name, of["owner"], of["kept"], tuple(of["partitions"] or ()), of["unconfirmed"])

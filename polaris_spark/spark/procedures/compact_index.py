@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from polaris_spark.errors import ReferenceGoneError
-from polaris_spark.maintenance.compaction import compact_reference, names
 from polaris_spark.spark.procedures.maintaining import job
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.maintenance.compaction import compact_reference, names
+
     session = call.session
     references = session.catalog.references
     asked = arguments.get("reference")
@@ -28,7 +29,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 PROCEDURE = job(
     name="compact_index",
-    comment="Rewrites the indexes of references into fewer, fuller shards; their content stays the same.",
+    comment="Rewrite the indexes of references into fewer, fuller shards; their content stays the same.",
     parameters=(
         Parameter(
             "reference", "STRING", "the only reference whose indexes are compacted; else all of the realm"

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from polaris_spark.catalog.rows import TABLE
 from polaris_spark.errors import InputError
-from polaris_spark.maintenance.expiry.deciding import Asked
-from polaris_spark.maintenance.expiry.leftovers import Outcome
-from polaris_spark.maintenance.expiry.run import CheckFiles, ExpiryRun, Limits
-from polaris_spark.spark.procedures.export_metadata import select
-from polaris_spark.spark.procedures.maintaining import OLDER_THAN, job, older_than, spread_of
+from polaris_spark.spark.procedures.maintaining import OLDER_THAN, job, older_than, spread_of, unless_dry_run
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+
+if TYPE_CHECKING:
+    from polaris_spark.maintenance.expiry.deciding import Asked
+    from polaris_spark.maintenance.expiry.leftovers import Outcome
+    from polaris_spark.maintenance.expiry.run import CheckFiles, Limits
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.rows import TABLE
+    from polaris_spark.maintenance.expiry.run import ExpiryRun
+    from polaris_spark.maintenance.periods import own_policy
+    from polaris_spark.spark.procedures.export_metadata import select
+
     session = call.session
     catalog, properties = session.catalog, session.properties
     table, namespace = arguments.get("table"), arguments.get("namespace")
@@ -28,7 +33,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         asked,
         limits=limits,
         grace_ms=properties.grace,
-        keep_records_ms=properties.history_retention,
+        keep_records_ms=own_policy(catalog).retention_ms,
         progress=call.progress,
         check_files=_check_files(arguments),
     )
@@ -41,6 +46,8 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _asked(call: Call, arguments: Mapping[str, Any]) -> Asked:
+    from polaris_spark.maintenance.expiry.deciding import Asked
+
     now = call.session.connection.clock.now_ms()
     retain_last = arguments.get("retain_last")
     if retain_last is not None and retain_last < 1:
@@ -50,6 +57,8 @@ def _asked(call: Call, arguments: Mapping[str, Any]) -> Asked:
 
 
 def _limits(arguments: Mapping[str, Any]) -> Limits:
+    from polaris_spark.maintenance.expiry.run import Limits
+
     limits = Limits(arguments.get("max_tables"), arguments.get("max_files"))
     for name, limit in limits._asdict().items():
         if limit is not None and limit < 1:
@@ -58,6 +67,8 @@ def _limits(arguments: Mapping[str, Any]) -> Limits:
 
 
 def _check_files(arguments: Mapping[str, Any]) -> CheckFiles:
+    from polaris_spark.maintenance.expiry.run import CheckFiles
+
     given: str = arguments.get("check_files", "store")
     found = next((one for one in get_args(CheckFiles) if one == given.strip().lower()), None)
     if found is None:
@@ -88,7 +99,7 @@ def _row(one: Outcome) -> tuple[Any, ...]:
 
 PROCEDURE = job(
     name="expire",
-    comment="Removes snapshots that retention does not keep from all tables, and deletes the files of only these.",
+    comment="Remove snapshots that retention does not keep from all tables, and delete the files of only these.",
     parameters=(
         Parameter("table", "STRING", "a table, such as db.t"),
         Parameter("namespace", "STRING", "a namespace, with all below it; without both, the whole catalog"),
@@ -128,5 +139,6 @@ PROCEDURE = job(
         Column("note", "STRING"),
     ),
     run=_run,
+    deletes=unless_dry_run,
     scope="catalog",
 )

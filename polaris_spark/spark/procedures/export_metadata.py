@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from polaris_spark.catalog.entities import namespace_key
-from polaris_spark.catalog.exporting import Exported, Exporter, Wanted, wanted
-from polaris_spark.catalog.identifiers import dotted, levels_of
-from polaris_spark.catalog.locations import folder
-from polaris_spark.catalog.rows import NAMES, TABLE
-from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import BadRequestError, InputError
-from polaris_spark.spark.jobs.export import export
-from polaris_spark.spark.options import location_of
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure
+
+if TYPE_CHECKING:
+    from polaris_spark.catalog.exporting import Exported, Wanted
+    from polaris_spark.commits.state import Snapshot
 
 FEW = 48
 """So many tables are exported faster than a Spark job starts."""
@@ -29,6 +25,8 @@ def select(snapshot: Snapshot, catalog: str, *, table: str | None, namespace: st
         InputError: an identifier is none, or both are given.
         BadRequestError: there is no such table, view or namespace.
     """
+    from polaris_spark.catalog.exporting import wanted
+
     return wanted(
         snapshot,
         table=None if table is None else _levels(snapshot, catalog, "table", table),
@@ -42,6 +40,8 @@ def rows(done: Sequence[Exported]) -> list[tuple[str, str, str, str]]:
     Raises:
         BadRequestError: some files were not written; the others were, and a repeated export leaves them as they are.
     """
+    from polaris_spark.catalog.rows import TABLE
+
     failed = [one for one in done if one.error]
     if failed:
         told = "; ".join(f"{_text(one)}: {one.error}" for one in failed[:_FAILURES_TOLD])
@@ -60,6 +60,11 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 def _export(
     call: Call, items: Sequence[Wanted], directory: str | None, *, overwrite: bool
 ) -> Iterator[Exported]:
+    from polaris_spark.catalog.exporting import Exporter
+    from polaris_spark.catalog.locations import folder
+    from polaris_spark.spark.jobs.export import export
+    from polaris_spark.spark.options import location_of
+
     session = call.session
     directory = None if directory is None else folder(directory)
     if len(items) > FEW and call.has_spark and session.properties.store.scheme != "memory":
@@ -82,6 +87,10 @@ def _export(
 
 
 def _levels(snapshot: Snapshot, catalog: str, argument: str, text: str) -> tuple[str, ...]:
+    from polaris_spark.catalog.entities import namespace_key
+    from polaris_spark.catalog.identifiers import levels_of
+    from polaris_spark.catalog.rows import NAMES
+
     levels = levels_of(text)
     least = 2 if argument == "table" else 1
     if levels is None or len(levels) < least or not all(levels):
@@ -97,6 +106,8 @@ def _levels(snapshot: Snapshot, catalog: str, argument: str, text: str) -> tuple
 
 
 def _text(one: Exported) -> str:
+    from polaris_spark.catalog.identifiers import dotted
+
     return dotted((*one.name.namespace, one.name.name))
 
 
@@ -115,6 +126,6 @@ PROCEDURE = Procedure(
         Column("outcome", "STRING"),
     ),
     run=_run,
-    comment="Writes the metadata.json of tables and views, as it is in the newest commit.",
+    comment="Write the metadata.json of tables and views, as it is in the newest commit.",
     uses_spark=True,
 )

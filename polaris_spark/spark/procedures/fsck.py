@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from polaris_spark.maintenance.checking.checker import Check
-from polaris_spark.spark.jobs.fsck import Executors
-from polaris_spark.spark.options import location_of
 from polaris_spark.spark.procedures.maintaining import job
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.maintenance.checking.checker import Check
+    from polaris_spark.maintenance.periods import realm_policy
+    from polaris_spark.spark.jobs.fsck import Executors
+    from polaris_spark.spark.options import location_of
+
     session = call.session
     executors = None
     if call.has_spark and session.properties.store.scheme != "memory":
@@ -21,7 +23,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         session.connection.backend,
         session.connection.clock,
         realm=arguments.get("only"),
-        grace_ms=session.properties.grace,
+        grace_ms=realm_policy(session.catalog).shortest_grace_ms,
         parts=executors.parts if executors else 1,
         carry=executors.carry if executors else None,
         follow=executors.follow if executors else None,
@@ -32,7 +34,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 PROCEDURE = job(
     name="fsck",
-    comment="Finds every row of the store that is damaged, missing, or at odds with others, and names it.",
+    comment="Find every row of the store that is damaged, missing, or at odds with others, and name it.",
     parameters=(Parameter("only", "STRING", "the only realm to be checked; else all of the store are"),),
     columns=(
         Column("severity", "STRING"),

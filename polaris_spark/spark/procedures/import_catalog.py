@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from polaris_spark.catalog.identifiers import parse_dotted
-from polaris_spark.catalog.importing.importer import ImportOptions, Row
-from polaris_spark.catalog.importing.jobs import import_source, load_imported
-from polaris_spark.catalog.importing.opening import Scrubber, open_source
 from polaris_spark.errors import InputError, PolarisError
-from polaris_spark.spark.jobs.importing import SparkRun
-from polaris_spark.spark.options import location_of
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure
 
+if TYPE_CHECKING:
+    from polaris_spark.catalog.importing.importer import ImportOptions, Row
+    from polaris_spark.spark.jobs.importing import SparkRun
+
 _COLUMNS = tuple(
-    Column(name, "STRING") for name in ("namespace", "name", "kind", "metadata_location", "status", "message")
+    Column(name, "STRING") for name in ("table", "kind", "metadata_location", "status", "message")
 )
 _CHOICE = (
     Parameter("namespaces", "ARRAY<STRING>", "only these namespaces of the source, and those below them"),
@@ -28,6 +26,9 @@ _HOW = (
 
 
 def _import(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.importing.jobs import import_source
+    from polaris_spark.catalog.importing.opening import Scrubber, open_source
+
     options = {k: v for k, v in given.get("options", {}).items() if v is not None}
     session = call.session
     files = dict(session.properties.other)
@@ -50,6 +51,8 @@ def _import(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _load(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.importing.jobs import load_imported
+
     session, run = call.session, _run(call)
     return load_imported(
         session.catalog, principal=session.principal, options=_options(given, run), run=run, check=call.check
@@ -57,6 +60,8 @@ def _load(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _options(given: Mapping[str, Any], run: SparkRun | None) -> ImportOptions:
+    from polaris_spark.catalog.importing.importer import ImportOptions
+
     default = ImportOptions().parallelism if run is None else run.portions
     return ImportOptions(
         namespaces=[one for one in given.get("namespaces", ()) if one],
@@ -68,6 +73,9 @@ def _options(given: Mapping[str, Any], run: SparkRun | None) -> ImportOptions:
 
 def _run(call: Call) -> SparkRun | None:
     """The Spark job; None where threads of this process are to do it: without Spark, or with a store in memory."""
+    from polaris_spark.spark.jobs.importing import SparkRun
+    from polaris_spark.spark.options import location_of
+
     session = call.session
     if session.properties.store.scheme == "memory" or not call.has_spark:
         return None
@@ -81,6 +89,8 @@ def _run(call: Call) -> SparkRun | None:
 
 
 def _namespace(text: str) -> tuple[str, ...]:
+    from polaris_spark.catalog.identifiers import parse_dotted
+
     path = parse_dotted(text) if text else ()
     if path is None:
         raise InputError(f"{text!r} is no namespace")
@@ -96,7 +106,11 @@ IMPORT = Procedure(
     parameters=(
         Parameter("source", "STRING", "directory, hadoop, sql (or jdbc), rest, or pyiceberg", required=True),
         Parameter("location", "STRING", "root of the tree, or URI of the catalog"),
-        Parameter("options", "MAP<STRING,STRING>", "options of the source; values may be env:NAME"),
+        Parameter(
+            "options",
+            "MAP<STRING,STRING>",
+            "options of the source; values may be env:NAME of a listed variable",
+        ),
         Parameter("into", "STRING", "namespace below which everything is put"),
         *_CHOICE,
         Parameter("lazy", "BOOLEAN", "register locations only; metadata is loaded on first use"),
@@ -105,7 +119,7 @@ IMPORT = Procedure(
     ),
     columns=_COLUMNS,
     run=_import,
-    comment="Imports tables and views by their metadata files from another catalog or a directory tree.",
+    comment="Import tables and views by their metadata files from another catalog or a directory tree.",
     uses_spark=True,
 )
 
@@ -114,6 +128,6 @@ LOAD = Procedure(
     parameters=(*_CHOICE, *_HOW),
     columns=_COLUMNS,
     run=_load,
-    comment="Loads the metadata of tables and views that a lazy import registered.",
+    comment="Load the metadata of tables and views that a lazy import registered.",
     uses_spark=True,
 )

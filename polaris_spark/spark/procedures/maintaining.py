@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta, timezone, tzinfo
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo
 
 from polaris_spark.clock import Zone, iso_time_ms
-from polaris_spark.commits.state import StoredObjects
-from polaris_spark.config import duration_ms
-from polaris_spark.errors import InputError
-from polaris_spark.maintenance.spreading import Here, Reach, Spread
-from polaris_spark.rest.session import Session
-from polaris_spark.spark.jobs.spread import Executors
-from polaris_spark.spark.options import location_of
+from polaris_spark.errors import ClockError, InputError
+from polaris_spark.property_values import duration_ms
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure, Run
-from polaris_spark.system.tasks import Tasks
+
+if TYPE_CHECKING:
+    from polaris_spark.maintenance.spreading import Spread
+    from polaris_spark.maintenance.sweeping import Policy
+    from polaris_spark.rest.session import Session
 
 Scope = Literal["store", "realm", "catalog"]
 """What one job of a kind has to itself while it runs."""
@@ -25,6 +25,16 @@ Scope = Literal["store", "realm", "catalog"]
 STORE = "store"
 """Scope of the tasks that concern the whole store."""
 
+log = logging.getLogger(__name__)
+
+Deletes = Callable[[Mapping[str, Any]], bool]
+"""Whether a call of a job with these arguments deletes anything."""
+
+_RIGHT = Parameter(
+    "clock_is_right",
+    "BOOLEAN",
+    "this machine's clock is known to be right, although the newest time in the store is long ago",
+)
 _WAIT = Parameter("wait", "BOOLEAN", "whether to wait for a run of this job elsewhere, rather than refuse")
 
 
@@ -36,7 +46,9 @@ def job(
     columns: tuple[Column, ...],
     run: Run,
     scope: Scope = "realm",
+    deletes: Deletes | None = None,
     finds_faults: bool = False,
+    idle: Callable[[tuple[Any, ...]], bool] | None = None,
 ) -> Procedure:
     """A procedure that runs as a coordinated task of its name.
 
@@ -45,14 +57,25 @@ def job(
         parameters: besides `wait`, which every job has.
         run: carries the job out; it calls `Call.progress` often, which raises once the lease is lost.
         scope: within which one of a kind runs at a time.
+        deletes: given for jobs that delete old or dropped data. They refuse to run if the store does not trust the
+            clock, and have the parameter `clock_is_right`; a dry run only logs a warning.
         finds_faults: whether the rows are faults, so that a command line that shows some fails.
+        idle: whether a row only says that there was nothing to do.
     Raises:
         InputError: a name or type cannot be used.
     """
 
     def run_alone(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-        given = {name: value for name, value in arguments.items() if name != _WAIT.name}
+        from polaris_spark.system.tasks import Tasks
+
+        given = {name: value for name, value in arguments.items() if name not in (_WAIT.name, _RIGHT.name)}
         session = call.session
+        if deletes is not None:
+            _check_clock(
+                session,
+                deletes=deletes(given),
+                clock_is_right=bool(arguments.get(_RIGHT.name, False)),
+            )
         tasks = Tasks(session.connection.backend, session.connection.clock)
 
         def waiting() -> None:
@@ -69,14 +92,38 @@ def job(
 
     return Procedure(
         name=name,
-        parameters=(*parameters, _WAIT),
+        parameters=(*parameters, *((_RIGHT,) if deletes is not None else ()), _WAIT),
         columns=columns,
         run=run_alone,
         comment=comment,
         uses_spark=True,
         maintenance=True,
         finds_faults=finds_faults,
+        idle=idle,
     )
+
+
+def unless_dry_run(arguments: Mapping[str, Any]) -> bool:
+    """`Deletes` of a job that deletes unless `dry_run` is given."""
+    return not arguments.get("dry_run", False)
+
+
+def _check_clock(session: Session, *, deletes: bool, clock_is_right: bool) -> None:
+    """Refuse a job that deletes if the clock is not trusted, before the job takes a lease of ids or writes anything.
+
+    Raises:
+        ClockError: the job deletes, and the clock is wrong or not trusted.
+    """
+    clock = session.connection.store_clock
+    if deletes:
+        clock.refuse_deleting(clock_is_right=clock_is_right)
+        return
+    try:
+        doubt = clock.doubt()
+    except ClockError as error:
+        doubt = str(error)
+    if doubt is not None:
+        log.warning("this dry run goes by a clock that would not be allowed to delete: %s", doubt)
 
 
 def task_scope(session: Session, scope: Scope) -> str:
@@ -85,6 +132,28 @@ def task_scope(session: Session, scope: Scope) -> str:
         return STORE
     realm = session.catalog.references.store.realm
     return realm if scope == "realm" else f"{realm}/{session.catalog.row.entity_id:x}"
+
+
+def policy_of(call: Call, arguments: Mapping[str, Any]) -> Policy:
+    """How long history, and what nothing needs, is kept in the realm: by the arguments `retention` and `grace`, else by
+    the session's properties, and longer where a catalog's own properties say so.
+
+    Raises:
+        InputError: an argument is no duration, or the retention is shorter than what relies on history.
+    """
+    from polaris_spark.maintenance.periods import realm_policy
+    from polaris_spark.maintenance.trimming import check_retention
+
+    given = {name: duration_ms(name, arguments[name]) for name in ("retention", "grace") if name in arguments}
+    policy = realm_policy(
+        call.session.catalog, retention_ms=given.get("retention"), grace_ms=given.get("grace")
+    )
+    check_retention(
+        policy.retention_ms,
+        grace_ms=policy.grace_ms,
+        operation_lifetime_ms=call.session.properties.idempotency_key_lifetime,
+    )
+    return policy
 
 
 OLDER_THAN = "older than a time, or than a duration before now"
@@ -148,6 +217,11 @@ def has_executors(call: Call) -> bool:
 
 def spread_of(call: Call) -> Spread:
     """Spreads work over executors where there are some that can read the store, else over threads of this process."""
+    from polaris_spark.commits.state import StoredObjects
+    from polaris_spark.maintenance.spreading import Here, Reach
+    from polaris_spark.spark.jobs.spread import Executors
+    from polaris_spark.spark.options import location_of
+
     session = call.session
     own = session.catalog.references.store
     here = Here(Reach(lambda realm: StoredObjects(own.of_realm(realm)), session.catalog.files))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from polaris_spark.config import Properties, duration_ms
 from polaris_spark.errors import InputError
-from polaris_spark.maintenance.migrating.marks import SourceRealm
-from polaris_spark.maintenance.migrating.migration import Migration, give_up
-from polaris_spark.maintenance.migrating.steps import HERE, Step, Work
+from polaris_spark.property_values import duration_ms
 from polaris_spark.secret_options import REFERENCE, is_secret
-from polaris_spark.spark.options import location_of, refuse_memory
 from polaris_spark.spark.procedures.maintaining import job
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
-from polaris_spark.system.connections import Connection, connect_store
+
+if TYPE_CHECKING:
+    from polaris_spark.config import Properties
+    from polaris_spark.maintenance.migrating.steps import Step, Work
+    from polaris_spark.system.connections import Connection
 
 _PAUSE = "1s"
 _SHARED = ("machine", "cluster")
@@ -25,6 +25,10 @@ Row = tuple[str, int | None, int | None, int | None, float | None, str | None]
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
+    from polaris_spark.maintenance.migrating.marks import SourceRealm
+    from polaris_spark.maintenance.migrating.migration import Migration, give_up
+    from polaris_spark.spark.options import refuse_memory
+
     session = call.session
     properties = session.properties
     source = SourceRealm(session.connection.realms, properties.realm, session.catalog.references)
@@ -59,6 +63,8 @@ def _target(arguments: Mapping[str, Any], *, aborting: bool) -> Properties | Non
     Raises:
         InputError: it is missing, or carries a secret in plain.
     """
+    from polaris_spark.config import Properties
+
     if "target" not in arguments:
         if aborting:
             return None
@@ -70,7 +76,8 @@ def _target(arguments: Mapping[str, Any], *, aborting: bool) -> Properties | Non
         if is_secret(name, text) and not text.startswith(REFERENCE):
             raise InputError(
                 f"migrate_realm: the target's secret {name!r} would stand in the statement for everyone to read; "
-                "give it as env:NAME, the name of an environment variable that holds it"
+                "give it as env:NAME, the name of an environment variable that holds it, and list that name in the "
+                "catalog's property 'procedure-variables'"
             )
     named = {"store": arguments["target"], **{f"store.{name}": value for name, value in given.items()}}
     return Properties.parse(named, refuse_uri_password=True)
@@ -79,6 +86,8 @@ def _target(arguments: Mapping[str, Any], *, aborting: bool) -> Properties | Non
 @contextmanager
 def _opened(target: Properties) -> Iterator[Connection]:
     """The target's store, made where the database holds none."""
+    from polaris_spark.system.connections import connect_store
+
     connection = connect_store(target.store, target.store_options, create=True)
     try:
         yield connection
@@ -88,6 +97,9 @@ def _opened(target: Properties) -> Iterator[Connection]:
 
 def _work(call: Call, target: Properties, there: Connection) -> Work:
     """A Spark job, where there is Spark and executors can reach both stores."""
+    from polaris_spark.maintenance.migrating.steps import HERE
+    from polaris_spark.spark.options import location_of
+
     here = call.session.connection
     if not call.has_spark or here.backend.scope == "process" or there.backend.scope not in _SHARED:
         return HERE
@@ -109,7 +121,7 @@ def _rows(step: Step) -> Iterator[Row]:
 
 PROCEDURE = job(
     name="migrate_realm",
-    comment="Moves the realm to another database while commits go on, and compares both sides.",
+    comment="Move the realm to another database while commits go on, and compare both sides.",
     parameters=(
         Parameter("target", "STRING", "URI of the store to move to, without a password"),
         Parameter("target_realm", "STRING", "name of the realm there, if another one"),

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polaris_spark.errors import InputError, TryAgainError
-from polaris_spark.rest.session import Session
 from polaris_spark.spark.procedures.types import TYPES
-from polaris_spark.system.tasks import HeldTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from polaris_spark.rest.session import Session
+    from polaris_spark.system.tasks import HeldTask
 
 
 class Parameter(NamedTuple):
@@ -46,16 +47,21 @@ class Call:
         session: Session,
         spark: Callable[[], SparkSession] | None = None,
         watch: Watch | None = None,
+        *,
+        by_operator: bool = False,
     ) -> None:
         """
         Args:
             spark: gives the Spark session that the call came from.
             watch: is told of progress, in the thread that the call runs in.
+            by_operator: whether the operator of this process gives the arguments, which may then name any variable of
+                its environment.
         """
         self.session = session
         """The opened catalog."""
         self.held: HeldTask | None = None
         """The coordinated task that a maintenance job runs as."""
+        self._by_operator = by_operator
         self._spark = spark
         self._watch = watch
         self._cancelled = threading.Event()
@@ -74,6 +80,19 @@ class Call:
         if self._spark is None:
             raise InputError("this procedure runs as a Spark job, and was called without a Spark session")
         return self._spark()
+
+    def refuse_unlisted_variables(self, options: Mapping[str, str]) -> None:
+        """Refuse options that name a variable of the environment; `Procedure.rows` asks this of every argument that
+        is a map, before the procedure runs.
+
+        Raises:
+            InputError: the catalog's property `procedure-variables` does not list the variable.
+        """
+        from polaris_spark.config import refuse_unlisted_variables
+
+        if not self._by_operator:
+            listed = self.session.properties.procedure_variables or ()
+            refuse_unlisted_variables(options, listed, "the catalog's property 'procedure-variables'")
 
     def cancel(self) -> None:
         """Ask the procedure to stop. May be called on any thread."""
@@ -131,6 +150,8 @@ class Procedure:
     """Whether it is a job of `polaris-spark maintain`."""
     finds_faults: bool = False
     """Whether its rows are faults, so that a command line that shows some fails."""
+    idle: Callable[[tuple[Any, ...]], bool] | None = None
+    """Whether a row only says that there was nothing to do."""
 
     def __post_init__(self) -> None:
         typed: list[Parameter | Column] = [*self.parameters, *self.columns]
@@ -177,10 +198,14 @@ class Procedure:
         """Carry it out.
 
         Raises:
-            InputError: an argument cannot be used.
+            InputError: an argument cannot be used, or names a variable of the environment that is not listed.
             TypeError: the procedure itself is wrong: a row does not fit its columns.
         """
-        rows = list(self.run(call, self.checked_arguments(arguments)))
+        given = self.checked_arguments(arguments)
+        for one in self.parameters:
+            if one.type == "MAP<STRING,STRING>":
+                call.refuse_unlisted_variables({k: v or "" for k, v in given.get(one.name, {}).items()})
+        rows = list(self.run(call, given))
         checks = [TYPES[column.type].accepts for column in self.columns]
         for row in rows:
             if len(row) != len(checks):

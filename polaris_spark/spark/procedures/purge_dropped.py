@@ -4,49 +4,46 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from polaris_spark.catalog.catalogs import head_name
-from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import InputError, ReferenceGoneError
-from polaris_spark.maintenance.orphans.deciding import Comparison, Mismatch
-from polaris_spark.maintenance.orphans.known_files import Names
-from polaris_spark.maintenance.orphans.purges import Pending, Purges, RecordPurges, pending, record
-from polaris_spark.maintenance.orphans.search import (
-    DELETED,
-    KEPT,
-    WOULD_DELETE,
-    Doomed,
-    Engine,
-    Means,
-    Outcome,
-    Search,
-    broken_ones,
-    delete_in_waves,
-)
-from polaris_spark.rest.session import Session
-from polaris_spark.spark.procedures.maintaining import job
+from polaris_spark.spark.procedures.maintaining import job, unless_dry_run
 from polaris_spark.spark.procedures.procedure import Call, Parameter
-from polaris_spark.spark.procedures.remove_orphans import (
-    COLUMNS,
-    DEFAULT_FILES,
-    engine_of,
-    means_of,
-    row_of,
-)
+from polaris_spark.spark.procedures.remove_orphans import COLUMNS, DEFAULT_FILES
+
+if TYPE_CHECKING:
+    from polaris_spark.catalog.store_heads import StoreHead
+    from polaris_spark.maintenance.orphans.purges import Pending, Purges, RecordPurges
+    from polaris_spark.maintenance.orphans.search import Engine, Means, Outcome, Search
+    from polaris_spark.rest.session import Session
 
 _ANY_AGE = 1 << 62
 """A time after all files."""
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.permits import Permit
+    from polaris_spark.maintenance.orphans.deciding import Comparison, Mismatch
+    from polaris_spark.maintenance.orphans.known_files import Names
+    from polaris_spark.maintenance.orphans.purges import record
+    from polaris_spark.maintenance.orphans.search import KEPT, Outcome, Search
+    from polaris_spark.spark.procedures.remove_orphans import means_of, row_of
+
     session = call.session
     max_files = arguments.get("max_files", DEFAULT_FILES)
     if max_files < 1:
         raise InputError(f"max_files is {max_files}; it is at least 1")
     session.catalog.head()  # where the realm was moved, says so
     oldest = session.connection.clock.now_ms() - session.properties.grace
-    search = Search((), _ANY_AGE, Names(Comparison()), Mismatch.IGNORE, (), oldest, max_files)
+    search = Search(
+        (),
+        _ANY_AGE,
+        Names(Comparison()),
+        Mismatch.IGNORE,
+        Permit([session.catalog.context.warehouse]),
+        oldest,
+        max_files,
+    )
     dry_run = arguments.get("dry_run", False)
     call.progress("looking for drops")
     means = means_of(call, PROCEDURE.name, dry_run=dry_run)
@@ -72,6 +69,9 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _pending(session: Session, heads: Sequence[StoreHead], oldest: int) -> Purges:
+    from polaris_spark.catalog.references import head_name
+    from polaris_spark.maintenance.orphans.purges import pending
+
     catalog = session.catalog
     realm, prefix = catalog.references.store.realm, head_name(catalog.row, "")
     mine = [head for head in heads if head.realm == realm and head.reference.startswith(prefix)]
@@ -92,13 +92,27 @@ def _purge(
     *,
     dry_run: bool,
 ) -> Iterator[Outcome]:
-    session = call.session
+    from polaris_spark.catalog.permits import Permit
+    from polaris_spark.maintenance.orphans.search import (
+        DELETED,
+        WOULD_DELETE,
+        Doomed,
+        Outcome,
+        broken_ones,
+        delete_in_waves,
+    )
+    from polaris_spark.spark.procedures.remove_orphans import engine_of
+
     engine: Engine = engine_of(call, search.names)
+    warehouse = call.session.catalog.context.warehouse
+    permit = Permit([warehouse], places=[place for one in drops for place in one.places])
+    search = search._replace(permit=permit)
     doomed = Doomed(
         drops[0].head,
         tuple(one.drop for one in drops),
         tuple((place, one.drop.owner) for one in drops for place in one.places),
-        session.catalog.context.warehouse,
+        warehouse,
+        permit,
     )
     call.progress("reading what tables need")
     found = engine.find_doomed(search, heads, doomed)
@@ -119,12 +133,13 @@ def _purge(
 
 PROCEDURE = job(
     name="purge_dropped",
-    comment="Deletes the files of tables that were dropped with PURGE, where that was left to maintenance.",
+    comment="Delete the files of tables that were dropped with PURGE, where that was left to maintenance.",
     parameters=(
         Parameter("dry_run", "BOOLEAN", "only say what would be deleted"),
         Parameter("max_files", "BIGINT", f"how many files at most; {DEFAULT_FILES} if left out"),
     ),
     columns=COLUMNS,
     run=_run,
+    deletes=unless_dry_run,
     scope="catalog",
 )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError
-from polaris_spark.maintenance.purging import Purge, Purged
 from polaris_spark.spark.procedures.maintaining import job
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
 
+if TYPE_CHECKING:
+    from polaris_spark.maintenance.purging import Purged
+
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.maintenance.purging import Purge
+
     session = call.session
     name, instance = arguments.get("name"), arguments.get("instance")
     if name is not None and instance is not None:
@@ -34,7 +38,7 @@ def _row(one: Purged) -> tuple[Any, ...]:
 
 PROCEDURE = job(
     name="purge_realm",
-    comment="Deletes every row of a realm that serves no more; without arguments, lists what can be purged.",
+    comment="Delete every row of a realm that serves no more; without arguments, list what can be purged.",
     parameters=(
         Parameter("name", "STRING", "the realm to be purged; not the one of this catalog"),
         Parameter("instance", "STRING", "rows to be purged that no realm has, such as `fsck` finds"),
@@ -54,4 +58,5 @@ PROCEDURE = job(
     ),
     run=_run,
     scope="store",
+    deletes=lambda arguments: "name" in arguments or "instance" in arguments,
 )

@@ -6,11 +6,11 @@ import difflib
 import importlib.metadata
 import logging
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError
-from polaris_spark.rest.session import Session
 from polaris_spark.spark.procedures import (
+    adopt,
     compact_index,
     expire,
     export_metadata,
@@ -20,11 +20,15 @@ from polaris_spark.spark.procedures import (
     purge_dropped,
     purge_realm,
     remove_orphans,
+    set_catalog_properties,
     storage_summary,
     sweep,
     trim,
 )
 from polaris_spark.spark.procedures.procedure import Call, Procedure, Watch
+
+if TYPE_CHECKING:
+    from polaris_spark.rest.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +36,7 @@ GROUP = "polaris_spark.procedures"
 """The entry-point group of procedures: each entry's value is a `Procedure`, its name is of no concern."""
 
 BUILT_IN = (
+    adopt.PROCEDURE,
     compact_index.PROCEDURE,
     expire.PROCEDURE,
     export_metadata.PROCEDURE,
@@ -42,6 +47,7 @@ BUILT_IN = (
     purge_realm.PROCEDURE,
     purge_dropped.PROCEDURE,
     remove_orphans.PROCEDURE,
+    set_catalog_properties.PROCEDURE,
     storage_summary.PROCEDURE,
     sweep.PROCEDURE,
     trim.PROCEDURE,

@@ -4,63 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from polaris_spark.catalog.contents import content_of, places
-from polaris_spark.catalog.entities import TableName, table_key
-from polaris_spark.catalog.expiring import gc_enabled
-from polaris_spark.catalog.files import absolute
-from polaris_spark.catalog.folders import Folders
-from polaris_spark.catalog.identifiers import levels_of
-from polaris_spark.catalog.locations import folder
-from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.rows import LOCATIONS, NAMES, TABLE, VIEW
-from polaris_spark.catalog.sharing import heads_around
-from polaris_spark.commits.change import Operation
-from polaris_spark.errors import InputError
-from polaris_spark.index.keys import decode_key
-from polaris_spark.maintenance.deletions import DeletedFile, DeletedFiles, record_deletions
-from polaris_spark.maintenance.orphans.deciding import (
-    DEFAULT_AGE_MS,
-    Mismatch,
-    comparison,
-    outermost,
-    own_beginnings,
-    require_old,
-)
-from polaris_spark.maintenance.orphans.here import LocalEngine
-from polaris_spark.maintenance.orphans.known_files import Names
-from polaris_spark.maintenance.orphans.search import EMPTY, Engine, Means, Orphan, Outcome, Search, remove
-from polaris_spark.rest.session import Session
-from polaris_spark.spark.jobs.known_files import Reading
-from polaris_spark.spark.jobs.orphans import SparkEngine
-from polaris_spark.spark.options import location_of
+from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.spark.procedures.maintaining import OLDER_THAN, has_executors, job, older_than, spread_of
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+
+if TYPE_CHECKING:
+    from polaris_spark.maintenance.orphans.known_files import Names
+    from polaris_spark.maintenance.orphans.search import Engine, Means, Orphan, Outcome, Search
+    from polaris_spark.rest.session import Session
 
 DEFAULT_FILES = 100_000
 """How many files one run deletes at most, unless it says so: its result names each."""
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.maintenance.orphans.search import remove
+
     search, dry_run = _search(call, arguments), arguments.get("dry_run", True)
+    refused = list(_refused(search))
+    search = search._replace(roots=tuple(sorted({*search.roots}.difference(one.location for one in refused))))
     outcomes = remove(
         engine_of(call, search.names),
         search,
         means_of(call, PROCEDURE.name, dry_run=dry_run),
         dry_run=dry_run,
     )
-    return [row_of(outcome) for outcome in outcomes] or list(_if_empty(call.session, arguments))
+    return [row_of(outcome) for outcome in (*refused, *outcomes)] or list(_if_empty(call.session, arguments))
+
+
+def _refused(search: Search) -> Iterator[Outcome]:
+    """The folders in which no file may be deleted: locations of tables that symbolic links lead to, say."""
+    from polaris_spark.maintenance.orphans.search import KEPT, Outcome
+
+    for root in search.roots:
+        try:
+            search.permit.grant(f"{root.rstrip('/')}/x")
+        except (OSError, ValueError, PolarisError) as error:
+            yield Outcome(root, None, None, None, KEPT, f"nothing is deleted here: {error}")
 
 
 def _if_empty(session: Session, arguments: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     """A row that says so, if the location that was asked for has no file at all."""
+    from polaris_spark.catalog.files import absolute
+    from polaris_spark.catalog.folders import Folders
+    from polaris_spark.maintenance.orphans.search import EMPTY, Outcome
+
     location = arguments.get("location")
     if location is not None and not any(Folders(session.catalog.files).below(absolute(location))):
         yield row_of(Outcome(location, None, None, None, EMPTY, "there is no file in it"))
 
 
 def _search(call: Call, arguments: Mapping[str, Any]) -> Search:
+    from polaris_spark.catalog.permits import Permit
+    from polaris_spark.maintenance.orphans.deciding import (
+        DEFAULT_AGE_MS,
+        Mismatch,
+        comparison,
+        outermost,
+        require_old,
+    )
+    from polaris_spark.maintenance.orphans.known_files import Names
+    from polaris_spark.maintenance.orphans.search import Search
+
     session = call.session
     now = session.connection.clock.now_ms()
     before = older_than(call, arguments, now)
@@ -70,20 +77,48 @@ def _search(call: Call, arguments: Mapping[str, Any]) -> Search:
     if max_files < 1:
         raise InputError(f"max_files is {max_files}; it is at least 1")
     names = Names(comparison(arguments.get("equal_schemes"), arguments.get("equal_authorities")))
+    warehouse, folders = session.catalog.context.warehouse, _roots(session, arguments)
     return Search(
-        roots=tuple(outermost(_roots(session, arguments), names)),
+        roots=tuple(outermost(folders, names)),
         before_ms=before,
         names=names,
         mismatch=Mismatch.parse(arguments.get("prefix_mismatch_mode", "error")),
-        own=own_beginnings(session.connection.uri, names),
+        permit=Permit(folders)
+        if arguments.get("location") is not None
+        else Permit([warehouse], places=folders),
         oldest_purge_ms=now - session.properties.grace,
         max_files=max_files,
-        keeps_strays=not gc_enabled([session.catalog.context.retention]),
+        keeps_strays=_keeps_strays(session, folders),
     )
+
+
+def _keeps_strays(session: Session, folders: Sequence[str]) -> bool:
+    """Whether `gc.enabled` of the catalog keeps files that lie in no table's or view's location, or that of another
+    catalog of the realm whose warehouse overlaps one of the folders."""
+    from polaris_spark.catalog.catalogs import list_catalogs, warehouse_of
+    from polaris_spark.catalog.expiring import gc_enabled
+    from polaris_spark.catalog.files import absolute
+    from polaris_spark.catalog.locations import overlap, segments
+
+    catalog = session.catalog
+    rows, binding = list_catalogs(catalog.references), catalog.context.binding
+    own = [row for row in rows if row.entity_id == catalog.row.entity_id]
+    if not gc_enabled([binding.retention(row.properties) for row in own]):
+        return True
+    others = [row for row in rows if row not in own]
+    kept = [warehouse_of(row) for row in others if not gc_enabled([row.properties])]
+    looked_in = [segments(absolute(one)) for one in folders]
+    return any(place is not None and overlap(place, one) for place in kept for one in looked_in)
 
 
 def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
     """The folders to look in."""
+    from polaris_spark.catalog.folders import Folders
+    from polaris_spark.catalog.identifiers import levels_of
+    from polaris_spark.catalog.locations import folder
+    from polaris_spark.catalog.rows import LOCATIONS
+    from polaris_spark.index.keys import decode_key
+
     table, location = arguments.get("table"), arguments.get("location")
     if table is not None and location is not None:
         raise InputError("a table or a location can be cleaned, not both at once")
@@ -102,6 +137,11 @@ def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _places_of(session: Session, levels: tuple[str, ...]) -> list[str]:
+    from polaris_spark.catalog.contents import content_of, places
+    from polaris_spark.catalog.entities import TableName, table_key
+    from polaris_spark.catalog.metadata.rows import Table, View
+    from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
+
     if len(levels) > 2 and levels[0] == session.catalog.name:
         levels = levels[1:]
     name = TableName(levels[:-1], levels[-1])
@@ -121,6 +161,11 @@ def _uri(parts: tuple[str, ...]) -> str:
 
 def engine_of(call: Call, names: Names) -> Engine:
     """Where files are listed and compared: on executors, if there are any."""
+    from polaris_spark.maintenance.orphans.here import LocalEngine
+    from polaris_spark.spark.jobs.known_files import Reading
+    from polaris_spark.spark.jobs.orphans import SparkEngine
+    from polaris_spark.spark.options import location_of
+
     session = call.session
     if not has_executors(call):
         return LocalEngine(session.catalog.files, session.catalog.references.store.of_realm)
@@ -131,9 +176,16 @@ def engine_of(call: Call, names: Names) -> Engine:
 def means_of(call: Call, job: str, *, dry_run: bool) -> Means:
     """What a run of a job works with. Unless it is a dry run, branches that were dropped longer ago than the grace
     period cannot be brought back any more."""
+    from polaris_spark.catalog.sharing import heads_around
+    from polaris_spark.commits.change import Operation
+    from polaris_spark.maintenance.orphans.search import Means
+    from polaris_spark.maintenance.periods import realm_policy
+
     session = call.session
     if not dry_run:
-        session.catalog.references.end_expired(session.properties.grace, Operation(b"", session.principal))
+        session.catalog.references.end_expired(
+            realm_policy(session.catalog).grace_of, Operation(b"", session.principal)
+        )
     return Means(
         spread_of(call),
         lambda: heads_around(session.catalog),
@@ -161,6 +213,10 @@ class DeletionRecord:
     def _record(
         self, outcome: Literal["deleted", "failed"], files: Sequence[tuple[str | None, str, int]]
     ) -> None:
+        from polaris_spark.commits.change import Operation
+        from polaris_spark.maintenance.deletions import DeletedFile, DeletedFiles, record_deletions
+        from polaris_spark.maintenance.periods import own_policy
+
         catalog, who = self._session.catalog, self._session.principal
         now = catalog.context.clock.now_ms()
         batches = [
@@ -169,9 +225,7 @@ class DeletionRecord:
             )
             for owner, some in _by_owner(files).items()
         ]
-        record_deletions(
-            catalog, Operation(b"", who), batches, keep_ms=self._session.properties.history_retention
-        )
+        record_deletions(catalog, Operation(b"", who), batches, keep_ms=own_policy(catalog).retention_ms)
 
 
 def _by_owner(files: Iterable[tuple[str | None, str, int]]) -> dict[str | None, list[tuple[str, str, int]]]:
@@ -199,7 +253,7 @@ COLUMNS = (
 
 PROCEDURE = job(
     name="remove_orphans",
-    comment="Deletes files that no table or view of the store needs; by default it only says which.",
+    comment="Delete files that no table or view of the store needs; by default, only say which.",
     parameters=(
         Parameter("table", "STRING", "only the locations of this table or view"),
         Parameter(
@@ -222,4 +276,5 @@ PROCEDURE = job(
     columns=COLUMNS,
     run=_run,
     scope="store",
+    deletes=lambda arguments: not arguments.get("dry_run", True),
 )

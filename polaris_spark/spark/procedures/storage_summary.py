@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from polaris_spark.config import Secret
-from polaris_spark.spark.jobs.storage import storage
-from polaris_spark.spark.options import location_of
 from polaris_spark.spark.procedures.procedure import Call, Column, Procedure
 
 
 def _run(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.config import Secret
+    from polaris_spark.spark.jobs.storage import storage
+    from polaris_spark.spark.options import location_of
+
     properties = call.session.properties
     location = location_of(properties).resolved()
     options = {k: v.reveal() if isinstance(v, Secret) else v for k, v in location.options}
@@ -31,6 +32,6 @@ PROCEDURE = Procedure(
         Column("bytes", "BIGINT"),
     ),
     run=_run,
-    comment="How much the realm stores, by type of object and age.",
+    comment="Show how much the realm stores, by type of object and age.",
     uses_spark=True,
 )

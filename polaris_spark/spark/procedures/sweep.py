@@ -6,15 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from polaris_spark.commits.change import Operation
-from polaris_spark.config import duration_ms
-from polaris_spark.ids import id_time_ms
-from polaris_spark.maintenance.marking import Count, sweep
-from polaris_spark.maintenance.sweeping import Policy
-from polaris_spark.maintenance.trimming import check_retention
-from polaris_spark.spark.jobs import sweep as jobs
-from polaris_spark.spark.options import location_of
-from polaris_spark.spark.procedures.maintaining import job
+from polaris_spark.spark.procedures.maintaining import job, policy_of, unless_dry_run
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
 
 _SHARED = ("machine", "cluster")
@@ -22,10 +14,16 @@ _SHARED = ("machine", "cluster")
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.commits.change import Operation
+    from polaris_spark.ids import id_time_ms
+    from polaris_spark.maintenance.marking import Count, sweep
+    from polaris_spark.spark.jobs import sweep as jobs
+    from polaris_spark.spark.options import location_of
+
     session, properties = call.session, call.session.properties
     references = session.catalog.references
     session.connection.realms.active(properties.realm)
-    policy, dry_run = _policy(call, arguments), bool(arguments.get("dry_run", False))
+    policy, dry_run = policy_of(call, arguments), bool(arguments.get("dry_run", False))
     operation = Operation(b"", session.principal)
     if call.has_spark and references.store.backend.scope in _SHARED:
         location = location_of(properties).resolved()
@@ -40,7 +38,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         )
     else:
         swept = sweep(references, policy, operation=operation, progress=call.progress, dry_run=dry_run)
-    kept_from = references.clock.now_ms() - policy.retention_ms
+    kept_from = references.clock.now_ms() - policy.retention_of(session.catalog.reference)
     return [
         (
             properties.realm,
@@ -57,20 +55,6 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     ]
 
 
-def _policy(call: Call, arguments: Mapping[str, Any]) -> Policy:
-    properties = call.session.properties
-    given = {name: duration_ms(name, arguments[name]) for name in ("retention", "grace") if name in arguments}
-    policy = Policy(
-        given.get("retention", properties.history_retention), given.get("grace", properties.grace)
-    )
-    check_retention(
-        policy.retention_ms,
-        grace_ms=policy.grace_ms,
-        operation_lifetime_ms=properties.idempotency_key_lifetime,
-    )
-    return policy
-
-
 def _time(ms: int) -> datetime:
     """A time; the first of 1970 for one before it, as a retention of ages gives."""
     return datetime.fromtimestamp(max(0, ms) / 1_000, timezone.utc)
@@ -78,7 +62,7 @@ def _time(ms: int) -> datetime:
 
 PROCEDURE = job(
     name="sweep",
-    comment="Deletes every object of the realm that no reference and no history needs any more.",
+    comment="Delete every object of the realm that no reference and no history needs any more.",
     parameters=(
         Parameter("dry_run", "BOOLEAN", "only say what would be deleted, and change nothing"),
         Parameter(
@@ -102,4 +86,6 @@ PROCEDURE = job(
         Column("fence", "BIGINT"),
     ),
     run=_run,
+    deletes=unless_dry_run,
+    idle=lambda row: row[1] is None,
 )

@@ -6,22 +6,17 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from polaris_spark.config import duration_ms
-from polaris_spark.maintenance.trimming import check_retention, trim
-from polaris_spark.spark.procedures.maintaining import job
+from polaris_spark.spark.procedures.maintaining import job, policy_of, unless_dry_run
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    properties = call.session.properties
-    given = arguments.get("retention")
-    retention = properties.history_retention if given is None else duration_ms("retention", given)
-    check_retention(
-        retention, grace_ms=properties.grace, operation_lifetime_ms=properties.idempotency_key_lifetime
-    )
+    from polaris_spark.maintenance.trimming import trim
+
+    policy = policy_of(call, arguments)
     trimmed = trim(
         call.session.catalog.references,
-        retention_ms=retention,
+        retention_ms=policy.retention_of,
         dry_run=arguments.get("dry_run", False),
         progress=lambda done, of: call.progress("trimming references", done, of),
     )
@@ -33,7 +28,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 PROCEDURE = job(
     name="trim",
-    comment="Gives up the history of all references that is older than the retention.",
+    comment="Give up the history of all references that is older than the retention.",
     parameters=(
         Parameter(
             "retention", "STRING", "how long history is kept; the property history-retention if left out"
@@ -47,4 +42,5 @@ PROCEDURE = job(
         Column("first_commit_time", "TIMESTAMP"),
     ),
     run=_run,
+    deletes=unless_dry_run,
 )

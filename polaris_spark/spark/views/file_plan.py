@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from polaris_spark.catalog.metadata.overflow import current_piece
 from polaris_spark.catalog.metadata.rows import Snapshot, Table
 from polaris_spark.catalog.rows import TABLE
 from polaris_spark.catalog.summaries import number_in
+from polaris_spark.commits.state import StoredObjects
 from polaris_spark.index.keys import key_after
 from polaris_spark.spark.views.entities import Named, NamesTask, by_id, named, plan_names, with_loaded
 from polaris_spark.spark.views.view import Request
@@ -78,21 +80,18 @@ def _cut(store: ObjectStore, tables: NamesTask) -> Iterator[PlannedFiles]:
 
 def _weighed(store: ObjectStore, tables: NamesTask) -> Iterator[tuple[Named, int]]:
     """Tables in the order of their keys, each with about how many entries reading it is worth."""
+    reader = StoredObjects(store)
     for run, unread in with_loaded(store, named(tables.pin.snapshot(store), tables, TABLE), Table):
-        found = by_id(store, [_current(table) for _, table in run], Snapshot)
+        pieces = [current_piece(table, reader) for _, table in run]
+        found = by_id(store, pieces, Snapshot)
         weights = [(entry, TABLE_WEIGHT) for entry, _ in unread]
-        for entry, table in run:
-            snapshot = found.get(_current(table))
+        for (entry, table), piece in zip(run, pieces, strict=True):
+            snapshot = found.get(piece)
             if snapshot is not None:
                 weights.append((entry, TABLE_WEIGHT + _files(snapshot.text)))
             elif table.snapshots.shard or table.snapshots.keys:
                 weights.append((entry, TABLE_WEIGHT))
         yield from sorted(weights, key=lambda one: one[0].key)
-
-
-def _current(table: Table) -> int:
-    current = table.current_snapshot_id
-    return next((ref.snapshot for ref in table.refs if ref.snapshot_id == current), 0)
 
 
 def _files(snapshot: bytes) -> int:

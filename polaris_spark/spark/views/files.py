@@ -7,7 +7,7 @@ read by several tasks, each of which takes every n-th of its manifests.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -18,8 +18,9 @@ from polaris_spark.catalog import manifest_entries as m
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.manifest_entries import ListedManifest, ManifestEntry
+from polaris_spark.catalog.metadata.overflow import MAIN_REF, all_refs
 from polaris_spark.catalog.metadata.pieces import placed
-from polaris_spark.catalog.metadata.rows import Snapshot, Table
+from polaris_spark.catalog.metadata.rows import Ref, Snapshot, Table
 from polaris_spark.catalog.partition_texts import PartitionTexts
 from polaris_spark.catalog.reading import read_text
 from polaris_spark.catalog.rows import TABLE, Unloaded
@@ -116,9 +117,19 @@ class FilesView(View[FilesTask, FileRow]):
         files = _files(task.properties)
         entries = named(task.tables.pin.snapshot(objects), task.tables, TABLE)
         for run, unread in with_loaded(objects, entries, Table):
-            currents = by_id(objects, [piece for _, table in run for piece in _pieces(table, task)], Snapshot)
-            for entry, table in run:
-                yield from _Reading(task, files, entry, needs).rows(_chosen(objects, table, task, currents))
+            refs = [_refs(table, task, StoredObjects(objects)) for _, table in run]
+            currents = by_id(
+                objects,
+                [
+                    piece
+                    for (_, table), named_by in zip(run, refs, strict=True)
+                    for piece in _pieces(table, task, named_by)
+                ],
+                Snapshot,
+            )
+            for (entry, table), named_by in zip(run, refs, strict=True):
+                chosen = _chosen(objects, table, task, named_by, currents)
+                yield from _Reading(task, files, entry, needs).rows(chosen)
             for entry, unloaded in unread:
                 yield from _Reading(task, files, entry, needs).unread(unloaded)
 
@@ -220,16 +231,23 @@ def _files(properties: tuple[tuple[str, Secret], ...]) -> Files:
     return Files({name: value.reveal() for name, value in properties})
 
 
-def _pieces(table: Table, task: FilesTask) -> list[int]:
+def _refs(table: Table, task: FilesTask, reader: StoredObjects) -> tuple[Ref, ...]:
+    """The branches and tags of a table, if its snapshots are chosen by them."""
+    return () if task.snapshots == "all" else all_refs(table, reader)
+
+
+def _pieces(table: Table, task: FilesTask, refs: Collection[Ref]) -> list[int]:
     """Pieces of the snapshots that are wanted, if refs name them."""
-    if task.snapshots == "all":
-        return []
     current = table.current_snapshot_id
-    return [ref.snapshot for ref in table.refs if task.snapshots == "refs" or ref.snapshot_id == current]
+    return [ref.snapshot for ref in refs if task.snapshots == "refs" or ref.snapshot_id == current]
 
 
 def _chosen(
-    store: ObjectStore, table: Table, task: FilesTask, read: Mapping[int, Snapshot]
+    store: ObjectStore,
+    table: Table,
+    task: FilesTask,
+    named_by: Collection[Ref],
+    read: Mapping[int, Snapshot],
 ) -> Iterator[_Chosen]:
     if task.snapshots == "all":
         places = placed(Index(table.snapshots, StoredObjects(store).read_shards))
@@ -238,9 +256,9 @@ def _chosen(
             yield from (_Chosen(json.loads(found[pointer].text), None, None) for pointer in some)
         return
     refs: dict[int, list[str]] = {}
-    for ref in table.refs:
+    for ref in named_by:
         refs.setdefault(ref.snapshot_id, []).append(ref.name)
-    for id, piece in {ref.snapshot_id: ref.snapshot for ref in table.refs}.items():
+    for id, piece in {ref.snapshot_id: ref.snapshot for ref in named_by}.items():
         if piece in read:
             yield _Chosen(json.loads(read[piece].text), id, sorted(refs[id]))
 
@@ -251,7 +269,7 @@ def _chosen_of_metadata(metadata: _Metadata, which: str) -> Iterator[_Chosen]:
     for name, ref in (metadata.refs or {}).items():
         refs.setdefault(ref.snapshot_id, []).append(name)
     if current is not None and not metadata.refs:  # metadata of version 1 may name none
-        refs[current] = ["main"]
+        refs[current] = [MAIN_REF]
     for snapshot in metadata.snapshots or ():
         id, found = snapshot.snapshot_id, msgspec.to_builtins(snapshot)
         if which == "all":

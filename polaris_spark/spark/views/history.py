@@ -6,11 +6,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
-from polaris_spark.catalog.catalogs import head_name
+from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.log import ancestor, commit_at
 from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.errors import HistoryTrimmedError, InputError
+from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError, InputError
 from polaris_spark.spark.as_of import AsOf, find_commit, moment, pinned
 from polaris_spark.spark.reading import ReadStore, RealmReader
 from polaris_spark.spark.views.entities import LOOKED_UP
@@ -59,7 +59,8 @@ def histories(realm: RealmReader, request: Request) -> list[History]:
 
     Raises:
         NotFoundError: the catalog named, or its branch, does not exist.
-        HistoryTrimmedError, InputError: there is no such point as asked for, or they are the wrong way round.
+        HistoryTrimmedError, BeforeHistoryError, InputError: there is no such point as asked for, or they are the wrong
+            way round.
     """
     options, store = request.options, realm.store
     if options.catalog is not None:
@@ -104,16 +105,16 @@ def _first_after(store: ObjectStore, head: Head, since: AsOf) -> int:
         HistoryTrimmedError: commits after that point may have been trimmed away.
         InputError: no commit of this history is meant.
     """
+    if since.number is not None and since.number + 1 == head.floor_number:
+        return head.floor_number  # trimmed itself, but nothing after it is
     if since.commits and head.floor_number:
         oldest = store.get(ancestor(store, head, head.floor_number), Commit)
         if oldest.parents[0] in since.commits:  # gone itself perhaps, but nothing after it is
             return head.floor_number
     try:
         return pinned(store, head, since).number + 1
-    except HistoryTrimmedError:
-        if head.floor_number:
-            raise
-        return 0  # it began later
+    except BeforeHistoryError:
+        return 0
 
 
 def forward(found: list[History], since: AsOf | None, until: AsOf | None) -> list[History]:
@@ -140,7 +141,14 @@ def catalog_histories(
         name_of: the reference's name, by the catalog.
     """
     options = request.options
-    catalogs = [realm.catalog(options.catalog)] if options.catalog is not None else realm.catalogs()
+    as_of = options.as_of
+    if options.catalog is None:
+        catalogs = realm.catalogs()
+    else:
+        catalogs = [realm.catalog(options.catalog)]
+        if as_of is not None and as_of.number is not None:  # of the branch, and not of these references
+            branch = realm.branch(catalogs[0], options.branch)
+            as_of = as_of._replace(number=None, commits=(pinned(realm.store, branch, as_of).commit,))
     live = {registered.name: registered for registered in realm.registered()}
     wanted = request.condition("catalog")
     found = [
@@ -148,7 +156,7 @@ def catalog_histories(
         for catalog in catalogs
         if wanted.allows(catalog.name) and (name := name_of(catalog)) in live
     ]
-    return at_point(realm.store, found, options.as_of)
+    return at_point(realm.store, found, as_of)
 
 
 def at_point(store: ObjectStore, found: list[History], as_of: AsOf | None) -> list[History]:
@@ -164,10 +172,8 @@ def at_point(store: ObjectStore, found: list[History], as_of: AsOf | None) -> li
             head = pinned(store, history.head, as_of)
         except InputError:  # a commit of another reference
             head = _at_time(store, history.head, time)
-        except HistoryTrimmedError:
-            if history.head.floor_number:
-                raise
-            continue  # its first commit is later: it did not exist yet
+        except BeforeHistoryError:
+            continue  # it did not exist yet
         if head is not None:
             result.append(history._replace(head=head))
     return result
@@ -176,9 +182,7 @@ def at_point(store: ObjectStore, found: list[History], as_of: AsOf | None) -> li
 def _at_time(store: ObjectStore, head: Head, time: int) -> Head | None:
     try:
         return pinned(store, head, AsOf(str(time), time=time))
-    except HistoryTrimmedError:
-        if head.floor_number:
-            raise
+    except BeforeHistoryError:
         return None
 
 
@@ -212,6 +216,8 @@ def _bounds(store: ObjectStore, history: History, request: Request) -> tuple[int
     at_most = [n for n in (number.high, max(numbers) if numbers else None) if n is not None]
     earliest = [t for t in (time.low, min(time.values) if time.values else None) if t is not None]
     latest = [t for t in (time.high, max(time.values) if time.values else None) if t is not None]
+    if head.time_resets:
+        earliest, latest = [], []  # times do not follow numbers
     if earliest:
         # Commits at or before the millisecond ahead of it are left out.
         low = max(low, _number_at(store, head, max(earliest) // 1_000 - 1) + 1)
@@ -229,7 +235,7 @@ def _number_at(store: ObjectStore, head: Head, time: int) -> int:
     """The number of the newest commit at or before a time; one below the floor if there is none."""
     try:
         return store.get(commit_at(store, head, time), Commit).number
-    except HistoryTrimmedError:
+    except (HistoryTrimmedError, BeforeHistoryError):
         return head.floor_number - 1
 
 

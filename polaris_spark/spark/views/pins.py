@@ -8,7 +8,7 @@ from typing import NamedTuple
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import Snapshot
-from polaris_spark.errors import HistoryTrimmedError, InputError, NotFoundError
+from polaris_spark.errors import BeforeHistoryError, InputError, NotFoundError
 from polaris_spark.spark.as_of import AsOf, find_commit, pinned
 from polaris_spark.spark.reading import RealmReader
 from polaris_spark.spark.views.view import Request
@@ -35,7 +35,7 @@ def pins(realm: RealmReader, request: Request) -> list[Pin]:
 
     Raises:
         NotFoundError: the catalog named, or its branch, does not exist.
-        HistoryTrimmedError, InputError: there is no such point.
+        HistoryTrimmedError, BeforeHistoryError, InputError: there is no such point.
     """
     options = request.options
     wanted = request.condition("catalog")
@@ -65,10 +65,8 @@ def _pinned_where_existing(
     for catalog, head in heads:
         try:
             at = pinned(realm.store, head, as_of)
-        except HistoryTrimmedError:
-            if head.floor_number:
-                raise
-            continue  # its first commit is later: it did not exist yet
+        except BeforeHistoryError:
+            continue  # it did not exist yet
         found.append(Pin(realm.store.realm, catalog.name, at))
     return found
 

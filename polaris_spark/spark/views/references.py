@@ -9,7 +9,7 @@ import msgspec
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType, TimestampType
 
 from polaris_spark.backends.base import Split
-from polaris_spark.catalog.catalogs import CATALOGS
+from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.commits.rows import Head
 from polaris_spark.spark.reading import ReadStore
 from polaris_spark.spark.views.columns import BOOLEAN, INT, LONG, STRING, TIMESTAMP, Column, micros

@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from polaris_spark.catalog.metadata.overflow import MAIN_REF, all_refs
 from polaris_spark.catalog.metadata.rows import Ref, Snapshot, Table
 from polaris_spark.catalog.rows import TABLE
+from polaris_spark.commits.state import StoredObjects
 from polaris_spark.spark.views.columns import BOOLEAN, INT, LONG, STRING, TIMESTAMP, Column, micros
 from polaris_spark.spark.views.entities import (
     IDENTITY,
@@ -22,7 +24,6 @@ from polaris_spark.spark.views.entities import (
 from polaris_spark.store.objects import ObjectStore
 
 _SNAPSHOT = "snapshot"
-_MAIN = "main"
 
 
 class _Settings(msgspec.Struct, rename="kebab"):
@@ -86,12 +87,13 @@ class Refs(EntityView[RefRow]):
             "Of a branch: expiry keeps snapshots up to this age, milliseconds; null for the table's default",
             lambda row: row.settings.max_snapshot_age_ms,
         ),
-        Column("is_main", BOOLEAN, "Whether it is the branch main", lambda row: row.ref.name == _MAIN),
+        Column("is_main", BOOLEAN, "Whether it is the branch main", lambda row: row.ref.name == MAIN_REF),
     )
 
     def of(self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]) -> Iterator[RefRow]:
         tables = chain.from_iterable(run for run, _ in with_loaded(store, entries, Table))
-        refs = ((entry, ref) for entry, table in tables for ref in table.refs)
+        reader = StoredObjects(store)
+        refs = ((entry, ref) for entry, table in tables for ref in all_refs(table, reader))
         while some := list(islice(refs, READ_TOGETHER)):
             wanted = [ref.snapshot for _, ref in some] if _SNAPSHOT in needs else []
             snapshots = by_id(store, wanted, Snapshot)

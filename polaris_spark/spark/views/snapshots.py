@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
+from polaris_spark.catalog.metadata.overflow import all_refs
 from polaris_spark.catalog.metadata.pieces import placed
 from polaris_spark.catalog.metadata.rows import Snapshot, Table
 from polaris_spark.catalog.rows import TABLE
@@ -38,6 +39,7 @@ class _Snapshot(msgspec.Struct, rename="kebab"):
     schema_id: int | None = None
 
 
+_REFS = "refs"
 _decode = msgspec.json.Decoder(_Snapshot).decode
 
 
@@ -47,6 +49,8 @@ class SnapshotRow(NamedTuple):
     entry: Named
     table: Table
     snapshot: _Snapshot
+    refs: Mapping[int, list[str]]
+    """Names of the table's branches and tags by snapshot, if they were asked for."""
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -103,7 +107,8 @@ class Snapshots(EntityView[SnapshotRow]):
             "refs",
             STRINGS,
             "Branches and tags of the table that name it",
-            lambda row: [ref.name for ref in row.table.refs if ref.snapshot_id == row.snapshot.snapshot_id],
+            lambda row: row.refs.get(row.snapshot.snapshot_id, []),
+            _REFS,
         ),
         Column(
             "is_current",
@@ -119,11 +124,20 @@ class Snapshots(EntityView[SnapshotRow]):
         reader = StoredObjects(store)
         for run, _ in with_loaded(store, entries, Table):  # of those unread, no snapshot is known
             for entry, table in run:
+                refs = _names(table, reader) if _REFS in needs else {}
                 places = placed(Index(table.snapshots, reader.read_shards))
                 while some := list(islice(places, READ_TOGETHER)):
                     found = store.get_many([pointer for _, pointer, _ in some], Snapshot)
                     for _, pointer, _ in some:
-                        yield SnapshotRow(entry, table, _decode(found[pointer].text))
+                        yield SnapshotRow(entry, table, _decode(found[pointer].text), refs)
 
     def weigh(self, row: SnapshotRow) -> int:
         return 512 + 64 * len(row.summary)
+
+
+def _names(table: Table, reader: StoredObjects) -> dict[int, list[str]]:
+    """Names of a table's branches and tags by the snapshot that they name."""
+    found: dict[int, list[str]] = {}
+    for ref in all_refs(table, reader):
+        found.setdefault(ref.snapshot_id, []).append(ref.name)
+    return found

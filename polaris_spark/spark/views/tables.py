@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 from pyspark.sql.types import LongType, MapType, StringType
 
+from polaris_spark.catalog.metadata.overflow import all_properties, all_refs, current_piece
 from polaris_spark.catalog.metadata.rows import (
     EMPTY_TABLE,
     Numbered,
     PartitionSpec,
+    Ref,
     Schema,
     Snapshot,
     SortOrder,
@@ -37,6 +39,7 @@ from polaris_spark.spark.views.entities import IDENTITY, EntityView, Named, by_i
 from polaris_spark.store.objects import ObjectStore
 
 _SCHEMA, _SPEC, _ORDER, _SNAPSHOT, _COUNT = "schema", "spec", "order", "snapshot", "count"
+_REFS, _PROPERTIES = "refs", "properties"
 
 
 class _Field(msgspec.Struct):
@@ -66,6 +69,9 @@ class TableRow(NamedTuple):
     order: bytes
     snapshot: _Summary | None
     snapshots: int
+    refs: tuple[Ref, ...] = ()
+    properties: Mapping[str, str] = {}
+    """All refs and all properties, wherever the table keeps them."""
     unloaded: Unloaded | None = None
     """All that is known of a table that was imported unread; the rest of the row then says nothing."""
 
@@ -184,21 +190,27 @@ class Tables(EntityView[TableRow]):
                 "refs",
                 MapType(StringType(), LongType(), valueContainsNull=False),
                 "Branches and tags of the table, to the snapshots that they name",
-                lambda row: [(ref.name, ref.snapshot_id) for ref in row.table.refs],
+                lambda row: [(ref.name, ref.snapshot_id) for ref in row.refs],
+                _REFS,
             ),
-            Column("properties", STRING_MAP, "Table properties", lambda row: pairs(row.table.properties)),
+            Column(
+                "properties", STRING_MAP, "Table properties", lambda row: pairs(row.properties), _PROPERTIES
+            ),
         ),
     )
 
     def of(self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]) -> Iterator[TableRow]:
+        reader = StoredObjects(store)
         for run, unread in with_loaded(store, entries, Table):
             for entry, unloaded in unread:
-                yield TableRow(entry, EMPTY_TABLE, b"", b"", b"", None, 0, unloaded)
+                yield TableRow(entry, EMPTY_TABLE, b"", b"", b"", None, 0, unloaded=unloaded)
             tables = [table for _, table in run]
             schemas = _pieces(store, needs, _SCHEMA, {id(t): _schema(t) for t in tables}, Schema)
             specs = _pieces(store, needs, _SPEC, {id(t): _spec(t) for t in tables}, PartitionSpec)
             orders = _pieces(store, needs, _ORDER, {id(t): _order(t) for t in tables}, SortOrder)
-            snapshots = _pieces(store, needs, _SNAPSHOT, {id(t): _current(t) for t in tables}, Snapshot)
+            snapshots = _pieces(
+                store, needs, _SNAPSHOT, {id(t): current_piece(t, reader) for t in tables}, Snapshot
+            )
             for entry, table in run:
                 current = snapshots.get(id(table), b"")
                 yield TableRow(
@@ -209,10 +221,12 @@ class Tables(EntityView[TableRow]):
                     orders.get(id(table), b""),
                     _summary(current) if current else None,
                     count(table.snapshots, store) if _COUNT in needs else 0,
+                    all_refs(table, reader) if _REFS in needs else (),
+                    all_properties(table, reader) if _PROPERTIES in needs else {},
                 )
 
     def weigh(self, row: TableRow) -> int:
-        return 1_024 + len(row.schema) + len(row.spec) + text_bytes(row.table.properties)
+        return 1_024 + len(row.schema) + len(row.spec) + text_bytes(row.properties)
 
 
 def count(root: IndexRoot, store: ObjectStore) -> int:
@@ -249,11 +263,6 @@ def _spec(table: Table) -> int:
 
 def _order(table: Table) -> int:
     return _numbered(table.sort_orders, table.default_sort_order_id)
-
-
-def _current(table: Table) -> int:
-    current = table.current_snapshot_id
-    return next((ref.snapshot for ref in table.refs if ref.snapshot_id == current), 0)
 
 
 def _text(data: bytes) -> str | None:

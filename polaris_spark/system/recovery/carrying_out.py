@@ -30,7 +30,7 @@ from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.heads import thin
 from polaris_spark.commits.publishing import Outcome, Publication, encode_head
 from polaris_spark.commits.retry import backoff_ms
-from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, RecentHead, child_pointers
+from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, RecentHead, child_pointers, next_time
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.commits.state import Snapshot, State
 from polaris_spark.errors import OutcomeUnknownError, StateError, TryAgainError
@@ -164,7 +164,7 @@ class Recovery:
         """A commit that says what happened, on top of a head, with the same content."""
         before = self._store.get_for_rewrite(head.commit, Commit)
         now = self._clock.now_ms()
-        time = max(now, before.time + 1)
+        time, resets = next_time(head, before, now)
         entries_id, id = self._ids.next_ids(2)
         parents, skips = child_pointers(head.number, head.commit, before)
         commit = msgspec.structs.replace(
@@ -182,6 +182,7 @@ class Recovery:
             number=commit.number,
             time=time,
             recent=thin(head.recent, RecentHead(time, commit.number, id)),
+            time_resets=resets,
         )
         entries = Entries((log_entry(step, self._principal, now),))
         return Snapshot(self._store, new_version(), new_head, commit), [(entries_id, entries), (id, commit)]
@@ -237,15 +238,8 @@ class _Tell(Change[None]):
             )
             state.put(REFERENCES, name, Entry(found.registered.source, encode_registration(dropped)))
             return
-        registration = Registration(
-            found.generation,
-            "dropped" if head.sealed else "live",
-            now,
-            who,
-            head.number,
-            head.time,
-            head.floor_number,
-            head.floor_time,
+        registration = Registration.from_head(
+            head, found.generation, now_ms=now, principal=who, state="dropped" if head.sealed else "live"
         )
         state.put(REFERENCES, name, Entry(head.commit, encode_registration(registration)))
 

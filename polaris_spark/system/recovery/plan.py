@@ -95,4 +95,5 @@ def _head(found: Found) -> Head:
         (RecentHead(target.time, target.number, target.id), *recent),
         before.fence if before is not None else 0,
         before.sealed if before is not None else False,
+        time_resets=found.time_resets,
     )

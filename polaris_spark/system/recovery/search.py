@@ -52,7 +52,9 @@ class StoredCommits:
                     not commit.index_names,
                 )
 
-    def after(self, base: int, besides: Collection[int], forks: Collection[int] | None = None) -> list[Known]:
+    def after(
+        self, base: Known, besides: Collection[int], forks: Collection[int] | None = None
+    ) -> list[Known]:
         """Commits that descend from the commit `base`, which may itself be lost, newest first.
 
         Args:
@@ -60,15 +62,24 @@ class StoredCommits:
             forks: commits where references fork; what descends from them may be anybody's and is left out. None: it
                 is not, and gaps in the history do not matter.
         """
-        found = {base}
-        later = frozenset() if forks is None else {id for id in forks if id >= base}
-        for id in sorted(self._stored):  # an id is higher than those of all ancestors
+        found = {base.id}
+        later = frozenset() if forks is None else {id for id in forks if not self._is_before(id, base)}
+        for id in self._oldest_first():
             stored = self._stored[id]
             named = stored.ancestors if forks is None else stored.ancestors[: stored.near]
             if id not in besides and not found.isdisjoint(named) and later.isdisjoint(named):
                 found.add(id)
-        found.discard(base)
+        found.discard(base.id)
         return _newest_first(self._stored[id].known for id in found)
+
+    def _oldest_first(self) -> list[int]:
+        """Ids of all commits, each after all its ancestors. Sorted by number, because a clock far ahead makes ids that
+        are higher than those of later commits."""
+        return sorted(self._stored, key=lambda id: (self._stored[id].known.number, id))
+
+    def _is_before(self, id: int, base: Known) -> bool:
+        stored = self._stored.get(id)
+        return id < base.id if stored is None else stored.known.number < base.number
 
     def of_missing(self, base: int, *, others: Collection[int], above: int) -> list[Known]:
         """Commits that descend from the commit `base`, and from no commit of another reference since, newest first.
@@ -78,7 +89,7 @@ class StoredCommits:
             above: an id that is below those of all commits that count.
         """
         found = {base}
-        for id in sorted(self._stored):
+        for id in self._oldest_first():
             named = self._stored[id].ancestors  # the nearest first: what is lost of them is passed over
             nearest = next((one for one in named if one in found or one in others), None)
             if id > above and id not in others and nearest in found:
@@ -89,7 +100,7 @@ class StoredCommits:
     def of_registry(self) -> list[Known]:
         """Commits of the registry, newest first; the last is the realm's oldest commit, empty, with which it began."""
         found = {id: stored.known for id, stored in self._stored.items() if stored.registry}
-        first = min(self._stored, default=0)
+        first = next(iter(self._oldest_first()), 0)
         if first and self._stored[first].empty:
             found[first] = self._stored[first].known
         return _newest_first(iter(found.values()))

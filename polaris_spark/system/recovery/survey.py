@@ -65,7 +65,9 @@ class Found(NamedTuple):
     history_from: Known | None
     """From here on, all of the target's history is complete."""
     lost_history: tuple[Lost, ...]
-    """Why history begins there, if that is above its floor."""
+    """Why the complete history begins there, if it begins above the target's floor."""
+    time_resets: tuple[int, ...]
+    """Numbers of commits in the target's history whose time is not later than their parent's, ascending."""
     undone: Undone
     newer: tuple[Known, ...]
     """Complete commits after the head, newest first, that nothing leads to; found by a search only."""
@@ -209,6 +211,7 @@ class Survey:
         target = self._newest(row, others) if to is None else self._asked(row, to)
         first: Known | None = None
         lost_history: tuple[Lost, ...] = ()
+        resets: tuple[int, ...] = ()
         undone = NOTHING_UNDONE
         if target is not None:
             self._saw(target.id, *(known.id for known in newer))
@@ -220,6 +223,8 @@ class Survey:
             first, below = commits.get(number, target), commits.get(number - 1)
             if below is not None and number > row.floor:
                 lost_history = tuple(self._objects.lost_below(below.id))
+            numbers = range(number + 1, target.number + 1)
+            resets = tuple([n for n in numbers if commits[n].time <= commits[n - 1].time])
             undone = self._undone(row, target)
         return Found(
             row.name,
@@ -231,6 +236,7 @@ class Survey:
             target,
             first,
             lost_history,
+            resets,
             undone,
             tuple(newer),
         )
@@ -277,7 +283,7 @@ class Survey:
             candidates = []  # nobody knows where these forked
         else:
             besides = {known.id for other in related for known in self._own(other)} - {base.id}
-            candidates = self._stored.after(base.id, besides, forks)
+            candidates = self._stored.after(base, besides, forks)
         self._objects.check([known.id for known in candidates])
         return [known for known in candidates if self._objects.complete(known.id)]
 

@@ -22,7 +22,8 @@ def main() -> None:
     asked = _parse()
     sizes = _sizes(asked)
     with tempfile.TemporaryDirectory(dir=asked.directory) as folder:
-        run = _measure(Path(folder), asked.parts or list(PARTS), sizes, asked.output)
+        parts = asked.parts or [part for part in PARTS if part != "earlier" or asked.against]
+        run = _measure(Path(folder), parts, sizes, asked.output)
     report.show(run, Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_PIPES))
     sys.exit(0 if run.met else 1)
 
@@ -42,6 +43,7 @@ def _parse() -> argparse.Namespace:
         help="tables of the part growth's catalogs (default: 1000 100000 1000000)",
     )
     parser.add_argument("--databases", nargs="+", help="of the part databases, by scheme (default: all)")
+    parser.add_argument("--against", type=Path, help="folder of the earlier checkout of the part earlier")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it runs, not how fast")
     parser.add_argument("--directory", type=Path, help="where stores and files go (default: temporary)")
     parser.add_argument(
@@ -54,6 +56,8 @@ def _parse() -> argparse.Namespace:
     unknown = [part for part in asked.parts if part not in PARTS]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; known are {', '.join(PARTS)}")
+    if "earlier" in asked.parts and asked.against is None:
+        parser.error("the part earlier needs --against: the folder of an earlier checkout")
     for option in ("rounds", "calls", "seconds", "tables"):
         value = getattr(asked, option)
         if value is not None and value <= 0:
@@ -64,6 +68,7 @@ def _parse() -> argparse.Namespace:
 def _sizes(asked: argparse.Namespace) -> Sizes:
     given = {name: getattr(asked, name) for name in ("rounds", "calls", "seconds", "tables")}
     given["sizes"] = tuple(sorted(asked.sizes)) if asked.sizes else None
+    given["against"] = str(asked.against.absolute()) if asked.against else None
     given["schemes"] = tuple(asked.databases) if asked.databases else None
     return (QUICK if asked.quick else FULL)._replace(**{n: v for n, v in given.items() if v is not None})
 

@@ -130,7 +130,7 @@ def _job(tree: Path, store: Path, cores: int) -> float:
         begun = time.perf_counter()
         rows = call(session, "import_catalog", spark=spark, source="directory", location=str(tree))
         took = time.perf_counter() - begun
-    if {row[4] for row in rows} != {"imported"} or len(rows) != len(warm):
+    if {row[3] for row in rows} != {"imported"} or len(rows) != len(warm):
         raise RuntimeError(f"not all were imported: {rows[0]}")
     spark.stop()
     return took

@@ -48,11 +48,12 @@ def _table(ours: Ours, name: str, snapshots: int) -> tuple[str, str]:
     path = f"v1/namespaces/{NAMESPACE}/tables/{name}"
     answer: Any = None
     for number in range(1, snapshots + 1):
-        answer = ours.request("POST", path, _append(uuid, number))
+        answer = ours.request("POST", path, append(uuid, number))
     return path, answer["metadata-location"]
 
 
-def _append(uuid: str, number: int) -> dict[str, Any]:
+def append(uuid: str, number: int) -> dict[str, Any]:
+    """The body of a commit that appends the snapshot of this number to `main`."""
     parent = {"parent-snapshot-id": number - 1} if number > 1 else {}
     snapshot = {
         "snapshot-id": number,

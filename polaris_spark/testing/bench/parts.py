@@ -13,7 +13,9 @@ from polaris_spark.testing.bench import (
     commits,
     contention,
     databases,
+    earlier,
     expiry,
+    first_query,
     growth,
     imports,
     jdbc,
@@ -23,6 +25,7 @@ from polaris_spark.testing.bench import (
     peers,
     sweeping,
     system_views,
+    wide,
 )
 from polaris_spark.testing.bench.findings import Finding
 
@@ -44,6 +47,8 @@ class Sizes(NamedTuple):
     """Whether only to show that everything runs."""
     schemes: tuple[str, ...] = ()
     """Databases of the part databases; all if empty."""
+    against: str = ""
+    """Folder of the earlier checkout of the part earlier, which is left out without it."""
 
 
 FULL = Sizes(rounds=3, seconds=4.0, calls=400, tables=100_000, sizes=(1_000, 100_000, 1_000_000), quick=False)
@@ -81,6 +86,15 @@ PARTS: dict[str, Part] = {
     "loading": Part(
         "loading tables of many snapshots",
         lambda folder, of: loading.measure(folder, rounds=of.rounds, calls=of.calls),
+    ),
+    "wide": Part(
+        "commits to a table with many tags and properties",
+        lambda folder, of: wide.measure(
+            folder,
+            rounds=of.rounds,
+            calls=of.calls,
+            sizes=(0, 50, 200) if of.quick else (0, 1_000, 9_900),
+        ),
     ),
     "listing": Part(
         "a namespace of very many tables",
@@ -142,6 +156,12 @@ PARTS: dict[str, Part] = {
         "counting very many tables by Spark",
         lambda folder, of: system_views.count_tables(folder, tables=of.tables, rounds=of.rounds),
     ),
+    "first-query": Part(
+        "the first query of a session beside a trivial Python data source",
+        lambda folder, of: first_query.measure(
+            folder, rounds=of.rounds, views=("tables",) if of.quick else ("tables", "changes", "objects")
+        ),
+    ),
     "scan": Part(
         "summing the sizes of all objects by Spark beside psycopg",
         lambda _, of: system_views.scan_objects(objects=10 * of.tables, rounds=of.rounds),
@@ -153,6 +173,12 @@ PARTS: dict[str, Part] = {
             rounds=of.rounds,
             tables=2 if of.quick else min(200, of.tables),
             snapshots=12 if of.quick else 50,
+        ),
+    ),
+    "earlier": Part(
+        "commits, loads and pages beside an earlier checkout (--against)",
+        lambda folder, of: earlier.measure(
+            folder, checkout=Path(of.against), turns=2 if of.quick else 10 * of.rounds
         ),
     ),
     "imports": Part(

@@ -9,7 +9,10 @@ import json
 import subprocess
 import sys
 import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class Answered(NamedTuple):
@@ -34,7 +37,8 @@ def answered(master: str, store: str, query: str, times: int) -> Answered:
     return Answered(**json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def _run(master: str, store: str, query: str, times: int) -> Answered:
+def new_session(master: str, store: str) -> SparkSession:
+    """A session with the catalog `polaris`."""
     from pyspark.sql import SparkSession
 
     from polaris_spark.spark.session import configure
@@ -46,7 +50,11 @@ def _run(master: str, store: str, query: str, times: int) -> Answered:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
     )
-    spark = configure(builder, store=store, warehouse="/warehouse").getOrCreate()
+    return configure(builder, store=store, warehouse="/warehouse").getOrCreate()
+
+
+def _run(master: str, store: str, query: str, times: int) -> Answered:
+    spark = new_session(master, store)
     seconds, row = [], None
     for _ in range(times):
         begun = time.perf_counter()

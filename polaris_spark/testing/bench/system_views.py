@@ -34,7 +34,7 @@ def count_tables(folder: Path, *, tables: int, rounds: int) -> Sequence[Finding]
             ("SQLite", f"sqlite://{folder.absolute()}/tables.db"),
             ("PostgreSQL", new_database(server).uri),
         ):
-            _fill(store, tables)
+            fill(store, tables)
             sessions = [answered("local[2]", store, COUNT, 4) for _ in range(rounds)]
             for row, _ in sessions:
                 if row != [tables]:
@@ -56,7 +56,7 @@ def scan_objects(*, objects: int, rounds: int) -> Sequence[Finding]:
     server = PostgreSQL()
     try:
         store = new_database(server).uri
-        _fill(store, objects // OBJECTS_PER_TABLE)
+        fill(store, objects // OBJECTS_PER_TABLE)
         plain = [_plain_loop(store) for _ in range(rounds + 1)][1:]
         rows, total = plain[0][:2]
         alone = Sample(tuple(rows / second for _, _, second in plain))
@@ -81,7 +81,8 @@ def _rates(cores: int, store: str, query: str, rounds: int, rows: int, total: in
     return Sample(tuple(rows / second for second in seconds[1:]))
 
 
-def _fill(store: str, tables: int) -> None:
+def fill(store: str, tables: int) -> None:
+    """Have a catalog `polaris` of so many tables in a store."""
     session = connect(store=store, warehouse=WAREHOUSE, catalog="polaris", metadata_files="never")
     populate(session, tables=tables, namespaces=namespaces_for(tables))
     session.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 from polaris_spark.testing.servers.base import ProcessServer
@@ -15,6 +16,19 @@ _REVISION: Final = 1
 """Of the source, whose builds are kept by it."""
 
 
+def program() -> Path:
+    """Path of the emulator's program, built now if this machine has not built it yet; the build takes a minute.
+
+    Raises:
+        StateError: there is no Go toolchain, or the build fails.
+    """
+    return go_source(
+        f"bigtable-emulator-{VERSION}-{_REVISION}",
+        files(__package__).joinpath(_SOURCE).read_text(encoding="utf-8"),
+        [f"cloud.google.com/go/bigtable@{VERSION}"],
+    )
+
+
 class BigtableEmulator(ProcessServer):
     """A server that holds any project and instance that it is asked for; it knows no users."""
 
@@ -22,11 +36,7 @@ class BigtableEmulator(ProcessServer):
     durability = "every change in a log of ours before it is answered, not synced: for the end of the process"
 
     def prepare(self) -> None:
-        self._program = go_source(
-            f"bigtable-emulator-{VERSION}-{_REVISION}",
-            files(__package__).joinpath(_SOURCE).read_text(encoding="utf-8"),
-            [f"cloud.google.com/go/bigtable@{VERSION}"],
-        )
+        self._program = program()
 
     def command(self) -> Sequence[str]:
         log = str(self.directory / "changes")

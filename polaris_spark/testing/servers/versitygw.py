@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from polaris_spark.testing.servers.base import ProcessServer
@@ -16,6 +17,15 @@ _BUCKET: Final = "catalogs"
 _STRANGER: Final = "stranger"
 
 
+def program() -> Path:
+    """Path of the server's program, built now if this machine has not built it yet; the build takes minutes.
+
+    Raises:
+        StateError: there is no Go toolchain, or the build fails.
+    """
+    return go_program(_PACKAGE, VERSION)
+
+
 class VersityGateway(ProcessServer):
     """A server with one bucket."""
 
@@ -23,7 +33,7 @@ class VersityGateway(ProcessServer):
     durability = "files of a directory, not synced (the server has no such option)"
 
     def prepare(self) -> None:
-        self._program = go_program(_PACKAGE, VERSION)
+        self._program = program()
         self._data = self.directory / "data"
         (self._data / _BUCKET).mkdir(parents=True)
         self.user, self.secret = "polaris", secrets.token_hex(16)

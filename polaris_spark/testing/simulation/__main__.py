@@ -13,7 +13,12 @@ from multiprocessing import get_context
 
 from rich.console import Console
 
-from polaris_spark.testing.simulation import Verdict, simulate
+from polaris_spark.errors import MissingLibraryError
+
+try:
+    from polaris_spark.testing.simulation import Verdict, simulate
+except MissingLibraryError as missing:
+    sys.exit(str(missing))
 
 _AT_ONCE = 50
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from polaris_spark.commits.change import Change, Operation, PrepareAgain
+from polaris_spark.commits.committer import APART_SIZE
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
 from polaris_spark.errors import CommitFailedError
@@ -14,6 +15,9 @@ from polaris_spark.testing.simulation.programs import Refused, Task
 
 NUMBERS = "numbers"
 """Index of the simulated references: key -> box."""
+
+_LARGE_EVERY = 16
+"""One request out of this number is first applied outside of batches, as large ones are."""
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_result = msgspec.msgpack.Decoder(tuple[int, int]).decode
@@ -36,6 +40,7 @@ class TaskChange(Change[int]):
         self.request = request
         self.operation = operation
         self.writes_file = writes_file
+        self.size = APART_SIZE + 1 if request % _LARGE_EVERY == 0 else 1
 
     def prepare(self, view: State) -> object:
         """For a prepared task the new box under an id of its own, as an import prepares its rows; or a refusal."""

@@ -176,6 +176,8 @@ class Client:
             request.outcome = "unknown"
             self._excuse(error, request.invoked, f"request {request.number}")
         except (PolarisError, OSError) as error:
+            if isinstance(error, ClockError):
+                self._process.refused(error)
             request.outcome = next((name for kind, name in _OUTCOMES if isinstance(error, kind)), "")
             if not request.outcome:
                 world.observer.blame(f"request {request.number} was answered by {error!r}")

@@ -7,6 +7,7 @@ from random import Random
 
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import (
+    ClockError,
     CorruptionError,
     OutcomeUnknownError,
     PolarisError,
@@ -15,6 +16,7 @@ from polaris_spark.errors import (
 from polaris_spark.maintenance.marking import sweep
 from polaris_spark.maintenance.sweeping import Policy
 from polaris_spark.maintenance.trimming import trim
+from polaris_spark.system.clocks import StoreClock
 from polaris_spark.system.registry import ROOT
 from polaris_spark.testing.simulation.world import Process, World
 
@@ -32,12 +34,16 @@ class Keeper:
         process, began = self._process, self._world.tick()
         action = self._rng.choice((self.trim_all, self.fence_one, self.sweep, self.sweep, self.hold_task))
         try:
+            if self._world.plan.ahead and action in (self.trim_all, self.sweep):  # as every job that deletes
+                StoreClock(process.backend, process.clock).refuse_deleting()
             action()
         except CorruptionError as error:
             gone = self._world.observer.gone
             if not any(str(id) in str(error) for id, when in gone.items() if when > began):
                 self._world.observer.blame(f"upkeep by {process.name} found the store corrupt: {error}")
         except PolarisError as error:
+            if isinstance(error, ClockError):
+                process.refused(error)
             self._world.note(process.name, "gave up", action.__name__, type(error).__name__)
 
     def trim_all(self) -> None:

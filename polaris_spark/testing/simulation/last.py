@@ -63,9 +63,10 @@ def _history_problems(snapshot: Snapshot) -> Iterator[str]:
     for id, commit in chain:
         if ancestor(store, head, commit.number) != id:
             yield f"the ancestor at {commit.number} is not {id}"
-    for id, commit in chain[:: max(1, len(chain) // 5)]:
-        if commit_at(store, head, commit.time) != id:
-            yield f"at {commit.time} the newest commit was not {id}"
+    for _, commit in chain[:: max(1, len(chain) // 5)]:
+        newest = next(one for one, other in chain if other.time <= commit.time)
+        if commit_at(store, head, commit.time) != newest:
+            yield f"at {commit.time} the newest commit was not {newest}"
     by_number = {commit.number: id for id, commit in chain}
     for recent in head.recent:
         if recent.number >= head.floor_number and by_number.get(recent.number) != recent.commit:

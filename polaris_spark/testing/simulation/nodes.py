@@ -31,6 +31,8 @@ class NodeWatch:
         self._ids: set[int] = set()
         self._newest: dict[str, int] = {}
         self._made: dict[tuple[str, int], set[int]] = {}
+        self.made_at: dict[int, float] = {}
+        """When each id was made, in the world's time."""
 
     def swapped(self, name: str, before: ReferenceRow | None, after: ReferenceRow | None) -> None:
         """A row of the system realm changed."""
@@ -56,8 +58,9 @@ class NodeWatch:
                 )
             spans.append(_Span(new.holder, new.start_ms, new.end_ms))
 
-    def made(self, holder: str, ids: range) -> None:
-        """A process made ids, consecutive within one millisecond."""
+    def made(self, holder: str, ids: range, now: float) -> None:
+        """A process made ids, consecutive within one millisecond, at a moment of the world's time."""
+        self.made_at.update(dict.fromkeys(ids, now))
         if ids[0] in self._ids or ids[-1] in self._ids:
             self._blame(f"id {ids[0]} was made twice, the second time by {holder}")
         self._ids.update(ids)

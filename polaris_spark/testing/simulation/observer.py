@@ -14,7 +14,9 @@ import msgspec
 from polaris_spark import objects
 from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.backends.memory import MemoryBackend
+from polaris_spark.clock import AHEAD_MS, Clock
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
+from polaris_spark.ids import id_time_ms
 from polaris_spark.system.registry import ROOT
 from polaris_spark.testing.simulation.changes import Box, decode_result
 from polaris_spark.testing.simulation.nodes import NodeWatch, TaskWatch
@@ -24,6 +26,9 @@ from polaris_spark.testing.simulation.registry import Names, RegistryModel
 S = TypeVar("S", bound=msgspec.Struct)
 
 REALM = "simulated"
+
+_INEXACT_MS = 20.0
+"""How far apart two correct clocks may be, in milliseconds."""
 
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 
@@ -89,6 +94,12 @@ class Observer:
         self.nodes = NodeWatch(self.blame)
         self.task_leases = TaskWatch(self.blame)
         self.registry = RegistryModel(self)
+        self.age_of: Callable[[int], float] = lambda _: float("inf")
+        """How long ago an id was made, milliseconds."""
+        self.now_ms: Callable[[], float] = lambda: float("inf")
+        """The time that right clocks say, milliseconds since 1970."""
+        self.grace_ms = 0.0
+        """Objects are not deleted before they are that old."""
         self._backend: Watched | None = None
         self._whole: set[int] = set()
         self._strong: dict[int, tuple[int, ...]] = {}
@@ -115,6 +126,8 @@ class Observer:
         for key in keys:
             if key.id in reachable:
                 self.blame(f"object {key.id} was deleted although it can be reached")
+            if self.age_of(key.id) < self.grace_ms - _INEXACT_MS:
+                self.blame(f"object {key.id} was deleted {self.age_of(key.id)} ms after its id was made")
             self._whole.discard(key.id)
             self.gone.setdefault(key.id, self.tick())
 
@@ -181,16 +194,17 @@ class Observer:
             self.blame(f"{name}: number {commit.number} follows {before.number}")
         if not commit.parents or commit.parents[0] != before.commit:
             self.blame(f"{name}: its parent is {commit.parents[:1]}, not the head {before.commit}")
-        if commit.time <= before.time or head.time != commit.time:
+        is_reset = head.number in head.time_resets and before.time > commit.time + AHEAD_MS
+        if (commit.time <= before.time and not is_reset) or head.time != commit.time:
             self.blame(f"{name}: its time {commit.time} does not follow {before.time}")
         if not head.recent or head.recent[0].commit != head.commit:
             self.blame(f"{name}: it is not the first of its recent heads")
         if (head.floor_number, head.fence) != (before.floor_number, before.fence):
             self.blame(f"{name}: it changed the floor or the fence")
-        if head.commit < max(before.commit, before.fence):
-            self.blame(
-                f"{name}: its id {head.commit} is below {max(before.commit, before.fence)}, which was read"
-            )
+        is_ahead = id_time_ms(before.commit) > self.now_ms() + AHEAD_MS
+        least = before.fence if is_ahead else max(before.commit, before.fence)
+        if head.commit < least:
+            self.blame(f"{name}: its id {head.commit} is below {least}, which was read")
         content = self.contents[before.commit]
         entries = self.object(commit.entries, Entries).entries
         if row.name == ROOT:
@@ -309,8 +323,13 @@ class Watched(MemoryBackend):
 
     def __init__(self, name: str, observer: Observer) -> None:
         super().__init__(name)
+        self.clock: Clock | None = None
+        """The database's own clock, if it has one."""
         self._observer = observer
         observer.watch(self)
+
+    def now_ms(self) -> int | None:
+        return None if self.clock is None else self.clock.now_ms()
 
     def rows(self, realm: str) -> dict[tuple[int, int], bytes]:
         """Objects of a realm."""

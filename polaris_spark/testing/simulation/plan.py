@@ -14,6 +14,8 @@ from polaris_spark.testing.schedules import Rates
 SECOND = 1_000.0
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
+FAR_AHEAD = (400 * 24 * HOUR, 10 * 365 * 24 * HOUR)
+"""How far clocks are ahead by `Plan.ahead`."""
 
 
 class Plan(NamedTuple):
@@ -52,6 +54,10 @@ class Plan(NamedTuple):
     """Rows that fit into a transaction; more are written before the swap."""
     inserts: Rates | None = None
     """Of inserting references, if not as of everything else."""
+    ahead: float = 0.0
+    """Share of wrong clocks that are far ahead. All other clocks are then right, and none of them is refused."""
+    database_clock: bool = False
+    """Whether the database has a clock of its own, which is right."""
 
 
 def draw(seed: int, **changes: object) -> Plan:
@@ -102,4 +108,7 @@ def draw(seed: int, **changes: object) -> Plan:
         restart_ms=rng.choice((1.0, 100.0, MINUTE)),
         transaction_rows=rng.choice((100_000, 100_000, 4)),
     )
+    plan = plan._replace(database_clock=rng.random() < 0.3)
+    if rng.random() < 0.25:
+        plan = plan._replace(ahead=rng.choice((0.1, 0.4)), skews=(0.0, 0.0, 5.0, -5.0))
     return plan._replace(**changes)  # type: ignore[arg-type]  # whatever the caller changes

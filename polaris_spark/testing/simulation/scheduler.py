@@ -15,10 +15,16 @@ from contextlib import AbstractContextManager
 from itertools import count
 from types import TracebackType
 
-from greenlet import getcurrent, greenlet
-
 from polaris_spark.clock import EPOCH_MS
+from polaris_spark.errors import MissingLibraryError
 from polaris_spark.testing.faults import ProcessDied
+
+try:
+    from greenlet import getcurrent, greenlet
+except ImportError as error:
+    raise MissingLibraryError(
+        "the simulation needs the library greenlet; install it with: pip install 'polaris-spark[test]'"
+    ) from error
 
 START_MS = EPOCH_MS + 600 * 86_400_000
 """When every simulation begins, milliseconds since 1970."""
@@ -142,6 +148,9 @@ class SimulatedClock:
         return max(EPOCH_MS, int(START_MS + self._scheduler.now + self.skew_ms))
 
     def monotonic_ms(self) -> float:
+        return self._scheduler.now
+
+    def elapsed_ms(self) -> float:
         return self._scheduler.now
 
     def sleep_ms(self, duration: float) -> None:

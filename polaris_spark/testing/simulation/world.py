@@ -8,6 +8,7 @@ from itertools import count
 from random import Random
 
 from polaris_spark.commits.settings import CommitSettings
+from polaris_spark.errors import ClockError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.cache import ObjectCache
 from polaris_spark.store.objects import ObjectStore
@@ -17,7 +18,7 @@ from polaris_spark.system.tasks import Tasks
 from polaris_spark.testing.faults import FaultyBackend, Network
 from polaris_spark.testing.schedules import Rates, Seeded
 from polaris_spark.testing.simulation.observer import REALM, Observer, Watched
-from polaris_spark.testing.simulation.plan import Plan
+from polaris_spark.testing.simulation.plan import FAR_AHEAD, Plan
 from polaris_spark.testing.simulation.programs import Task
 from polaris_spark.testing.simulation.scheduler import Scheduler, SimulatedClock
 
@@ -67,6 +68,12 @@ class World:
         self.observer = Observer(self.tick)
         self.backend = Watched(f"simulation-{next(_stores)}", self.observer)
         vars(self.backend).update(transaction_rows=plan.transaction_rows)  # a class variable of the interface
+        if plan.database_clock:
+            self.backend.clock = SimulatedClock(self.scheduler)
+        self.observer.now_ms = SimulatedClock(self.scheduler).now_ms
+        self.observer.age_of = lambda id: self.scheduler.now - self.observer.nodes.made_at[id]
+        if plan.ahead:
+            self.observer.grace_ms = plan.grace_ms
         self.network = Network(self.backend, SimulatedClock(self.scheduler), stale=not plan.transactional)
         self.requests: list[Request] = []
         self.reads: list[Read] = []
@@ -97,7 +104,7 @@ class CheckedIds(IdGenerator):
 
     def watch(self, world: World, holder: str) -> None:
         """Tell the observer of every id made and read from now on."""
-        self._nodes, self._holder = world.observer.nodes, holder
+        self._world, self._nodes, self._holder = world, world.observer.nodes, holder
         self._registered = True  # nothing is given back at the interpreter's exit
 
     def observe(self, id: int) -> None:
@@ -106,7 +113,7 @@ class CheckedIds(IdGenerator):
 
     def _take(self, wanted: int) -> tuple[int, int]:
         first, n = super()._take(wanted)
-        self._nodes.made(self._holder, range(first, first + n))
+        self._nodes.made(self._holder, range(first, first + n), self._world.scheduler.now)
         return first, n
 
 
@@ -135,7 +142,11 @@ class Process:
         self.world = world
         self.name = name
         self.rng = rng = Random(world.rng.getrandbits(64))
-        self.clock = SimulatedClock(world.scheduler, skew_ms=0.0 if world.calm else rng.choice(plan.skews))
+        self.clock = SimulatedClock(world.scheduler)
+        self.was_ahead = False
+        """Whether its clock was ever far ahead."""
+        if not world.calm:
+            self.jump()
         self._died = died
         rates = Rates() if world.calm else plan.rates
         self.backend = FaultyBackend(
@@ -166,7 +177,16 @@ class Process:
 
     def jump(self) -> None:
         """Let the wall clock be wrong in another way."""
-        self.clock.skew_ms = self.rng.choice(self.world.plan.skews)
+        plan = self.world.plan
+        self.clock.skew_ms = self.rng.choice(plan.skews)
+        if plan.ahead and self.rng.random() < plan.ahead:
+            self.clock.skew_ms = self.rng.choice(FAR_AHEAD)
+            self.was_ahead = True
+
+    def refused(self, error: ClockError) -> None:
+        """The product refused the clock: only those far ahead may be, where all others are right."""
+        if self.world.plan.ahead and not self.was_ahead:
+            self.world.observer.blame(f"{self.name}, whose clock is right, was refused: {error}")
 
     def _die(self) -> None:
         self.clock.dead = True

@@ -12,6 +12,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -95,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
         if generation is not None:
             self.send_header("ETag", f'"e{generation}"')
             self.send_header("x-goog-generation", str(generation))
-            self.send_header("Last-Modified", "Sun, 01 Nov 2026 00:00:00 GMT")
+            self.send_header("Last-Modified", formatdate(usegmt=True))
         self.end_headers()
         self.wfile.write(body)
 

@@ -30,7 +30,7 @@ from tests.servers import unavailable
         ("mysql://host/db?ssl_mod=required", "a mysql: store has no option.*did you mean 'ssl_mode'"),
         ("mariadb://host", "names no database"),
         ("mariadb://host/a/b", "no name of a database"),
-        ("mariadb://host/db%00", "no name of a database"),
+        ("mariadb://host/db%00", "NUL"),
         ("mariadb://host:port/db", "no host:port"),
         ("mariadb://host:0/db", "no host:port"),
         ("mariadb://one,two/db", "names several hosts"),

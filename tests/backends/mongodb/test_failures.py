@@ -22,7 +22,14 @@ from pymongo.errors import (
 )
 
 from polaris_spark.backends.mongodb import failures
-from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, StoreURIError, TryAgainError
+from polaris_spark.errors import (
+    OutcomeUnknownError,
+    PolarisError,
+    StateError,
+    StorageFullError,
+    StoreURIError,
+    TryAgainError,
+)
 
 _WHERE = "mongodb://host/db"
 
@@ -86,7 +93,6 @@ _NOT_DONE = [
     _refused(),
     _labelled(),
     WriteError("write conflict", 112),
-    OperationFailure("out of disk space", 14_031),
     OperationFailure("stale version", 13_388),
     OperationFailure("too many requests", 462),
     WriteError("a router found no primary", 10_107),
@@ -114,7 +120,7 @@ def test_what_was_certainly_not_done_may_be_tried_again(error: PyMongoError) -> 
         (OperationFailure("bad auth", 8_000), StoreURIError, "store.password and authSource"),
         (OperationFailure("not authorized on db", 13), StoreURIError, "readWrite"),
         (_bulk(13), StoreURIError, "readWrite"),
-        (OperationFailure("out of disk space", 14_031), TryAgainError, "free space"),
+        (OperationFailure("out of disk space", 14_031), StorageFullError, "free space"),
         (ConfigurationError("the hostname does not exist"), StoreURIError, "cannot be opened"),
         (
             ServerSelectionTimeoutError("SSL handshake failed: CERTIFICATE_VERIFY_FAILED"),

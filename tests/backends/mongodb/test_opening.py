@@ -39,7 +39,7 @@ def _told(text: str, **options: str | Secret) -> dict[str, Any]:
         ("mongodb://host/admin", "no name of a MongoDB database"),
         ("mongodb://host/a.b", "no name of a MongoDB database"),
         ("mongodb://host/a%2Fb", "no name of a MongoDB database"),
-        ("mongodb://host/db%00", "no name of a MongoDB database"),
+        ("mongodb://host/db%00", "NUL"),
         (f"mongodb://host/{'d' * 64}", "no name of a MongoDB database"),
         ("mongodb:///db", "no host:port"),
         ("mongodb://host:port/db", "no host:port"),

@@ -2,6 +2,7 @@ package io.polarisspark;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
@@ -37,6 +38,13 @@ final class Procedures {
   JsonNode view(String method, Map<String, String> options) {
     String view = options.get("view");
     return resultOf(python.view(configuration, method, view, Json.write(options)));
+  }
+
+  /** Plans to read columns of a view: the function that reads a partition, and the partitions, pickled. */
+  JsonNode plan(Map<String, String> options, String[] columns, List<List<Object>> filters) {
+    Map<String, Object> asked =
+        Map.of("options", options, "columns", columns, "filters", filters);
+    return resultOf(python.view(configuration, "PLAN", options.get("view"), Json.write(asked)));
   }
 
   private synchronized Map<String, PythonProcedure> known() {

@@ -1,7 +1,6 @@
 package io.polarisspark;
 
 import com.fasterxml.jackson.databind.JsonNode;
-import java.sql.Timestamp;
 import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import java.util.Arrays;
@@ -21,8 +20,6 @@ import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
-import org.apache.spark.sql.connector.catalog.TableProvider;
-import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
 import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
 import org.apache.spark.sql.connector.read.LocalScan;
@@ -31,7 +28,6 @@ import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
 import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
-import org.apache.spark.sql.execution.datasources.DataSource;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.DataType;
@@ -39,15 +35,13 @@ import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
-import scala.Product;
 
 /**
- * The catalog's own data as read-only tables in the namespace {@code system}, read by the Python data source. What is no
- * more than a word with the Python child, which runs already, waits for no worker of Spark's.
+ * The catalog's own data as read-only tables in the namespace {@code system}. The Python child, which runs already,
+ * describes, counts and plans them; only reading waits for workers of Spark's.
  */
 final class SystemViews {
   static final String NAMESPACE = "system";
-  static final String FORMAT = "polaris-objects";
   static final Map<String, String> NAMESPACE_PROPERTIES =
       Map.of("comment", "What this catalog is made of, as read-only tables");
 
@@ -152,27 +146,6 @@ final class SystemViews {
     return new View(NAMESPACE + "." + identifier.name(), all, python);
   }
 
-  private static TableProvider source() {
-    scala.Option<TableProvider> found;
-    try {
-      found = DataSource.lookupDataSourceV2(FORMAT, SQLConf.get());
-    } catch (Exception e) {
-      throw notInstalled(e);
-    }
-    if (found.isEmpty()) {
-      throw notInstalled(null);
-    }
-    return found.get();
-  }
-
-  private static IllegalArgumentException notInstalled(Exception cause) {
-    return new IllegalArgumentException(
-        "Spark's Python workers do not find the data source '"
-            + FORMAT
-            + "': install polaris-spark for the interpreter that PYSPARK_PYTHON names",
-        cause);
-  }
-
   /** A view under its own name, which the Python data source does not know, and without its way to write. */
   private static final class View implements SupportsRead {
     private final String name;
@@ -214,7 +187,7 @@ final class SystemViews {
         // Refuses options in one line; Spark's planning would show the stack of a Python worker, too.
         python.view("COLUMNS", all);
       }
-      return new ViewScan(all, schema, counted ? () -> count(all) : null);
+      return new ViewScanBuilder(python, all, schema, counted ? () -> count(all) : null);
     }
 
     private long count(Map<String, String> all) {
@@ -251,16 +224,12 @@ final class SystemViews {
   }
 
   /** A scan of those columns alone that a query needs; the source itself has no way to leave some out. */
-  private static final class ViewScan
+  private static final class ViewScanBuilder
       implements ScanBuilder,
           SupportsPushDownFilters,
           SupportsPushDownRequiredColumns,
           SupportsPushDownAggregates {
-    /** Bounds of times that Python can tell, with room for time zones and calendars. */
-    private static final Instant EARLIEST = Instant.parse("0002-01-01T00:00:00Z");
-
-    private static final Instant LATEST = Instant.parse("9999-01-01T00:00:00Z");
-
+    private final Procedures python;
     private final Map<String, String> options;
     private final StructType schema;
     private final LongSupplier rows;
@@ -271,7 +240,9 @@ final class SystemViews {
     /**
      * @param rows counts all rows, or null if only a scan can
      */
-    ViewScan(Map<String, String> options, StructType schema, LongSupplier rows) {
+    ViewScanBuilder(
+        Procedures python, Map<String, String> options, StructType schema, LongSupplier rows) {
+      this.python = python;
       this.options = options;
       this.schema = schema;
       this.rows = rows;
@@ -316,52 +287,19 @@ final class SystemViews {
       return onlyCounts;
     }
 
-    /**
-     * A source keeps the options, filters and partitions of the scan that was planned first, so every scan gets its
-     * own.
-     */
     @Override
     public Scan build() {
       if (onlyCounts) {
         return new Count(rows);
       }
-      Table table = source().getTable(wanted, new Transform[0], options);
-      // The source looks at the options of a scan and not at those of the table.
-      ScanBuilder builder =
-          ((SupportsRead) table).newScanBuilder(new CaseInsensitiveStringMap(options));
-      Filter[] told = Arrays.stream(filters).filter(ViewScan::canBeTold).toArray(Filter[]::new);
-      if (told.length > 0 && builder instanceof SupportsPushDownFilters filtering) {
-        SQLConf.withExistingConf(pushing(SQLConf.get()), () -> filtering.pushFilters(told));
-      }
-      return builder.build();
+      return new ViewScan(python, options, wanted, isPushing() ? filters : new Filter[0]);
     }
 
-    /** Whether a filter, or a value in it, can be told to Python, whose times end with the year 9999. */
-    private static boolean canBeTold(Object part) {
-      if (part instanceof Timestamp time) {
-        return canBeTold(time.toInstant());
-      }
-      if (part instanceof Instant time) {
-        return time.isAfter(EARLIEST) && time.isBefore(LATEST);
-      }
-      if (part instanceof Object[] values) {
-        return Arrays.stream(values).allMatch(ViewScan::canBeTold);
-      }
-      return !(part instanceof Product parts) || parts.productIterator().forall(ViewScan::canBeTold);
-    }
-
-    /**
-     * The session's settings, with filters pushed to Python sources unless the session itself says otherwise. Spark
-     * does not by default, because sources may differ in what a filter means; here Spark evaluates each again.
-     */
-    private static SQLConf pushing(SQLConf session) {
-      String setting = SQLConf.PYTHON_FILTER_PUSHDOWN_ENABLED().key();
-      if (session.contains(setting)) {
-        return session;
-      }
-      SQLConf pushing = session.clone();
-      pushing.setConfString(setting, "true");
-      return pushing;
+    /** Whether filters may leave rows out before Spark evaluates each again: unless the session says otherwise. */
+    private static boolean isPushing() {
+      SQLConf session = SQLConf.get();
+      return !session.contains(SQLConf.PYTHON_FILTER_PUSHDOWN_ENABLED().key())
+          || session.pythonFilterPushDown();
     }
   }
 

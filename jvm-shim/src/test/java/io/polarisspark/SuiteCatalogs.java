@@ -21,7 +21,7 @@ interface SuiteCatalogs {
       public RESTCatalog open(String name, Path directory, Map<String, String> more) {
         Map<String, String> properties = new HashMap<>(more);
         properties.put("store", "sqlite://" + directory.resolve("catalog.db"));
-        properties.put("warehouse", directory.resolve("warehouse").toUri().toString());
+        properties.put("warehouse", directory.resolve("warehouse-" + name).toUri().toString());
         properties.put("metadata-files", metadataFiles);
         properties.put(Interpreter.PROPERTY, System.getProperty("polaris.python", "python3"));
         return initialized(new PolarisRESTCatalog(), name, properties);

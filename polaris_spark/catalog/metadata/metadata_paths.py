@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.table_updates import strip_trailing_slash
 from polaris_spark.catalog.metadata.texts import invalid
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
@@ -28,13 +29,13 @@ def metadata_location(draft: TableDraft | ViewDraft, uuid: str) -> str:
     codec = draft.properties.get(METADATA_COMPRESSION, "none").lower()
     extension = _EXTENSIONS.get(codec)
     if extension is None:
-        raise invalid(f"Invalid codec name: {codec}")
+        raise invalid(f"Invalid codec name: {codec} (property {METADATA_COMPRESSION})")
     previous = draft.base.metadata_location if draft.base is not None else ""
     return f"{metadata_directory(draft)}/{version_of(previous) + 1:05d}-{uuid}{extension}"
 
 
-def metadata_directory(draft: TableDraft | ViewDraft) -> str:
-    """Where a draft's metadata files lie, without a trailing slash.
+def metadata_directory(draft: TableDraft | ViewDraft | Table) -> str:
+    """Where the metadata files of a draft or table lie, without a trailing slash.
 
     Raises:
         BadRequestError: there is no directory.

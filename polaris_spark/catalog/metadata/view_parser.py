@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from polaris_spark.catalog.metadata.bounds import require_schema_within
 from polaris_spark.catalog.metadata.parse import read_fields, read_items, unknown_fields
 from polaris_spark.catalog.metadata.rows import NO_OBJECTS
 from polaris_spark.catalog.metadata.schemas import SchemaIndex
@@ -51,6 +52,7 @@ def parse_view(text: bytes | str, *, now_ms: int) -> ViewDraft:
             raise invalid(f"Cannot parse missing field: {name}")
     for item in read_items(fields, "schemas"):
         schema = decode(item)
+        require_schema_within(schema)
         id = SchemaIndex(schema).schema_id
         draft.schemas.add(id, {**schema, "schema-id": id}, compact(item) if "schema-id" in schema else None)
     for item in read_items(fields, "versions"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from polaris_spark.catalog.metadata import logs
+from polaris_spark.catalog.metadata.overflow import rendered_properties, rendered_refs
 from polaris_spark.catalog.metadata.pieces import placed
 from polaris_spark.catalog.metadata.rows import (
     Numbered,
@@ -16,7 +17,6 @@ from polaris_spark.catalog.metadata.rows import (
     PartitionSpec,
     PartitionStatistics,
     Piece,
-    Ref,
     Schema,
     Snapshot,
     SortOrder,
@@ -38,14 +38,17 @@ def render(table: Table, reader: ObjectReader, *, snapshots: Literal["all", "ref
             engines decide by them which files are orphans.
     """
     reader.prefetch(_pieces(table))
+    refs = rendered_refs(table, reader)
     return b"".join(
         (
             *_head(table, reader),
-            _refs(table),
+            b',"refs":{',
+            *_commas(refs.members),
+            b"}",
             b',"snapshots":[',
             _all_of(table.snapshots, Snapshot, reader)
             if snapshots == "all"
-            else _of_refs(table.refs, reader),
+            else _texts([pointer for _, pointer in sorted(refs.snapshots)], Snapshot, reader),
             b'],"statistics":[',
             _all_of(table.statistics, Statistics, reader),
             b'],"partition-statistics":[',
@@ -101,7 +104,7 @@ def _head(table: Table, reader: ObjectReader) -> list[bytes]:
         % (table.last_partition_id, table.default_sort_order_id),
         _numbered(table.sort_orders, SortOrder, reader),
         b'],"properties":',
-        encode(table.properties),
+        rendered_properties(table, reader),
         _current_snapshot(table),
         b',"next-row-id":%d' % table.next_row_id if version >= 3 else b"",
     ]
@@ -131,16 +134,6 @@ def _current_snapshot(table: Table) -> bytes:
     if table.current_snapshot_id is not None:
         return b',"current-snapshot-id":%d' % table.current_snapshot_id
     return b',"current-snapshot-id":null' if table.format_version >= 3 else b',"current-snapshot-id":-1'
-
-
-def _refs(table: Table) -> bytes:
-    refs = b",".join([encode(ref.name) + b":" + ref.text for ref in table.refs])
-    return b',"refs":{%b}' % refs
-
-
-def _of_refs(refs: tuple[Ref, ...], reader: ObjectReader) -> bytes:
-    places = sorted({(ref.order, ref.snapshot) for ref in refs})
-    return _texts([pointer for _, pointer in places], Snapshot, reader)
 
 
 def _all_of(root: IndexRoot, cls: type[Piece], reader: ObjectReader) -> bytes:

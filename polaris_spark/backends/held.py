@@ -1,0 +1,133 @@
+"""Local files on which this process holds locks that it would lose by opening and closing them.
+
+When a process closes any descriptor of a file, it loses all record locks that it holds on that file (POSIX,
+`fcntl(2)`). SQLite and RocksDB hold such locks on their files, and without them two processes write at once. So only
+the database may open these files. All other code that reads a file whose name comes from outside opens it with
+`open_to_read`, and closes it with `close`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import stat
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+Identity = tuple[int, int]
+"""Device and inode: the same for every name of a file."""
+
+_guard = threading.RLock()  # a connection that is collected as garbage may release its files at any place
+_held: Counter[Identity] = Counter()
+_opening: Counter[str] = Counter()
+
+
+def hold(*files: Identity) -> None:
+    """Record that a database has opened these files."""
+    with _guard:
+        _held.update(files)
+
+
+def release(*files: Identity) -> None:
+    """Record that a database has closed these files."""
+    with _guard:
+        _subtract(_held, files)
+
+
+@contextlib.contextmanager
+def opening(*paths: str) -> Iterator[None]:
+    """Protect the files of some paths while a database opens or creates them, until it holds them."""
+    with _guard:
+        _opening.update(paths)
+    try:
+        yield
+    finally:
+        with _guard:
+            _subtract(_opening, paths)
+
+
+def is_held(found: os.stat_result) -> bool:
+    """Whether a database of this process has that file open, or is opening it."""
+    file = found.st_dev, found.st_ino
+    with _guard:
+        return file in _held or (bool(_opening) and file in {identity(path) for path in _opening})
+
+
+def identity(path: str) -> Identity | None:
+    """Device and inode of the file of that path; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def open_to_read(name: str, *, folder: int | None = None, follow_links: bool = True) -> int:
+    """Open a regular file for reading.
+
+    Args:
+        folder: a descriptor of the folder that `name` is relative to.
+        follow_links: whether `name` may be a link.
+    Returns:
+        its descriptor, to be closed by `close`.
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it is not a regular file, or belongs to a store that this process has open.
+    """
+    _require_readable(os.stat(name, dir_fd=folder, follow_symlinks=follow_links))
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
+    descriptor = os.open(name, flags, dir_fd=folder)
+    try:
+        _require_readable(os.fstat(descriptor))  # it may have been replaced meanwhile
+    except ValueError:
+        close(descriptor)
+        raise
+    return descriptor
+
+
+def close(descriptor: int) -> None:
+    """Close a descriptor, unless a database has opened the file by now: then it stays open, and the locks with it."""
+    with _guard:
+        if not is_held(os.fstat(descriptor)):
+            os.close(descriptor)
+
+
+class ReadFile(io.FileIO):
+    """A file that `open_to_read` opened, closed by `close`."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "rb", closefd=False)
+
+    def close(self) -> None:
+        """Close the file; may be repeated."""
+        if not self.closed:
+            descriptor = self.fileno()
+            super().close()
+            close(descriptor)
+
+
+def _require_readable(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):  # to open a pipe would wait for its writer
+        raise ValueError("it is not a regular file")
+    if is_held(found):
+        raise ValueError("it is a file of a store")
+
+
+def _subtract(counts: Counter[Identity] | Counter[str], keys: tuple[object, ...]) -> None:
+    counts.subtract(keys)  # type: ignore[arg-type]  # keys of that counter
+    for key in keys:
+        if counts.get(key, 0) <= 0:  # type: ignore[call-overload]
+            counts.pop(key, None)  # type: ignore[call-overload]
+
+
+def _start_in_child() -> None:
+    """A forked child has none of its parent's record locks."""
+    global _guard
+    _guard = threading.RLock()
+    _held.clear()
+    _opening.clear()
+
+
+os.register_at_fork(after_in_child=_start_in_child)

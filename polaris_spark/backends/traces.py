@@ -1,0 +1,68 @@
+"""Recognition of stores by their files, including stores that this process does not have open."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from typing import Final
+
+from polaris_spark.backends.held import close, is_held, open_to_read
+
+_SQLITE: Final = b"SQLite format 3\0"
+_LEAST_PAGE: Final = 512
+"""Bytes; a database has whole pages."""
+_BESIDE: Final = ("-wal", "-shm", "-journal")
+"""Suffixes of the files beside a SQLite database."""
+
+_MARKS: Final = ("POLARIS_SPARK", "format")
+"""Files in the folders of `rocksdb:` and `file:` stores."""
+_MARK: Final = b"polaris_spark store, "
+"""The beginning of the content of these files."""
+
+_KEY: Final = re.compile(
+    r"/(?:objects/[^/]+/[0-9a-f]/[0-9a-f]/(?:[0-9a-f]{16}-[0-9]+|p[0-9]+-[0-9a-f]+)"
+    r"|references/[^/]+/[0-9a-f]/[0-9a-f]/[^/]+)\Z"
+)
+"""Keys of a store in a bucket, below its prefix (`objectstore.keys`)."""
+
+
+def is_database(path: str) -> bool:
+    """Whether a local file belongs to a SQLite database, of a store or of any other program."""
+    ending = next((ending for ending in _BESIDE if path.endswith(ending)), "")
+    path = path.removesuffix(ending)
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return False
+    if not stat.S_ISREG(found.st_mode):
+        return False
+    if os.path.lexists(f"{path}-wal") or os.path.lexists(f"{path}-shm"):
+        return True
+    if not found.st_size or found.st_size % _LEAST_PAGE:
+        return False
+    return is_held(found) or _begins(path, _SQLITE)
+
+
+def is_store_folder(folder: str) -> bool:
+    """Whether a local folder is the directory of a `rocksdb:` or `file:` store."""
+    return any(_begins(f"{folder}/{name}", _MARK) for name in _MARKS)
+
+
+def is_key(path: str) -> bool:
+    """Whether a path in a bucket is the key of a store's object."""
+    return _KEY.search(path) is not None
+
+
+def _begins(path: str, beginning: bytes) -> bool:
+    """Whether a file begins with these bytes; False if it cannot be read."""
+    try:
+        descriptor = open_to_read(path, follow_links=False)
+    except (OSError, ValueError):
+        return False
+    try:
+        return os.read(descriptor, len(beginning)) == beginning
+    except OSError:
+        return False
+    finally:
+        close(descriptor)

@@ -1,0 +1,260 @@
+"""A bound on the memory of all requests together, while they are read, handled and answered.
+
+A server has one `MemoryBound`. Each request holds a `Claim` on it. The claim grows before the memory is allocated and
+ends with the request. `charge` adds memory, such as that of a metadata file, to the claim of the request that the
+current thread handles. After a request is handled, its claim covers only its answer, until the client has read it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Final
+
+from polaris_spark.errors import RequestTooLargeError, TryAgainError
+
+PATIENCE_SECONDS: Final = 10.0
+"""How long a claim waits for other claims to end before its request is refused."""
+
+_DICT: Final = 200
+_LIST: Final = 90
+_ENTRY: Final = 90
+_ITEM: Final = 64
+"""Bytes of memory for an object, an array, an entry of an object and an item of an array: upper bounds, measured with
+msgspec on CPython 3.10 to 3.13."""
+
+
+def parsed_bytes(text: str | bytes) -> int:
+    """An upper estimate of the memory of parsed JSON, in bytes, without the text itself."""
+    if isinstance(text, bytes):
+        dicts, lists, entries, items = text.count(b"{"), text.count(b"["), text.count(b":"), text.count(b",")
+        narrow = text.isascii() and b"\\u" not in text
+    else:
+        dicts, lists, entries, items = text.count("{"), text.count("["), text.count(":"), text.count(",")
+        narrow = text.isascii() and "\\u" not in text
+    # One wide character makes a Python string use four bytes for every character, and the parser's buffer grows by half
+    # its size at a time.
+    copies = 2 if narrow else 7
+    return copies * len(text) + _DICT * dicts + _LIST * lists + _ENTRY * entries + _ITEM * items
+
+
+class _Waiter:
+    """A claim that waits for memory."""
+
+    __slots__ = ("amount", "granted", "held", "wake")
+
+    def __init__(self, amount: int, held: int, wake: Callable[[], object]) -> None:
+        self.amount = amount
+        self.held = held
+        self.wake = wake
+        self.granted = False
+
+
+class MemoryBound:
+    """Grants claims of at most `capacity` bytes in total; further claims wait in order of arrival. Thread-safe."""
+
+    def __init__(self, capacity: int, *, patience: float = PATIENCE_SECONDS) -> None:
+        """
+        Args:
+            capacity: bytes.
+            patience: seconds that a claim waits.
+        """
+        self.capacity = capacity
+        self.patience = patience
+        self._claimed = 0
+        self._waiting: deque[_Waiter] = deque()
+        self._guard = threading.Lock()
+
+    @property
+    def claimed(self) -> int:
+        """Bytes that are claimed now."""
+        return self._claimed
+
+    def _take(self, amount: int, held: int, wake: Callable[[], object]) -> _Waiter | None:
+        """Take bytes now, or join the queue.
+
+        Args:
+            held: bytes that the claim holds already.
+            wake: called when queued bytes are granted.
+        Returns:
+            None if the bytes were taken, else the place in the queue.
+        Raises:
+            TryAgainError: waiting would be a deadlock, because every claim that holds bytes would wait.
+        """
+        with self._guard:
+            if not self._waiting and self._claimed + amount <= self.capacity:
+                self._claimed += amount
+                return None
+            if held and held + sum([waiter.held for waiter in self._waiting]) >= self._claimed:
+                raise self._busy(amount)
+            waiter = _Waiter(amount, held, wake)
+            self._waiting.append(waiter)
+            return waiter
+
+    def _abandon(self, waiter: _Waiter) -> bool:
+        """Stop waiting. Returns whether the bytes were granted in the meantime."""
+        with self._guard:
+            if not waiter.granted:
+                self._waiting.remove(waiter)
+                granted = self._granted()
+            else:
+                granted = []
+        _wake(granted)
+        return waiter.granted
+
+    def _give_back(self, amount: int) -> None:
+        with self._guard:
+            self._claimed -= amount
+            granted = self._granted()
+        _wake(granted)
+
+    def _exchange(self, held: int, amount: int, *, beyond: bool) -> bool:
+        """Replace held bytes by another amount, without waiting.
+
+        Args:
+            beyond: whether the amount may exceed the capacity.
+        Returns:
+            whether the bytes were replaced.
+        """
+        with self._guard:
+            others = self._claimed - held
+            if others and amount > held and others + amount > self.capacity and not beyond:
+                return False
+            self._claimed = others + amount
+            granted = self._granted()
+        _wake(granted)
+        return True
+
+    def _busy(self, amount: int) -> TryAgainError:
+        return TryAgainError(
+            f"other requests hold the {self.capacity} bytes that this server gives to all of them (--max-memory), and "
+            f"{amount} more are needed; nothing was changed"
+        )
+
+    def _granted(self) -> list[_Waiter]:
+        """Grant waiting claims in order while there is room, and return them. The caller holds the guard."""
+        granted = []
+        while self._waiting and self._claimed + self._waiting[0].amount <= self.capacity:
+            waiter = self._waiting.popleft()
+            self._claimed += waiter.amount
+            waiter.granted = True
+            granted.append(waiter)
+        return granted
+
+
+def _wake(waiters: list[_Waiter]) -> None:
+    for waiter in waiters:
+        waiter.wake()
+
+
+class Claim:
+    """The memory of one request, as a context that gives all of it back. Used by one thread or task at a time."""
+
+    def __init__(self, bound: MemoryBound) -> None:
+        self._bound = bound
+        self._amount = 0
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Give all claimed bytes back."""
+        if self._amount:
+            amount, self._amount = self._amount, 0
+            self._bound._give_back(amount)
+
+    def require_room(self) -> None:
+        """Refuse a change while claims exceed the bound.
+
+        Raises:
+            TryAgainError: the claims exceed the bound.
+        """
+        if self._bound.claimed > self._bound.capacity:
+            raise self._bound._busy(self._amount)
+
+    def answer(self, size: int, *, changed: bool) -> None:
+        """Replace the claim of the request by a claim for its answer, without waiting.
+
+        The answer to a change must be sent, so it may exceed the bound. `require_room` then refuses further changes, so
+        only the requests that threads are handling already can add to the excess. The answer to a read may be larger
+        than the bound if no other request claims anything.
+
+        Args:
+            size: bytes of the answer.
+            changed: whether the request was a change.
+        Raises:
+            TryAgainError: other requests hold the memory.
+        """
+        if not self._bound._exchange(self._amount, size, beyond=changed):
+            raise self._bound._busy(size)
+        self._amount = size
+
+    @contextlib.contextmanager
+    def charged(self) -> Iterator[None]:
+        """A context in which calls of `charge` from this thread add to this claim."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    async def reserve(self, amount: int) -> None:
+        """Add bytes, without blocking the event loop.
+
+        Raises:
+            RequestTooLargeError: the request needs more than the whole bound.
+            TryAgainError: other requests held the memory for too long.
+        """
+        self._refuse_excess(amount)
+        loop = asyncio.get_running_loop()
+        granted = asyncio.Event()
+        waiter = self._bound._take(amount, self._amount, lambda: loop.call_soon_threadsafe(granted.set))
+        if waiter is not None:
+            try:
+                await asyncio.wait_for(granted.wait(), self._bound.patience)
+            except asyncio.TimeoutError:
+                if not self._bound._abandon(waiter):
+                    raise self._bound._busy(amount) from None
+            except BaseException:
+                if self._bound._abandon(waiter):
+                    self._bound._give_back(amount)
+                raise
+        self._amount += amount
+
+    def grow(self, amount: int) -> None:
+        """Add bytes. Blocks the thread while other requests hold them. Raises as `reserve`."""
+        self._refuse_excess(amount)
+        granted = threading.Event()
+        waiter = self._bound._take(amount, self._amount, granted.set)
+        if waiter is not None and not granted.wait(self._bound.patience) and not self._bound._abandon(waiter):
+            raise self._bound._busy(amount)
+        self._amount += amount
+
+    def _refuse_excess(self, amount: int) -> None:
+        total = self._amount + amount
+        if total > self._bound.capacity:
+            raise RequestTooLargeError(
+                f"the request needs about {total} bytes of memory; this server gives all requests together "
+                f"{self._bound.capacity} bytes (--max-memory)"
+            )
+
+
+_current: ContextVar[Claim | None] = ContextVar("polaris_spark_memory_claim", default=None)
+
+
+def charge(amount: int) -> None:
+    """Add bytes to the claim of the request that this thread handles. Does nothing without a claim, as in process.
+
+    Raises:
+        RequestTooLargeError, TryAgainError: as `Claim.reserve`.
+    """
+    claim = _current.get()
+    if claim is not None:
+        claim.grow(amount)

@@ -1,0 +1,397 @@
+"""Refs and properties of a table that are too many for its row: an index holds them, and the row its root.
+
+A row embeds its refs (branches and tags) and its properties while they are small. Above `BOUND` bytes they move into a
+spillable index, so that neither a commit nor the row grows with their number: the row then embeds only what is read
+without the index. That is the branch `main`, and the properties by which the catalog decides (`stays_in_row`). A change
+makes the move both ways: back into the row when less than a quarter of the bound is left. Rows of earlier releases,
+which embed everything, stay valid.
+
+An index key is the name in UTF-8, a long name cut and followed by its hash. The entry's value holds the JSON member of
+the metadata's object, name and value, so that rendering joins texts. The entry of a ref points to the snapshot that the
+ref names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from hashlib import blake2b
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from polaris_spark.catalog.metadata.rows import NewId, NewRows, ObjectReader, Overflow, Ref, Table
+from polaris_spark.catalog.metadata.texts import encode, invalid
+from polaris_spark.errors import CorruptionError
+from polaris_spark.index import Entry, Index, IndexRoot
+
+MAIN_REF = "main"
+"""The branch of a table that `current-snapshot-id` follows."""
+
+BOUND = 2048
+"""Bytes of refs, and of properties, that a row embeds before they move into an index."""
+QUOTA = 2048
+"""Bytes of each of the two indexes that a row embeds: the latest changes."""
+_RETURN_DIVISOR = 4
+"""Indexed values move back into the row when their bytes times this are below the bound."""
+
+_LONGEST_NAME = 1024
+_ORDER_BYTES = 8
+_CUT = b"\xff"
+"""Follows a name that was cut; no UTF-8 text contains it."""
+
+_ALWAYS_EMBEDDED = (
+    "encryption.",
+    "gc.",
+    "history.",
+    "polaris.",
+    "write.data.",
+    "write.folder-storage.",
+    "write.metadata.",
+    "write.object-storage.",
+)
+_METRICS_OF_COLUMNS = "write.metadata.metrics."
+
+V = TypeVar("V")
+
+
+def stays_in_row(name: str) -> bool:
+    """Whether a property stays in the row whatever the number of properties.
+
+    These are the properties that the catalog itself reads: retention, locations, switches. `Table.properties` holds
+    them always, so that code without a reader, such as the search for orphans, decides correctly. Rows rely on this
+    rule: another one needs a new revision of them.
+    """
+    return name.startswith(_ALWAYS_EMBEDDED) and not name.startswith(_METRICS_OF_COLUMNS)
+
+
+def key_of(name: str) -> bytes:
+    """The index key of a name.
+
+    Raises:
+        BadRequestError: the name is not valid Unicode.
+    """
+    try:
+        key = name.encode()
+    except UnicodeEncodeError as error:
+        raise invalid(f"Cannot write text that is not valid Unicode: {error}") from error
+    return key if len(key) <= _LONGEST_NAME else key[:_LONGEST_NAME] + _CUT + blake2b(key).digest()
+
+
+class Codec(Protocol[V]):
+    """How values of one kind stand in an index."""
+
+    def stays(self, name: str) -> bool:
+        """Whether the row embeds this name always."""
+
+    def size(self, name: str, value: V) -> int:
+        """Bytes of a name and its value."""
+
+    def encode(self, name: str, value: V) -> Entry:
+        """The index entry of a value.
+
+        Raises:
+            BadRequestError: the text is not valid Unicode.
+        """
+
+    def decode(self, pointer: int, value: bytes) -> tuple[str, V]:
+        """Name and value of an index entry.
+
+        Raises:
+            CorruptionError: it is not one.
+        """
+
+
+_decode_property = msgspec.json.Decoder(dict[str, str]).decode
+_decode_ref = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_GARBLED = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+class _Named(msgspec.Struct, frozen=True, rename="kebab", gc=False):
+    snapshot_id: int
+
+
+_decode_named = msgspec.json.Decoder(_Named).decode
+
+
+class _Properties:
+    """Properties: the value is the member `"name":"value"` of the JSON object."""
+
+    def stays(self, name: str) -> bool:
+        return stays_in_row(name)
+
+    def size(self, name: str, value: str) -> int:
+        return _utf8_bytes(name) + _utf8_bytes(value)
+
+    def encode(self, name: str, value: str) -> Entry:
+        return Entry(0, encode(name) + b":" + encode(value))
+
+    def decode(self, pointer: int, value: bytes) -> tuple[str, str]:
+        try:
+            [found] = _decode_property(b"{%b}" % value).items()
+        except _GARBLED as error:
+            raise CorruptionError(f"the index of a table's properties cannot be decoded: {error}") from error
+        return found
+
+
+class _Refs:
+    """Branches and tags: the value is the position of the snapshot in eight bytes, then the member `"name":{...}` of
+    the JSON object. The entry points to the snapshot."""
+
+    def stays(self, name: str) -> bool:
+        return name == MAIN_REF
+
+    def size(self, name: str, value: Ref) -> int:
+        return _utf8_bytes(name) + len(value.text)
+
+    def encode(self, name: str, value: Ref) -> Entry:
+        order = value.order.to_bytes(_ORDER_BYTES, "big")
+        return Entry(value.snapshot, order + encode(name) + b":" + value.text)
+
+    def decode(self, pointer: int, value: bytes) -> tuple[str, Ref]:
+        try:
+            [(name, raw)] = _decode_ref(b"{%b}" % value[_ORDER_BYTES:]).items()
+            snapshot_id = _decode_named(raw).snapshot_id
+        except _GARBLED as error:
+            raise CorruptionError(f"the index of a table's refs cannot be decoded: {error}") from error
+        order = int.from_bytes(value[:_ORDER_BYTES], "big")
+        return name, Ref(name, snapshot_id, bytes(raw), order, pointer)
+
+
+PROPERTY_CODEC: Codec[str] = _Properties()
+REF_CODEC: Codec[Ref] = _Refs()
+
+
+class Frozen(NamedTuple, Generic[V]):
+    """What a row embeds of refs or properties, and the others."""
+
+    embedded: Mapping[str, V]
+    others: Overflow | None
+
+
+class SpilledValues(MutableMapping[str, V]):
+    """The refs or properties of a draft of which an index holds the most. Reads the index as far as it is asked."""
+
+    def __init__(
+        self, embedded: Mapping[str, V], others: Overflow, reader: ObjectReader, codec: Codec[V]
+    ) -> None:
+        self._codec = codec
+        self._embedded = dict(embedded)
+        self._others = others
+        self._index = Index(others.index, reader.read_shards)
+        self._changed: dict[str, V | None] = {}
+        """New values that belong into the index; None: removed."""
+        self._read: dict[str, V | None] = {}
+        """What the index said of names that were looked up."""
+        self._count, self._size = others.count, others.size
+
+    def __getitem__(self, name: str) -> V:
+        found = self._find(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a name, or a default."""
+        found = self._find(name)
+        return default if found is None else found
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._find(name) is not None
+
+    def _find(self, name: str) -> V | None:
+        if self._codec.stays(name):
+            return self._embedded.get(name)
+        if name in self._changed:
+            return self._changed[name]
+        if name not in self._read:
+            entry = self._index.get(key_of(name))
+            self._read[name] = None if entry is None else self._codec.decode(*entry)[1]
+        return self._read[name]
+
+    def __setitem__(self, name: str, value: V) -> None:
+        if self._codec.stays(name):
+            self._embedded[name] = value
+            return
+        self._forget(name)
+        self._count += 1
+        self._size += self._codec.size(name, value)
+        self._changed[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        if self._codec.stays(name):
+            del self._embedded[name]
+        elif self._forget(name):
+            self._changed[name] = None
+        else:
+            raise KeyError(name)
+
+    def _forget(self, name: str) -> bool:
+        """Count an old value no longer; whether there is one."""
+        before = self._find(name)
+        if before is None:
+            return False
+        self._count -= 1
+        self._size -= self._codec.size(name, before)
+        return True
+
+    def __len__(self) -> int:
+        return len(self._embedded) + self._count
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.all())
+
+    def items(self) -> ItemsView[str, V]:
+        """Names with values; reads everything."""
+        return self.all().items()
+
+    def values(self) -> ValuesView[V]:
+        """The values; reads everything."""
+        return self.all().values()
+
+    def all(self) -> dict[str, V]:
+        """All of them: those of the row, then the others by name. Reads everything."""
+        found = dict(self._embedded)
+        _, pointers, values = self._index.columns()
+        found.update(map(self._codec.decode, pointers, values))
+        for name, value in self._changed.items():
+            if value is None:
+                found.pop(name, None)
+            else:
+                found[name] = value
+        return found
+
+    @property
+    def size(self) -> int:
+        """Bytes of all names and values."""
+        return self._size + _size(self._embedded, self._codec)
+
+    def replace(self, change: Callable[[V], V]) -> None:
+        """Replace the values of the row, and new ones, by what `change` makes of them; their sizes stay."""
+        self._embedded = {name: change(value) for name, value in self._embedded.items()}
+        for name, value in self._changed.items():
+            if value is not None:
+                self._changed[name] = change(value)
+
+    def freeze(self, new_id: NewId, rows: NewRows, bound: float) -> Frozen[V]:
+        """What a row holds; new shards are put into `rows`. Call it once."""
+        if not self._count or self._size * _RETURN_DIVISOR < bound:
+            return Frozen(self.all(), None)
+        if not self._changed:
+            return Frozen(self._embedded, self._others)
+        return Frozen(self._embedded, self._written(new_id, rows))
+
+    def _written(self, new_id: NewId, rows: NewRows) -> Overflow:
+        for name, value in self._changed.items():
+            if value is None:
+                self._index.remove(key_of(name))
+            else:
+                self._index.put(key_of(name), self._codec.encode(name, value))
+        root, shards = self._index.freeze(QUOTA, new_id)
+        rows.extend(shards)
+        return Overflow(root, self._count, self._size)
+
+
+def spill(
+    values: Mapping[str, V], reader: ObjectReader, codec: Codec[V], bound: float, new_id: NewId, rows: NewRows
+) -> Frozen[V]:
+    """What a row holds of values that it embedded, or would embed; new shards are put into `rows`."""
+    if _size(values, codec) <= bound:
+        return Frozen(values, None)
+    others = {name: value for name, value in values.items() if not codec.stays(name)}
+    if _size(others, codec) <= bound:
+        return Frozen(values, None)
+    embedded = {name: value for name, value in values.items() if codec.stays(name)}
+    spilled = SpilledValues(embedded, Overflow(IndexRoot(), 0, 0), reader, codec)
+    for name in sorted(others):
+        spilled[name] = others[name]
+    return spilled.freeze(new_id, rows, 0)
+
+
+def all_refs(table: Table, reader: ObjectReader) -> tuple[Ref, ...]:
+    """The branches and tags of a table, those of its row first.
+
+    Raises:
+        CorruptionError: a shard of their index is missing or unreadable.
+    """
+    if table.more_refs is None:
+        return table.refs
+    return (*table.refs, *(ref for _, ref in _decoded(table.more_refs, reader, REF_CODEC)))
+
+
+def all_properties(table: Table, reader: ObjectReader) -> dict[str, str]:
+    """The properties of a table, those of its row first.
+
+    Raises:
+        CorruptionError: a shard of their index is missing or unreadable.
+    """
+    if table.more_properties is None:
+        return table.properties
+    return table.properties | dict(_decoded(table.more_properties, reader, PROPERTY_CODEC))
+
+
+def _decoded(others: Overflow, reader: ObjectReader, codec: Codec[V]) -> Iterator[tuple[str, V]]:
+    _, pointers, values = Index(others.index, reader.read_shards).columns()
+    return map(codec.decode, pointers, values)
+
+
+class RenderedRefs(NamedTuple):
+    """The branches and tags of a table as its metadata writes them."""
+
+    members: list[bytes]
+    """Members of the JSON object `refs`."""
+    snapshots: set[tuple[int, int]]
+    """Positions of the snapshots that they name, with the pointers to them."""
+
+
+def rendered_refs(table: Table, reader: ObjectReader) -> RenderedRefs:
+    """The branches and tags of a table for rendering: those of the index are not decoded.
+
+    Raises:
+        CorruptionError: a shard of their index is missing or unreadable.
+    """
+    members = [encode(ref.name) + b":" + ref.text for ref in table.refs]
+    named = {(ref.order, ref.snapshot) for ref in table.refs}
+    if table.more_refs is not None:
+        _, pointers, values = Index(table.more_refs.index, reader.read_shards).columns()
+        members += [value[_ORDER_BYTES:] for value in values]
+        orders = [value[:_ORDER_BYTES] for value in values]
+        named.update(
+            (int.from_bytes(order, "big"), id) for order, id in {*zip(orders, pointers, strict=True)}
+        )
+    return RenderedRefs(members, named)
+
+
+def rendered_properties(table: Table, reader: ObjectReader) -> bytes:
+    """The properties of a table as a JSON object; those of the index are not decoded.
+
+    Raises:
+        CorruptionError: a shard of their index is missing or unreadable.
+    """
+    own = encode(table.properties)
+    if table.more_properties is None:
+        return own
+    values = Index(table.more_properties.index, reader.read_shards).columns().values
+    members = [own[1:-1], *values] if table.properties else values
+    return b"{%b}" % b",".join(members)
+
+
+def current_piece(table: Table, reader: ObjectReader) -> int:
+    """The pointer to the current snapshot; 0 where no branch or tag names it. An imported table may lack `main`; of
+    others nothing is read.
+
+    Raises:
+        CorruptionError: a shard of the index of refs is missing or unreadable.
+    """
+    current = table.current_snapshot_id
+    if current is None:
+        return 0
+    own = next((ref.snapshot for ref in table.refs if ref.snapshot_id == current), 0)
+    return own or next((ref.snapshot for ref in all_refs(table, reader) if ref.snapshot_id == current), 0)
+
+
+def _size(values: Mapping[str, V], codec: Codec[V]) -> int:
+    return sum([codec.size(name, value) for name, value in values.items()])
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))

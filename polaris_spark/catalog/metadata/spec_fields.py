@@ -1,0 +1,88 @@
+"""Lookup tables of the fields of all partition specs of a draft.
+
+They are updated when a spec is added or removed, so that neither step reads the other specs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from polaris_spark.catalog.metadata.schemas import SchemaIndex
+from polaris_spark.catalog.metadata.texts import Json
+
+_Transformed = tuple[int, str]
+"""Source column's id, transform."""
+
+
+class SpecFields:
+    """Partition fields of some specs, by source and transform, and by name."""
+
+    __slots__ = ("_ids", "_specs", "_unsound", "_used", "_version", "_versions")
+
+    def __init__(self, specs: Iterable[tuple[int, Json]]) -> None:
+        """
+        Args:
+            specs: their ids and values, in order.
+        """
+        self._specs: dict[int, Json] = {}
+        self._ids: dict[_Transformed, dict[int, int]] = {}
+        """Field ids of each source and transform, by spec id, the latest spec last."""
+        self._used: dict[str, dict[int, int]] = {}
+        """For each field name, the number of fields with each source."""
+        self._unsound: set[int] = set()
+        """Specs with a field name that is empty or used twice, as registered files may contain."""
+        self._version = 0
+        """Incremented by each change of the specs."""
+        self._versions: dict[SchemaIndex, int] = {}
+        """For each schema, the version at which its names were compared last."""
+        for id, spec in specs:
+            self.add(id, spec)
+
+    def add(self, id: int, spec: Json) -> None:
+        """Add a spec whose fields have ids."""
+        self._version += 1
+        self._specs[id] = spec
+        names: set[str] = set()
+        for field in spec["fields"]:
+            name, source = field["name"], field["source-id"]
+            self._ids.setdefault((source, field["transform"]), {})[id] = field["field-id"]
+            sources = self._used.setdefault(name, {})
+            sources[source] = sources.get(source, 0) + 1
+            if not name or name in names:
+                self._unsound.add(id)
+            names.add(name)
+
+    def remove(self, ids: Iterable[int]) -> None:
+        """Drop the specs with these ids; unknown ids are ignored."""
+        self._version += 1
+        for id in ids:
+            spec = self._specs.pop(id, None)
+            self._unsound.discard(id)
+            for field in () if spec is None else spec["fields"]:
+                self._ids[field["source-id"], field["transform"]].pop(id, None)
+                sources = self._used[field["name"]]
+                sources[field["source-id"]] -= 1
+                if not sources[field["source-id"]]:
+                    del sources[field["source-id"]]
+
+    def field_id(self, source: int, transform: str) -> int | None:
+        """The id of the field with this source and transform in the latest spec that has one."""
+        found = self._ids.get((source, transform))
+        return found[next(reversed(found))] if found else None
+
+    def may_clash(self, schema: SchemaIndex) -> bool:
+        """Whether `check_names` may refuse one of the specs with this schema; False if none is refused.
+
+        A schema without clashes is not checked again until a spec is added or removed.
+        """
+        if self._unsound:
+            return True
+        if self._versions.get(schema) == self._version:
+            return False
+        for name in schema.by_name.keys() & self._used.keys():
+            sources = self._used[name]
+            column = schema.by_name[name]
+            if any(source != column for source in sources.keys() & schema.by_id.keys()):
+                return True
+        self._versions[schema] = self._version
+        return False

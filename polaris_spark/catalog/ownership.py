@@ -1,0 +1,97 @@
+"""Ownership of the locations that the metadata of an imported table or view names.
+
+A metadata file may come from an untrusted source. It is trusted only for its own folder: the parent of the folder
+`metadata` that contains it (`rows.folder_of`). If it names a location, a data path or a metadata path elsewhere, the
+row lists that location as `unconfirmed`. The table reads and writes there, but does not own the location: jobs that
+list folders or delete files ignore it until an operator confirms it with the procedure `adopt`.
+
+Some folders can never be owned, and `adopt` refuses them: the root of a file system or bucket, a home folder, and any
+folder that contains one of these.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from polaris_spark.catalog.locations import is_below_any, named, segments
+from polaris_spark.catalog.rows import folder_of
+
+_LOCAL: Final = "file://"
+_HOMES: Final = ("/home", "/Users")
+"""Folders whose direct subfolders are home folders."""
+
+
+def unconfirmed_of(location: str, properties: Mapping[str, str], metadata_location: str) -> tuple[str, ...]:
+    """The locations that a metadata file names but its table or view does not own, as sorted URIs.
+
+    A local location counts as inside the file's folder if its real path, with symbolic links resolved, is inside.
+
+    Args:
+        location: of the table or view.
+        properties: of the table or view.
+        metadata_location: where the metadata file was found.
+    Raises:
+        BadRequestError: one of the locations is not absolute.
+    """
+    home = segments(folder_of(metadata_location))
+    places = [segments(one) for one in named(location, properties)]
+    return tuple(sorted({"/".join(one) for one in places if not _is_inside(one, home) or unownable(one)}))
+
+
+def unownable(place: tuple[str, ...]) -> str:
+    """Why no table may own a location; empty if a table may.
+
+    Args:
+        place: the location as `locations.segments` gives it.
+    """
+    if len(place) == 1:
+        return "it is the root of a file system or bucket"
+    if place[0] != _LOCAL:
+        return ""
+    path = _path(place)
+    real = _real(path)
+    own = os.path.expanduser("~")
+    return _home(path, own) or (_home(real, own) if real != path else "")
+
+
+def _home(path: str, own: str) -> str:
+    """Why no table may own a local folder: it is the root or a home folder, or contains one; empty if neither.
+
+    Args:
+        own: the home folder of this process's user.
+    """
+    above, _, _ = path.rpartition("/")
+    if path == "/":
+        return "it is the root of the file system"
+    if above in _HOMES or path in ("/root", own):
+        return "it is a home folder"
+    if path in _HOMES or own.startswith(f"{path}/"):
+        return "it contains home folders"
+    return ""
+
+
+def _is_inside(place: tuple[str, ...], home: tuple[str, ...]) -> bool:
+    if place == home:
+        return True
+    if place[0] == home[0] == _LOCAL:
+        real, at = _real(_path(home)), _real(_path(place))
+        return at == real or at.startswith(f"{real}/")
+    return is_below_any(place, [home])
+
+
+def _path(place: tuple[str, ...]) -> str:
+    return "/".join(("", *place[1:]))
+
+
+def _real(path: str) -> str:
+    """The real path. The real path of the parent folder is cached, because many tables share one."""
+    folder, _, name = path.rpartition("/")
+    return os.path.realpath(path) if os.path.islink(path) else f"{_real_folder(folder)}/{name}"
+
+
+@lru_cache(maxsize=4_096)
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder or "/").rstrip("/")

@@ -1,0 +1,42 @@
+"""Functions to split locations into parts, and to normalize paths for comparison."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from urllib.parse import unquote
+
+_LOCATION = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
+
+
+def split_location(location: str) -> tuple[str, str, str]:
+    """Scheme, authority and path of a location, as written; `?` and `#` are ordinary characters of a path."""
+    found = _LOCATION.fullmatch(location)
+    assert found is not None  # every part of it may be empty
+    scheme, authority, path = found.groups()
+    if scheme is None:  # `//host/path` is a path
+        return "", "", location
+    return scheme, authority or "", path
+
+
+def segments_of(path: str) -> list[str]:
+    """The segments of a path, without empty ones and `.`."""
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def is_in(path: str, folder: str) -> bool:
+    """Whether an absolute path is a folder or lies in it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def normal_path(path: str) -> str:
+    """A path normalized for comparison: percent-decoded, absolute, without a trailing slash."""
+    while (decoded := unquote(path)) != path:
+        path = decoded
+    parts: list[str] = []
+    for part in unicodedata.normalize("NFC", path).split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/" + "/".join(parts)

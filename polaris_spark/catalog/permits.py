@@ -1,0 +1,230 @@
+"""Permission to delete files. Every job that deletes files asks a `Permit`, and `Folders` requires one to delete.
+
+A permit holds the folders in which a job may delete, and the files of the stores that this process has open. It
+recognizes the files of other stores by their content or names (`backends.traces`). Given the location of a file, a
+permit returns a `Grant` or refuses. The grant of a local file holds the real path that the permit resolved. The
+deletion opens the folders of this path one by one and refuses links (`confinement.open_folder`). So nothing is deleted
+if a folder is replaced by a link after the decision.
+
+The operator chooses the warehouse, so links on the path to the warehouse are followed. Clients choose the locations of
+tables. On the path to a location outside the warehouse no link is followed, from the root of the file system on.
+Otherwise, a person who can replace a table's folder by a link could have any folder emptied.
+
+Permits and grants are sent to executors. There, the permit checks each grant again right before the deletion.
+
+A permit does not know which tables lie below its folders. `sharing.Deletable` and the search for orphan files check
+that, in addition to the permit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from polaris_spark.backends import traces
+from polaris_spark.catalog.confinement import Below, Confinement
+from polaris_spark.catalog.files import local_path
+from polaris_spark.catalog.locations import SAME_SCHEME
+from polaris_spark.catalog.paths import is_in, normal_path, segments_of, split_location
+from polaris_spark.catalog.store_files import OBJECT_STORES, StoreFiles, folded
+from polaris_spark.config import StoreURI
+from polaris_spark.errors import ForbiddenError, PolarisError
+
+
+def is_around(store: StoreURI, folder: str) -> bool:
+    """Whether a folder contains files of a store, or lies within the store."""
+    path = local_path(folder)
+    _, authority, inner = split_location(folder)
+    if (path is None) != (store.scheme in OBJECT_STORES):
+        return False
+    if path is None and authority.partition("@")[0].lower() != store.authority.lower():
+        return False
+    own = folded(inner if path is None else os.path.realpath(path))
+    files = StoreFiles.of([store])
+    return files.holds(own) or any(name.startswith(own.rstrip("/") + "/") for name in files.names)
+
+
+class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A file that may be deleted. Made by `Permit.grant`."""
+
+    location: str
+    root: str = ""
+    """For a local file: the root of the permit that contains it, or `/` if only one of the permit's `places` does.
+    Empty for other files."""
+    path: str = ""
+    """For a local file: its path relative to `root`, without links."""
+
+    @property
+    def below(self) -> Below:
+        """Root and relative path of a local file."""
+        return Below(self.root, self.path)
+
+
+class Permit:
+    """The folders that a job may delete files in. Picklable."""
+
+    def __init__(
+        self,
+        roots: Iterable[str],
+        stores: StoreFiles | None = None,
+        *,
+        places: Iterable[str] = (),
+        follow_links: bool = False,
+    ) -> None:
+        """
+        Args:
+            roots: locations of folders that the operator chose; links on the path to them are followed.
+            stores: files of stores, which are never deleted; by default of the stores that this process has open.
+            places: locations of tables, inside or outside `roots`; links on the path to them are not followed.
+            follow_links: whether a path may contain links that lead below one of the folders.
+        """
+        self.roots = tuple(roots)
+        self.places = tuple(places)
+        self.stores = StoreFiles.of_process() if stores is None else stores
+        self.follow_links = follow_links
+        local = [str(path) for root in self.roots if (path := local_path(root)) is not None]
+        self._real_root = lru_cache(os.path.realpath)
+        self._in_store = lru_cache(maxsize=65_536)(self._lies_in_store)
+        self._local = Confinement(local, follow_links=follow_links, remember=True)
+        self._given = frozenset("/" + "/".join(segments_of(root)) for root in local)
+        every = (*self.roots, *self.places)
+        self._places = tuple(
+            "/" + "/".join(segments_of(str(path))) for place in self.places if (path := local_path(place))
+        )
+        self._remote = tuple(_remote(folder) for folder in every if local_path(folder) is None)
+        self._real = lru_cache(maxsize=65_536)(os.path.realpath)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _permit, (self.roots, self.stores, self.places, self.follow_links)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether some of the folders are on this machine."""
+        return bool(self._given or self._places)
+
+    def grant(self, location: str) -> Grant:
+        """Permission to delete a file.
+
+        Raises:
+            ForbiddenError: the file is outside all folders, behind a link that is not followed, part of a store, or
+                itself a link.
+            BadRequestError, ValueError: the location is malformed.
+        """
+        path = local_path(location)
+        if path is None:
+            found = Grant(location)
+        else:
+            if location.endswith(("/", "/.")):
+                raise ForbiddenError(f"{location!r} names no file")
+            below = self._below(path)
+            if below is None:
+                raise ForbiddenError(f"{location!r} lies in no place where this job deletes files")
+            if os.path.islink(self._path(below.root, below.path)):
+                raise ForbiddenError(f"{location!r} is a symbolic link")
+            found = Grant(location, below.root, below.path)
+        self.require(found)
+        return found
+
+    def _below(self, path: Path) -> Below | None:
+        """Root and relative path of a local file; None if it is outside all folders.
+
+        Raises:
+            ForbiddenError: its path contains `..`, or links in it lead out of all folders.
+        """
+        refused: ForbiddenError | None = None
+        try:
+            below = self._local.below(path)
+        except ForbiddenError as error:
+            below, refused = None, error
+        if below is None and ".." not in path.parts and "\0" not in str(path):
+            *folder, name = segments_of(str(path)) or [""]
+            above = "/" + "/".join(folder)
+            real = self._real(above)
+            if (real == above or self.follow_links) and self._in_place(f"{real}/{name}"):
+                return Below("/", f"{real}/{name}".lstrip("/"))
+            if self._in_place(f"{above}/{name}"):
+                raise ForbiddenError(f"{path} lies behind a symbolic link, which leads to {real}")
+        if refused is not None:
+            raise refused
+        return below
+
+    def _in_place(self, path: str) -> bool:
+        return any(path.startswith(f"{place}/") for place in self._places)
+
+    def _path(self, root: str, path: str) -> str:
+        return os.path.join(self._real_root(root), path)
+
+    @classmethod
+    def of_all(cls, permits: Iterable[Permit]) -> Permit:
+        """A permit that grants every file that one of the given permits grants."""
+        permits = list(permits)
+        roots = dict.fromkeys(root for permit in permits for root in permit.roots)
+        return cls(roots, places=dict.fromkeys(place for permit in permits for place in permit.places))
+
+    def may(self, location: str) -> Grant | None:
+        """A grant; None if the permit refuses, or the location is malformed."""
+        try:
+            return self.grant(location)
+        except (OSError, ValueError, PolarisError):
+            return None
+
+    def require(self, grant: Grant) -> None:
+        """Refuse a grant that this permit would not give. Called again right before the file is deleted.
+
+        Raises:
+            ForbiddenError: the permit does not cover the file.
+        """
+        location = grant.location
+        if grant.root:
+            named = os.path.join(grant.root, grant.path)
+            inside = grant.root in self._given or (grant.root == "/" and self._in_place(f"{named}/"))
+            inside = inside and ".." not in grant.below.parts
+            real = self._path(grant.root, grant.path)
+            held = self.stores.holds(real) or self.stores.holds(named)
+            held = held or (inside and self._is_of_a_store(real))
+        else:
+            scheme, authority, paths = _remote(location)
+            inside = ".." not in location.split("/") and any(
+                (scheme, authority) == (root_scheme, root_authority)
+                and all(path != root and is_in(path, root) for path, root in zip(paths, folders, strict=True))
+                for root_scheme, root_authority, folders in self._remote
+            )
+            held = self.stores.holds(location) or any(map(traces.is_key, paths))
+        if not inside:
+            raise ForbiddenError(f"{location!r} lies in no place where this job deletes files")
+        if held:
+            raise ForbiddenError(f"{location!r} is a file of a store and is not deleted")
+
+    def _is_of_a_store(self, real: str) -> bool:
+        """Whether a local file belongs to any store, including stores that only other processes have open."""
+        if self._in_store(os.path.dirname(real)):
+            return True
+        return traces.is_database(real)
+
+    def _lies_in_store(self, folder: str) -> bool:
+        above = os.path.dirname(folder)
+        return traces.is_store_folder(folder) or (above != folder and self._in_store(above))
+
+
+def _permit(
+    roots: tuple[str, ...],
+    stores: StoreFiles,
+    places: tuple[str, ...],
+    follow_links: bool,  # noqa: FBT001  # called by pickle
+) -> Permit:
+    return Permit(roots, stores, places=places, follow_links=follow_links)
+
+
+def _remote(location: str) -> tuple[str, str, tuple[str, str]]:
+    """Scheme, authority and path of a remote location. The path is given twice, as written and percent-decoded,
+    because some storage decodes it."""
+    scheme, authority, path = split_location(location)
+    scheme, authority = scheme.lower(), authority.lower()
+    scheme = SAME_SCHEME.get(scheme, scheme)
+    if scheme == "abfs":
+        authority = authority.replace(".blob.", ".dfs.")
+    return scheme, authority, ("/" + "/".join(segments_of(path)), normal_path(path))

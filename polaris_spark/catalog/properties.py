@@ -1,0 +1,338 @@
+"""Properties of a catalog: which ones can be set, and which value holds if the catalog and a session give two.
+
+The catalog's properties bind all sessions, of all processes. They lie in the catalog's row in the reference `catalogs`.
+Each branch of the catalog has a copy of the row (`property_changes`), which a session reads with the head of its
+branch. One rule says what a session may override:
+
+- Properties that decide what is deleted (`STRICTER`): the stricter value holds. `gc.enabled` is false if either says
+  so, and the longer period holds.
+- All other properties: the session's value holds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from polaris_spark.catalog.metadata.versions import SUPPORTED_FORMAT_VERSION
+from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
+from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.config import Properties
+from polaris_spark.errors import InputError, RequestError
+from polaris_spark.index import Entry
+from polaris_spark.property_values import count, duration_ms, flag, metadata_files, whole_number
+from polaris_spark.secret_options import REFERENCE
+
+WAREHOUSE: Final = "warehouse"
+"""The property of a catalog with the location that it was created with."""
+SHARED_LOCATIONS: Final = "shared-locations"
+"""The property of a catalog that says whether its tables may overlap other tables' locations: `allow` or `refuse`."""
+GC_ENABLED: Final = "gc.enabled"
+MAX_SNAPSHOT_AGE: Final = "history.expire.max-snapshot-age-ms"
+MIN_SNAPSHOTS: Final = "history.expire.min-snapshots-to-keep"
+MAX_REF_AGE: Final = "history.expire.max-ref-age-ms"
+RETENTION: Final = (MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS, MAX_REF_AGE, GC_ENABLED)
+"""Properties of retention. A table's value takes precedence over its namespace's, and that over the catalog's."""
+HISTORY_RETENTION: Final = "history-retention"
+GRACE: Final = "grace"
+
+_FIXED = (WAREHOUSE, SHARED_LOCATIONS)
+"""Properties that a catalog keeps as it was created."""
+
+PARSERS: Mapping[str, Callable[[str, str], object]] = {
+    GC_ENABLED: flag,
+    MAX_SNAPSHOT_AGE: whole_number,
+    MIN_SNAPSHOTS: whole_number,
+    MAX_REF_AGE: whole_number,
+    HISTORY_RETENTION: duration_ms,
+    GRACE: duration_ms,
+    "metadata-files": metadata_files,
+    "metrics-reports": count,
+    "create-parent-namespaces": flag,
+    "polaris.append-rebase": flag,
+    "polaris.schema-merge": flag,
+}
+"""The properties that can be set, with what checks their values; besides, those with a prefix of `TABLE_PREFIXES`."""
+
+TABLE_DEFAULT: Final = "table-default."
+"""Prefix of properties that a new table gets unless the request for it says otherwise."""
+TABLE_OVERRIDE: Final = "table-override."
+"""Prefix of properties that a new table gets whatever the request for it says."""
+TABLE_PREFIXES: Final = (TABLE_DEFAULT, TABLE_OVERRIDE)
+MOST_BYTES: Final = 64 * 2**10
+"""Largest size of all properties of a catalog together, in UTF-8 bytes of names and values."""
+MOST_BYTES_OF_A_VALUE: Final = 4 * 2**10
+_FORMAT_VERSIONS: Final = tuple(f"{prefix}format-version" for prefix in TABLE_PREFIXES)
+
+
+def checked(given: Mapping[str, str]) -> dict[str, str]:
+    """Properties to be set, without blanks around their values.
+
+    Raises:
+        InputError: a property cannot be set, or its value cannot be used.
+    """
+    for name, text in given.items():
+        _require_text(name, text)
+    require_settable(given)
+    for name, text in given.items():
+        if text.startswith(REFERENCE):
+            raise InputError(f"{name} is stored in the catalog, so its value cannot be env:NAME")
+        if name in PARSERS:
+            PARSERS[name](name, text)
+        elif name in _FORMAT_VERSIONS:
+            _require_format_version(name, text)
+    return {name: text.strip() if name in PARSERS else text for name, text in given.items()}
+
+
+def require_bounded(properties: Mapping[str, str]) -> None:
+    """Refuse more properties than a catalog can have: every new table gets them.
+
+    Raises:
+        InputError: a value, or all together, are too long.
+    """
+    sizes = {name: len(text.encode()) for name, text in properties.items()}
+    for name, size in sizes.items():
+        if size > MOST_BYTES_OF_A_VALUE:
+            raise InputError(
+                f"the value of {name[:200]!r} has {size} bytes; at most {MOST_BYTES_OF_A_VALUE} are possible"
+            )
+    total = sum(sizes.values()) + sum(len(name.encode()) for name in sizes)
+    if total > MOST_BYTES:
+        raise InputError(
+            f"the properties of the catalog have {total} bytes; at most {MOST_BYTES} are possible"
+        )
+
+
+def _require_text(name: object, text: object) -> None:
+    for one in (name, text):
+        if not isinstance(one, str):
+            raise InputError(f"the property {name!r} and its value {text!r} must be strings")
+        if any("\ud800" <= character <= "\udfff" for character in one):
+            raise InputError(f"the property {name!a} has a character that is not Unicode text")
+
+
+def _require_format_version(name: str, text: str) -> None:
+    versions = [str(version) for version in range(1, SUPPORTED_FORMAT_VERSION + 1)]
+    if text not in versions:
+        raise InputError(f"the property {name!r} is {text!r}; it is one of {', '.join(versions)}")
+
+
+def require_settable(names: Iterable[str]) -> None:
+    """Refuse names of properties that cannot be set or unset.
+
+    Raises:
+        InputError: names the first of them.
+    """
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"the name of a property is a string, not {name!r}")
+        if name in _FIXED:
+            raise InputError(f"the property {name!r} of a catalog is fixed when the catalog is created")
+        if not _is_settable(name):
+            near = difflib.get_close_matches(name.lower().replace("_", "-"), PARSERS, n=1)
+            known = ", ".join([*sorted(PARSERS), *(f"{prefix}*" for prefix in TABLE_PREFIXES)])
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {known}"
+            raise InputError(f"there is no property {name!r} that a catalog can have; {hint}")
+
+
+def settable(given: Mapping[str, str]) -> dict[str, str]:
+    """Those of some properties that can be set for a catalog."""
+    return {name: text for name, text in given.items() if _is_settable(name)}
+
+
+def _is_settable(name: str) -> bool:
+    return name in PARSERS or (name.startswith(TABLE_PREFIXES) and name not in TABLE_PREFIXES)
+
+
+def _stricter_flag(one: str, other: str) -> str:
+    return one if one.strip().lower() != "true" else other
+
+
+def _longer(one: str, other: str) -> str:
+    return max(one, other, key=period_ms)
+
+
+def _larger(one: str, other: str) -> str:
+    return max(one, other, key=_number)
+
+
+def period_ms(text: str) -> int:
+    """A stored period in milliseconds; the longest one if this release cannot parse it, so that nothing is deleted."""
+    try:
+        return duration_ms("period", text)
+    except InputError:
+        return duration_ms("period", f"{100_000 * 366} d")
+
+
+def _number(text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        return math.inf  # whoever uses it says that it is no number
+
+
+STRICTER: Mapping[str, Callable[[str, str], str]] = {
+    GC_ENABLED: _stricter_flag,
+    MAX_SNAPSHOT_AGE: _larger,
+    MIN_SNAPSHOTS: _larger,
+    MAX_REF_AGE: _larger,
+    HISTORY_RETENTION: _longer,
+    GRACE: _longer,
+}
+"""Properties that decide what is deleted, with what chooses the stricter of two values."""
+
+
+class EffectiveProperties(NamedTuple):
+    """The properties that hold for requests of a session, as one commit has them."""
+
+    metadata_files: bool = True
+    """Whether every commit also writes the metadata file."""
+    create_parents: bool = True
+    """Whether missing parents of new namespaces are created."""
+    append_rebase: bool = False
+    """Whether appends are rebased to tables that do not say themselves."""
+    schema_merge: bool = False
+    """Whether columns added at once are merged in tables that do not say themselves."""
+    metrics_reports: int = 0
+    """How many metrics reports the catalog keeps, about; 0: none, and none are asked for."""
+    retention: Mapping[str, str] = {}
+    """The catalog's properties of retention (`RETENTION`), for tables and namespaces without their own."""
+    table_defaults: Mapping[str, str] = {}
+    """Properties of a new table unless the request for it says otherwise."""
+    table_overrides: Mapping[str, str] = {}
+    """Properties of a new table whatever the request for it says."""
+
+
+class Binding:
+    """Combines the properties of a catalog, as each commit of a branch has them, with a session's. Thread-safe."""
+
+    def __init__(self, session: Properties, stored: Mapping[str, str], copy: Entry | None) -> None:
+        """
+        Args:
+            session: properties of the session.
+            stored: the catalog's, as its row has them.
+            copy: the branch's copy of the row, read before the row; None if there is none. As long as the branch has
+                the same copy, `stored` holds, which may be newer.
+        """
+        self._session = session
+        self._given = settable({**session.own, **session.other})
+        self._opened = _pointer(copy)
+        self._at_opening = self._combined(stored)
+        self._last = (self._opened, self._at_opening)
+
+    def at(self, state: State) -> EffectiveProperties:
+        """What holds for a change on a state; recorded as read."""
+        pointer = _pointer(state.lookup(PROPERTIES, ROW))
+        return self._of(pointer, lambda: state.get(pointer, CatalogRow))
+
+    def of(self, head: Snapshot) -> EffectiveProperties:
+        """What holds at a commit of the branch."""
+        pointer = _pointer(head.index(PROPERTIES).get(ROW))
+        return self._of(pointer, lambda: head.store.get(pointer, CatalogRow))
+
+    def _of(self, pointer: int, read: Callable[[], CatalogRow]) -> EffectiveProperties:
+        known, effective = self._last
+        if known != pointer:
+            effective = self._at_opening if pointer == self._opened else self._combined(read().properties)
+            self._last = (pointer, effective)
+        return effective
+
+    def retention(self, stored: Mapping[str, str]) -> dict[str, str]:
+        """The properties of retention that hold if the catalog's row has these properties."""
+        found = {name: stored[name] for name in RETENTION if name in stored}
+        for name in RETENTION:
+            given = self._given.get(name)
+            if given is not None:
+                found[name] = STRICTER[name](found[name], given) if name in found else given
+        return found
+
+    def grace_beyond_ms(self, stored: Mapping[str, str], *, is_own: bool) -> int:
+        """How much longer (or shorter) the grace period of a catalog is than that of the session, milliseconds.
+
+        Args:
+            is_own: see `period_ms`.
+        """
+        return self.period_ms(GRACE, stored, is_own=is_own) - self._session.grace
+
+    def period_ms(
+        self, name: str, stored: Mapping[str, str], asked: int | None = None, *, is_own: bool
+    ) -> int:
+        """`grace` or `history-retention` of a catalog of the realm, in milliseconds.
+
+        Args:
+            stored: properties of the catalog's row.
+            asked: what the caller of a job gives in place of the session's property.
+            is_own: whether it is the session's catalog. The session's property concerns other catalogs only if they
+                have no period of their own.
+        """
+        own = self._session.grace if name == GRACE else self._session.history_retention
+        kept = period_ms(stored[name]) if name in stored else None
+        if asked is None and is_own and name in self._given:
+            asked = own
+        if asked is None:
+            return own if kept is None else kept
+        return asked if kept is None else max(asked, kept)
+
+    def _combined(self, stored: Mapping[str, str]) -> EffectiveProperties:
+        session = self._session
+
+        def value(name: str, given: object) -> object:
+            if name in self._given or name not in stored:
+                return given
+            try:
+                return PARSERS[name](name, stored[name])
+            except InputError:  # of a newer release
+                return given
+
+        files = value("metadata-files", session.metadata_files)
+        reports = value("metrics-reports", session.metrics_reports)
+        assert isinstance(reports, int)
+        return EffectiveProperties(
+            metadata_files=files == "every-commit",
+            create_parents=bool(value("create-parent-namespaces", session.create_parent_namespaces)),
+            append_rebase=bool(value("polaris.append-rebase", session.append_rebase)),
+            schema_merge=bool(value("polaris.schema-merge", session.schema_merge)),
+            metrics_reports=reports,
+            retention=self.retention(stored),
+            table_defaults=_without(TABLE_DEFAULT, {**stored, **self._given}),
+            table_overrides=_without(TABLE_OVERRIDE, {**stored, **self._given}),
+        )
+
+
+def changed(
+    before: Mapping[str, str], updates: Mapping[str, str], removals: Collection[str]
+) -> dict[str, str]:
+    """Properties after some are set and others are removed."""
+    return {name: text for name, text in before.items() if name not in removals} | dict(updates)
+
+
+@contextmanager
+def naming_properties(effective: EffectiveProperties, asked: Collection[str]) -> Iterator[None]:
+    """Have an error about a property of a new table name the property of the catalog that the table got it from.
+
+    Args:
+        asked: names of the properties that the request for the table gives.
+    """
+    try:
+        yield
+    except RequestError as error:
+        named = {name: TABLE_DEFAULT + name for name in effective.table_defaults if name not in asked}
+        named |= {name: TABLE_OVERRIDE + name for name in effective.table_overrides}
+        words = re.findall(r"[\w-]+(?:\.[\w-]+)+", str(error))
+        found = next((named[word] for word in words if word in named), None)
+        if found is not None:
+            error.args = (f"{error}; the table gets it from the catalog's property {found!r}",)
+        raise
+
+
+def _without(prefix: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The properties whose names begin with a prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): text for name, text in given.items() if name.startswith(prefix)}
+
+
+def _pointer(copy: Entry | None) -> int:
+    return 0 if copy is None else copy.pointer

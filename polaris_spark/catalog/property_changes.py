@@ -1,0 +1,250 @@
+"""Setting properties of a catalog.
+
+The catalog's row is changed first, by a commit to the reference `catalogs`. Then each live branch of the catalog gets a
+copy of the row, by a commit of its own. From that commit on, the properties bind all processes that work on the branch.
+If a process dies between these commits, the next process that opens the branch or sets properties writes the missing
+copies.
+
+A copy never replaces a newer one. Its commit reads the branch's present copy, and afterwards the row; if the branch has
+another copy by the time of the commit, both are read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from polaris_spark.catalog.catalogs import StoredCatalog, catalog_key, read_catalog
+from polaris_spark.catalog.entities import CatalogChange, Context
+from polaris_spark.catalog.metadata.bounds import require_properties_within
+from polaris_spark.catalog.properties import changed, checked, require_bounded, require_settable
+from polaris_spark.catalog.references import CATALOGS, heads_prefix
+from polaris_spark.catalog.rows import NAMES, PROPERTIES, ROW, CatalogRow, id_bytes, id_from
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.state import Snapshot, State
+from polaris_spark.errors import (
+    CorruptionError,
+    InputError,
+    NewerFormatError,
+    NotFoundError,
+    PolarisError,
+    ReferenceGoneError,
+)
+from polaris_spark.index import Entry
+from polaris_spark.system.registry import References
+
+log = logging.getLogger("polaris_spark")
+
+SET_PROPERTIES: Final = "set-catalog-properties"
+"""Action of the log entries, both of the reference `catalogs` and of branches."""
+
+
+class SetProperties(CatalogChange[CatalogRow]):
+    """Set and remove properties in a catalog's row.
+
+    Raises:
+        NotFoundError: there is no such catalog.
+        NewerFormatError: a newer release wrote the row.
+    """
+
+    action = SET_PROPERTIES
+
+    def __init__(
+        self,
+        context: Context,
+        operation: Operation,
+        row: CatalogRow,
+        updates: Mapping[str, str],
+        removals: Collection[str],
+    ) -> None:
+        super().__init__(context, operation)
+        if not isinstance(updates, Mapping):
+            raise InputError(f"give the properties to set as a dictionary, not as {updates!r}")
+        if not isinstance(removals, (list, tuple, set, frozenset)):
+            raise InputError(f"give the names of properties to remove as a list, not as {removals!r}")
+        require_settable(removals)
+        self.updates, self.removals = checked(updates), list(dict.fromkeys(removals))
+        require_properties_within(self.updates)
+        both = sorted(set(updates) & set(self.removals))
+        if both:
+            raise InputError(f"properties both set and removed: {', '.join(both)}")
+        self.row = row
+
+    def apply(self, state: State, prepared: object) -> CatalogRow:
+        assert isinstance(prepared, int)
+        key = catalog_key(self.row.name)
+        entry = state.lookup(NAMES, key)
+        if entry is None or id_from(entry.value) != self.row.entity_id:
+            raise NotFoundError(f"catalog {self.row.name!r} does not exist any more")
+        before = state.get_for_rewrite(entry.pointer, CatalogRow)
+        properties = changed(before.properties, self.updates, self.removals)
+        if properties == before.properties:
+            return before
+        require_bounded(properties)
+        row = msgspec.structs.replace(before, properties=properties)
+        after = state.add(row)
+        state.put(NAMES, key, Entry(after, entry.value))
+        state.put(PROPERTIES, key, Entry(value=entry.value))
+        summary = _summary(before.properties, properties)
+        self.record(state, prepared, row.entity_id, key, before=entry.pointer, after=after, summary=summary)
+        return row
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> CatalogRow:
+        return state.get(entries[-1].after, CatalogRow)
+
+
+class CopyRow(CatalogChange[None]):
+    """Give a branch a copy of its catalog's row, unless it has one of the present row.
+
+    The log entry has neither content: the catalog is not an entity of its branch.
+    """
+
+    action = SET_PROPERTIES
+
+    def __init__(
+        self, context: Context, operation: Operation, row: CatalogRow, references: References
+    ) -> None:
+        super().__init__(context, operation)
+        self._row = row
+        self._references = references
+
+    def prepare(self, view: State) -> object:
+        view.lookup(PROPERTIES, ROW)  # before the row: a branch with another copy asks for both again
+        found = read_catalog(self._references, self._row.name, for_rewrite=True)
+        return self.context.clock.now_ms(), found
+
+    def apply(self, state: State, prepared: object) -> None:
+        assert isinstance(prepared, tuple)
+        now, found = prepared
+        copy = state.lookup(PROPERTIES, ROW)
+        if not is_missing(self._row, found, copy):
+            return
+        before = self._row if copy is None else state.get(copy.pointer, CatalogRow)
+        state.put(PROPERTIES, ROW, Entry(state.add(found.row), id_bytes(found.pointer)))
+        key, summary = catalog_key(found.row.name), _summary(before.properties, found.row.properties)
+        self.record(state, now, found.row.entity_id, key, summary=summary)
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> None:
+        raise AssertionError("copies have no operation id")
+
+
+def is_missing(row: CatalogRow, found: StoredCatalog | None, copy: Entry | None) -> bool:
+    """Whether a branch of a catalog lacks a copy of the catalog's present row.
+
+    Args:
+        row: of the catalog, perhaps an older one.
+        found: the catalog of that name by now.
+        copy: the branch's entry.
+    """
+    if found is None or found.row.entity_id != row.entity_id or not found.changed:
+        return False
+    return copy is None or copy.value != id_bytes(found.pointer)
+
+
+def set_properties(
+    references: References,
+    context: Context,
+    operation: Operation,
+    row: CatalogRow,
+    updates: Mapping[str, str],
+    removals: Collection[str],
+) -> CatalogRow:
+    """Set and remove properties of a catalog. They bind all processes when this returns.
+
+    Returns:
+        the catalog's row.
+    Raises:
+        InputError: a property cannot be set, or its value cannot be used.
+        NotFoundError: there is no such catalog any more.
+        NewerFormatError: a newer release wrote the row.
+        PolarisError: a branch has no copy, because its reference cannot be read or changed. The properties are set; the
+            copy follows when the branch is opened or properties are set again.
+    """
+    after = references.commit(CATALOGS, SetProperties(context, operation, row, updates, removals))
+    failed: tuple[str, PolarisError] | None = None
+    done: set[str] = set()
+    while names := [name for name in _branches(references, row) if name not in done]:
+        for name in names:
+            done.add(name)
+            try:
+                copy_row(references, context, Operation(b"", operation.principal), row, name)
+            except ReferenceGoneError:  # dropped meanwhile
+                continue
+            except PolarisError as error:
+                failed = failed or (name.removeprefix(heads_prefix(row)), error)
+    if failed is not None:
+        branch, reason = failed
+        repair = ""
+        if isinstance(reason, CorruptionError):
+            repair = "repair the branch (polaris-spark fsck and recover say what is wrong with it), then "
+        # The same exception, so that callers can tell its type.
+        reason.args = (
+            f"the properties are set, but branch {branch!r} is not bound yet: {reason}; {repair}set them again",
+        )
+        raise reason
+    return after
+
+
+def copy_row(
+    references: References, context: Context, operation: Operation, row: CatalogRow, reference: str
+) -> None:
+    """Give a branch a copy of the catalog's row if it lacks one."""
+    copy = references.read(reference).index(PROPERTIES).get(ROW)
+    if is_missing(row, read_catalog(references, row.name), copy):
+        references.commit(reference, CopyRow(context, operation, row, references))
+
+
+def bind_branch(
+    references: References, context: Context, operation: Operation, row: CatalogRow, reference: str
+) -> None:
+    """Write the copy that a branch may lack because it was undropped, or made from an old commit. Called before files
+    are deleted that the catalog's present properties may keep.
+
+    A row of a newer release is left to the processes of that release.
+    """
+    with contextlib.suppress(NewerFormatError):
+        copy_row(references, context, operation, row, reference)
+
+
+def complete_copy(
+    references: References, context: Context, operation: Operation, row: CatalogRow, head: Snapshot, name: str
+) -> CatalogRow:
+    """Read the row of a catalog after the head of a branch, and write the branch's copy if another process could not.
+
+    The session that opens the branch uses the row in any case, so it goes on if the copy cannot be written.
+
+    Returns:
+        the row.
+    """
+    found = read_catalog(references, row.name)
+    if found is None or found.row.entity_id != row.entity_id:
+        return row
+    if is_missing(row, found, head.index(PROPERTIES).get(ROW)):
+        try:
+            references.commit(name, CopyRow(context, operation, row, references))
+        except NewerFormatError:  # a process with the newer release will
+            pass
+        except PolarisError as error:
+            log.warning("properties of catalog %r do not bind other processes yet: %s", row.name, error)
+    return found.row
+
+
+def _branches(references: References, row: CatalogRow) -> list[str]:
+    prefix = heads_prefix(row)
+    return [
+        one.name
+        for one in references.listed()
+        if one.name.startswith(prefix) and one.registration.state == "live"
+    ]
+
+
+def _summary(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """What was set, as `set <name>`, and the names that were removed, as `unset`."""
+    found = {f"set {name}": text for name, text in after.items() if before.get(name) != text}
+    removed = [name for name in before if name not in after]
+    return found | ({"unset": " ".join(removed)} if removed else {})

@@ -1,0 +1,19 @@
+"""Names of the references that hold catalogs and their content."""
+
+from __future__ import annotations
+
+from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.names import MAIN
+
+CATALOGS = "catalogs"
+"""The reference that holds the catalogs of a realm."""
+
+
+def head_name(catalog: CatalogRow, branch: str = MAIN) -> str:
+    """Name of the reference of a catalog's branch."""
+    return heads_prefix(catalog) + branch
+
+
+def heads_prefix(catalog: CatalogRow) -> str:
+    """What the names of the references of a catalog's branches begin with; the rest is the branch."""
+    return f"cat/{catalog.entity_id:x}/heads/"

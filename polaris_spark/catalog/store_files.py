@@ -1,0 +1,80 @@
+"""The files of the stores that this process has open, by name: no job deletes them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from polaris_spark.backends import BUILT_IN
+from polaris_spark.backends.held import Identity, identity
+from polaris_spark.catalog.paths import is_in, normal_path, split_location
+from polaris_spark.config import StoreURI
+from polaris_spark.system.connections import open_stores
+
+OBJECT_STORES = ("s3", "gs", "az")
+_IN_A_BUCKET = ("clock", "objects", "references", "tested")
+"""Names of a store's files and folders in an object store, relative to its prefix."""
+_OF_SQLITE = ("", "-wal", "-shm", "-journal")
+"""Suffixes of the files of a SQLite store."""
+
+
+class StoreFiles(NamedTuple):
+    """Files of stores. They are never deleted, whatever name is used for them."""
+
+    paths: tuple[str, ...] = ()
+    """Local paths of files and folders, as given and with links resolved. Their identities are compared, too."""
+    names: tuple[str, ...] = ()
+    """Paths of files and folders, normalized by `folded`, without scheme and authority."""
+    beginnings: tuple[str, ...] = ()
+    """Prefixes of paths of files, normalized by `folded`."""
+
+    @classmethod
+    def of(cls, stores: Iterable[StoreURI]) -> StoreFiles:
+        """The files of some stores."""
+        paths: list[str] = []
+        names: list[str] = []
+        beginnings: list[str] = []
+        for store in stores:
+            if store.scheme in OBJECT_STORES:
+                prefix = store.path.strip("/")
+                names += [f"{prefix}/{folder}" for folder in _IN_A_BUCKET]
+            elif store.scheme in ("file", "rocksdb", "sqlite"):
+                endings = _OF_SQLITE if store.scheme == "sqlite" else ("",)
+                for path in dict.fromkeys((store.path, os.path.realpath(store.path))):
+                    paths += [f"{path}{ending}" for ending in endings]
+            elif store.scheme not in BUILT_IN and not store.authority:
+                # A backend of another package may have files at this path, or files whose names begin with it.
+                path = f"/{store.path.lstrip('/')}"
+                paths.append(path)
+                beginnings.append(path)
+        names += paths
+        return cls(tuple(paths), tuple(map(folded, names)), tuple(map(folded, beginnings)))
+
+    @classmethod
+    def of_process(cls) -> StoreFiles:
+        """The files of all stores that this process has open now."""
+        return cls.of(open_stores())
+
+    def holds(self, location: str) -> bool:
+        """Whether the path of a location names a file or folder of a store, or a file below such a folder."""
+        path = folded(split_location(location)[2])
+        return any(is_in(path, name) for name in self.names) or path.startswith(self.beginnings)
+
+    def identities(self) -> frozenset[Identity]:
+        """The identities of the local files and folders that are there now."""
+        return frozenset(found for path in self.paths if (found := identity(path)) is not None)
+
+
+def folded(path: str) -> str:
+    """A path normalized for comparison; in lower case, because file systems may ignore letter case."""
+    folder, _, name = path.rpartition("/")
+    if name in ("", ".", "..") or "%" in name or not name.isascii():
+        return normal_path(path).casefold()
+    return f"{_folded_folder(folder)}/{name.lower()}"
+
+
+@lru_cache(maxsize=65_536)
+def _folded_folder(folder: str) -> str:
+    return normal_path(folder).casefold().rstrip("/")

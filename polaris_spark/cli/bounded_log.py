@@ -1,0 +1,73 @@
+"""A log that clients cannot flood: it writes a bounded number of records of each kind in a minute, and counts the
+others."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TextIO
+
+PER_MINUTE: Final = 10
+"""Records of one kind that are written in a minute. A kind is a logger and a message without its arguments."""
+
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[TextIO]
+else:
+    _StreamHandler = logging.StreamHandler  # which cannot be subscripted before Python 3.11
+
+_WINDOW_SECONDS: Final = 60.0
+_KINDS: Final = 1_000
+
+
+class BoundedHandler(_StreamHandler):
+    """Writes records to a stream. Before the first record of a kind in a later minute, it logs how many were suppressed
+    in the minute before."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        """
+        Args:
+            clock: seconds, monotonic.
+        """
+        super().__init__(stream)
+        self._clock = clock
+        self._windows: dict[tuple[str, str], tuple[float, int]] = {}
+        """For each kind, when its minute began and how many records have arrived since."""
+        self._warm()
+
+    def _warm(self) -> None:
+        """Format an error now. For the first one Python imports modules and opens files, which would fail later if the
+        process has too many open files."""
+        try:
+            raise ValueError
+        except ValueError as error:
+            logging.Formatter().formatException((ValueError, error, error.__traceback__))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, unless its kind has reached the bound in this minute."""
+        kind, now = (record.name, str(record.msg)), self._clock()
+        begun, count = self._windows.get(kind, (now, 0))
+        left_out = 0
+        if now - begun >= _WINDOW_SECONDS:
+            left_out, begun, count = max(0, count - PER_MINUTE), now, 0
+        if len(self._windows) >= _KINDS and kind not in self._windows:
+            self._windows.clear()  # some code formats arguments into its messages, so kinds are not bounded
+        self._windows[kind] = (begun, count + 1)
+        if count >= PER_MINUTE:
+            return
+        if left_out:
+            self._tell(record, left_out)
+        super().emit(record)
+
+    def close(self) -> None:
+        """Log the counts of suppressed records that were not reported yet."""
+        windows, self._windows = self._windows, {}
+        for (name, message), (_, count) in windows.items():
+            if count > PER_MINUTE:
+                record = logging.LogRecord(name, logging.WARNING, "", 0, message, None, None)
+                self._tell(record, count - PER_MINUTE)
+        super().close()
+
+    def _tell(self, record: logging.LogRecord, left_out: int) -> None:
+        text = f"{left_out} more records like this were not logged: {record.msg!s}"
+        super().emit(logging.LogRecord(record.name, record.levelno, "", 0, text, None, None))

@@ -1,0 +1,114 @@
+"""The table of commands. A command's module is imported only when the command runs, because importing all of them
+takes seconds."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+if TYPE_CHECKING:
+    import click
+
+
+class Entry(NamedTuple):
+    """Where a command is, and what `--help` says of it."""
+
+    target: str
+    """`module:name` of a function, or of a `typer.Typer` that has commands of its own."""
+    help: str
+    """The first sentence of the command's docstring or help."""
+
+
+COMMANDS = {
+    "demo": Entry(
+        "polaris_spark.cli.demo.command:demo",
+        "Load 336,776 real flights into a new catalog, and show what it can do.",
+    ),
+    "info": Entry(
+        "polaris_spark.cli.info:info",
+        "Show a store's format, realms, catalogs, references, sizes and node leases.",
+    ),
+    "log": Entry("polaris_spark.cli.log:log", "Show the commit graph of a catalog, newest commit first."),
+    "tables": Entry(
+        "polaris_spark.cli.tables:tables", "Show the namespaces, tables and views of a catalog as a tree."
+    ),
+    "cat": Entry(
+        "polaris_spark.cli.cat:cat", "Print one object as JSON: its header, and its decoded content."
+    ),
+    "report": Entry(
+        "polaris_spark.cli.report.command:report",
+        "Write a page of pictures about a catalog: its commits, tables, storage, growth and garbage.",
+    ),
+    "serve": Entry(
+        "polaris_spark.cli.serve:serve",
+        "Serve the catalogs of a realm to clients of the Iceberg REST protocol.",
+    ),
+    "export": Entry(
+        "polaris_spark.cli.export:export",
+        "Write the metadata.json of tables and views, as it is in the newest commit.",
+    ),
+    "import": Entry(
+        "polaris_spark.cli.maintain:import_catalog",
+        "Import tables and views by their metadata files from another catalog or a directory tree.",
+    ),
+    "undrop": Entry(
+        "polaris_spark.cli.undrop:undrop",
+        "Bring a dropped reference back, such as a branch of a catalog, until the grace period ends.",
+    ),
+    "heads": Entry(
+        "polaris_spark.cli.heads:heads",
+        "List recent heads of references, and whether all that each needs is there; exit code 1 if anything is not.",
+    ),
+    "recover": Entry(
+        "polaris_spark.cli.recover:recover",
+        "Go on from the newest complete commits after rows were lost; says what is lost, and does it with --yes.",
+    ),
+    "fsck": Entry(
+        "polaris_spark.cli.fsck:fsck",
+        "Find every row that is damaged, missing, or at odds with others; exit code 1 if there is any.",
+    ),
+    "properties": Entry(
+        "polaris_spark.cli.properties:properties",
+        "Show the properties of a catalog, which bind all sessions; with --set or --unset, change them first.",
+    ),
+    "realms": Entry(
+        "polaris_spark.cli.realms:realms",
+        "List the realms of a store; or activate, deactivate, purge or upgrade one first.",
+    ),
+    "maintain": Entry(
+        "polaris_spark.cli.maintain:app",
+        "Run a maintenance job; of each kind, one at a time runs in a realm, whoever started it.",
+    ),
+}
+"""Every command, in the order of `--help`."""
+
+
+def load(name: str) -> TyperCommand | TyperGroup:
+    """Import a command."""
+    module, _, attribute = COMMANDS[name].target.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    if isinstance(found, typer.Typer):
+        one = found
+    else:
+        one = typer.Typer(add_completion=False)
+        one.command(name)(found)
+    command = typer.main.get_command(one)
+    assert isinstance(command, (TyperCommand, TyperGroup))
+    return command
+
+
+class LazyGroup(TyperGroup):
+    """A group that lists the commands of the table, and imports the one that is invoked."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        listed = {name: TyperCommand(name, help=entry.help) for name, entry in COMMANDS.items()}
+        self.commands = {**listed, **self.commands}
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:  # type: ignore[override,unused-ignore]
+        """The command that the arguments name, imported."""
+        name, command, rest = super().resolve_command(ctx, args)  # type: ignore[arg-type,unused-ignore]  # its own click
+        return name, load(name) if name in COMMANDS else command, rest

@@ -1,0 +1,63 @@
+"""`polaris-spark properties`: the properties of a catalog, which bind all sessions, and setting them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from polaris_spark.cli.options import AsJSON, Password, Realm, Store
+from polaris_spark.cli.output import grid, plain, print_json, screen
+from polaris_spark.clock import SystemClock
+from polaris_spark.errors import InputError
+
+
+def properties(
+    store: Store,
+    catalog: Annotated[
+        str | None,
+        typer.Option(help="Catalog; may be left out if there is only one.", show_default=False),
+    ] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Set a property; repeatable.", show_default=False),
+    ] = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Remove a property; repeatable.", show_default=False),
+    ] = None,
+    realm: Realm = "default",
+    password: Password = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Show the properties of a catalog, which bind all sessions; with --set or --unset, change them first."""
+    from polaris_spark.catalog.properties import checked, require_settable
+    from polaris_spark.cli.opening import named_texts, open_store
+
+    names = Counter(one.partition("=")[0] for one in set or ())
+    repeated = sorted(name for name, times in names.items() if times > 1)
+    if repeated:
+        raise InputError(f"properties set more than once: {', '.join(repeated)}")
+    updates = checked(named_texts(set or ()))
+    require_settable(unset or ())
+    with open_store(store, password) as opened:
+        row = opened.realm(realm).catalog(catalog)
+    found = row.properties
+    if updates or unset:
+        from polaris_spark.cli.opening import properties_of
+        from polaris_spark.rest.session import open_session
+        from polaris_spark.spark.options import refuse_memory
+
+        given = {"store": store, "realm": realm, "catalog": row.name, "create": "false"}
+        parsed = properties_of(given, None, password)
+        refuse_memory(parsed.store)
+        with open_session(parsed, SystemClock()) as session:
+            found = session.set_catalog_properties(updates, removals=unset or ())
+    if as_json:
+        print_json(dict(sorted(found.items())))
+        return
+    table = grid(None, "property", "value")
+    for name, text in sorted(found.items()):
+        table.add_row(plain(name), plain(text))
+    screen().print(table)

@@ -1,0 +1,43 @@
+"""How long history and dropped references of a realm are kept: each catalog has its own periods.
+
+A job that concerns a whole realm must not apply the periods of the session's catalog to the others.
+"""
+
+from __future__ import annotations
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs import list_catalogs
+from polaris_spark.catalog.properties import GRACE, HISTORY_RETENTION
+from polaris_spark.catalog.references import heads_prefix
+from polaris_spark.maintenance.sweeping import Policy
+
+
+def realm_policy(catalog: Catalog, *, retention_ms: int | None = None, grace_ms: int | None = None) -> Policy:
+    """The periods of a catalog's realm, by the properties that its catalogs have now.
+
+    Args:
+        catalog: as a session opened it.
+        retention_ms: what the caller of a job gives in place of the session's `history-retention`. A catalog's own
+            period is kept if it is longer.
+        grace_ms: the same for `grace`.
+    """
+    binding, lifetime_ms = catalog.context.binding, catalog.context.operation_lifetime_ms
+    own: dict[str, tuple[int, int]] = {}
+    for row in list_catalogs(catalog.references):
+        if HISTORY_RETENTION in row.properties or GRACE in row.properties:
+            is_own = row.entity_id == catalog.row.entity_id
+            grace = binding.period_ms(GRACE, row.properties, grace_ms, is_own=is_own)
+            retention = binding.period_ms(HISTORY_RETENTION, row.properties, retention_ms, is_own=is_own)
+            prefix = heads_prefix(row).removesuffix("heads/")
+            own[prefix] = max(retention, grace, lifetime_ms), grace
+    return Policy(
+        binding.period_ms(HISTORY_RETENTION, {}, retention_ms, is_own=False),
+        binding.period_ms(GRACE, {}, grace_ms, is_own=False),
+        own,
+    )
+
+
+def own_policy(catalog: Catalog) -> Policy:
+    """The periods of one catalog, by the properties that it has now."""
+    policy = realm_policy(catalog)
+    return Policy(policy.retention_of(catalog.reference), policy.grace_of(catalog.reference))

@@ -1,0 +1,48 @@
+"""The rule for new names of namespaces, tables, views, branches, tags, catalogs, realms and principals.
+
+A name must reach the catalog unchanged by every route (an HTTP path, SQL, the command line), and it must be safe to
+print. The rule applies only to new names. Names that an earlier release stored can still be read, listed, renamed and
+dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MAIN: Final = "main"
+"""The branch that every catalog has."""
+
+_REFUSED: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""C0, DEL and C1 controls, line and paragraph separators, text direction controls, lone surrogates.
+
+The list does not depend on the Unicode database, so every Python version has the same rule.
+"""
+
+_DOT_SEGMENTS: Final = frozenset({".", ".."})
+"""HTTP clients remove them from paths, percent-encoded or not (RFC 3986, 5.2.4)."""
+
+
+def problem_of(name: str) -> str | None:
+    """Why a text cannot be a new name, worded to follow the name in a sentence; None if the text can be a name."""
+    if not name:
+        return "is empty"
+    found = _REFUSED.search(name)
+    if found is None:
+        return None
+    code = ord(found[0])
+    if 0xD800 <= code <= 0xDFFF:
+        return f"is not valid Unicode: it contains the lone surrogate U+{code:04X}"
+    what = (
+        "separates the levels of namespaces in the protocol"
+        if code == 0x1F
+        else "is a control character or separator"
+    )
+    return f"contains U+{code:04X}, which {what}: names must be printable"
+
+
+def problem_of_part(name: str) -> str | None:
+    """As `problem_of`, for a name that is a segment of an HTTP path, which must not be `.` or `..` either."""
+    if name in _DOT_SEGMENTS:
+        return "is removed from paths by HTTP clients, so nothing of that name could be addressed"
+    return problem_of(name)

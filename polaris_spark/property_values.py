@@ -1,0 +1,132 @@
+"""Values of properties and options, parsed from text: durations, sizes, numbers, flags and lists of names.
+
+Each function takes the name of the property, which is only used in error messages, and the text of its value.
+"""
+
+from __future__ import annotations
+
+import re
+
+from polaris_spark.errors import InputError
+from polaris_spark.secret_options import REFERENCE
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)", re.ASCII)
+_COUNT = re.compile(r"[0-9]{1,6}", re.ASCII)
+_WHOLE = re.compile(r"[0-9]{1,19}", re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?", re.ASCII)
+_MILLISECONDS = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MOST_MS = 100_000 * 366 * 86_400_000
+_MOST_BYTES = 2**60
+_BYTES = {
+    "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30
+}  # fmt: skip  # one line reads as the table that it is
+
+
+def nonempty_text(name: str, text: str) -> str:
+    """A text that is not blank, unchanged.
+
+    Raises:
+        InputError: it is blank.
+    """
+    if not text.strip():
+        raise InputError(f"the property {name!r} is empty; leave it out to have its default")
+    return text
+
+
+def count(name: str, text: str) -> int:
+    """A whole number from 0 to 999999.
+
+    Raises:
+        InputError: the text is no such number.
+    """
+    if not _COUNT.fullmatch(text.strip()):
+        raise InputError(f"the property {name!r} is {text!r}; it is a number from 0 to 999999")
+    return int(text)
+
+
+def whole_number(name: str, text: str) -> int:
+    """A whole number from 0 to 2^63 - 1.
+
+    Raises:
+        InputError: the text is no such number.
+    """
+    if not _WHOLE.fullmatch(text.strip()) or int(text) >= 2**63:
+        raise InputError(f"the property {name!r} is {text[:40]!r}; it is a whole number from 0 to 2^63 - 1")
+    return int(text)
+
+
+def flag(name: str, text: str) -> bool:
+    """`true` or `false`, in any letter case.
+
+    Raises:
+        InputError: the text is neither.
+    """
+    flags = {"true": True, "false": False}
+    if text.strip().lower() not in flags:
+        raise InputError(f"the property {name!r} is {text!r}; it is true or false")
+    return flags[text.strip().lower()]
+
+
+def metadata_files(name: str, text: str) -> str:
+    """`every-commit` or `never`, unchanged.
+
+    Raises:
+        InputError: the text is neither.
+    """
+    if text not in ("every-commit", "never"):
+        raise InputError(f"the property {name!r} is {text!r}; it is 'every-commit' or 'never'")
+    return text
+
+
+def duration_ms(name: str, text: str) -> int:
+    """Milliseconds of a duration such as `30 min`, `3 d`, `1.5h`, `500ms`.
+
+    Raises:
+        InputError: the text is no duration, or the duration is longer than 100,000 years.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise InputError(
+            f"{name} is {text!r}; write a duration with its unit: ms, s, min, h or d, such as '30 min'"
+        )
+    found = float(match.group(1)) * _MILLISECONDS[match.group(2)]
+    if found > _MOST_MS:
+        raise InputError(f"{name} is {text[:40]!r}, longer than 100000 years")
+    return int(found)
+
+
+def duration_text(ms: int) -> str:
+    """Milliseconds as `duration_ms` reads them, in the largest unit that divides them: `3 h`, `90 min`, `1500 ms`."""
+    unit, length = max(
+        ((unit, length) for unit, length in _MILLISECONDS.items() if ms % length == 0 and ms),
+        key=lambda one: one[1],
+        default=("ms", 1),
+    )
+    return f"{ms // length:,} {unit}"
+
+
+def size_bytes(name: str, text: str) -> int:
+    """Bytes of a size such as `128 MiB` or `1000000`.
+
+    Raises:
+        InputError: the text is no size, or the size is more than 2^60 bytes.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"{name} is {text!r}; write a size such as '128 MiB', '64 kB' or a number of bytes")
+    found = float(match.group(1)) * _BYTES[match.group(2) or "B"]
+    if found > _MOST_BYTES:
+        raise InputError(f"{name} is {text[:40]!r}, more than 2^60 bytes")
+    return int(found)
+
+
+def variable_names(name: str, text: str) -> tuple[str, ...]:
+    """Names of environment variables, separated by commas in the text.
+
+    Raises:
+        InputError: one name is empty, or begins with `env:`.
+    """
+    names = tuple(one.strip() for one in text.split(","))
+    if not all(names) or any(one.startswith(REFERENCE) for one in names):
+        raise InputError(f"{name} is {text!r}; write names of environment variables, separated by commas")
+    return names

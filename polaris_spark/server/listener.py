@@ -1,0 +1,235 @@
+"""The listening socket, with bounds on the number of connections in total and from one address."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import logging
+import resource
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from polaris_spark.errors import InputError
+from polaris_spark.server.connections import HANDSHAKE_SECONDS, BoundedConnection
+
+log = logging.getLogger("polaris_spark.server")
+
+MAX_CONNECTIONS: Final = 1_000
+MAX_CONNECTIONS_PER_ADDRESS: Final = 250
+
+_BACKLOG: Final = 2_048
+_PAUSE_SECONDS: Final = 1.0
+_FEWEST: Final = 4
+_RESERVE: Final = 64
+_RESERVE_PER_THREAD: Final = 8
+"""File descriptors reserved for the store, for metadata files and for libraries."""
+
+SLOW_HEAD_SECONDS: Final = 2.0
+"""At the bound, a new connection may replace one that has been sending the head of a request for longer than this."""
+
+_NO_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class ConnectionBounds(NamedTuple):
+    """Largest numbers of connections at a time."""
+
+    all: int = MAX_CONNECTIONS
+    per_address: int = MAX_CONNECTIONS_PER_ADDRESS
+    """From one IPv4 address or one IPv6 /64 network. A value equal to `all` has no effect; use that behind a proxy."""
+
+    def within_descriptors(self, threads: int) -> ConnectionBounds:
+        """These bounds, or lower ones if the process may not open enough files. Raises its soft limit first if needed.
+
+        Raises:
+            InputError: the limit leaves fewer than four connections.
+        """
+        reserve = _RESERVE + _RESERVE_PER_THREAD * threads
+        needed = self.all + reserve
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft == resource.RLIM_INFINITY or soft >= needed:
+            return self
+        left = soft - reserve
+        if left < _FEWEST:
+            raise InputError(
+                f"the process may open {soft} files, and {reserve} of them are kept for the store and {threads} "
+                "threads: raise the limit (ulimit -n), or lower --threads"
+            )
+        log.warning(
+            "the process may open %d files, so it accepts %d connections instead of %d (--max-connections): "
+            "raise the limit (ulimit -n)",
+            soft,
+            left,
+            self.all,
+        )
+        return ConnectionBounds(left, max(1, self.per_address * left // self.all))
+
+
+class Listener:
+    """Accepts connections up to the bounds.
+
+    At the total bound, a new connection replaces the one that has been idle for longest. If none is idle, it replaces
+    the one that has been sending the head of a request for longest, if longer than `SLOW_HEAD_SECONDS`. Otherwise the
+    new connection waits until another one ends, and no more are accepted meanwhile. A connection over the bound of its
+    address is closed at once. A connection counts from the moment it is accepted, so TLS handshakes count.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        bounds: ConnectionBounds,
+        *,
+        make: Callable[[], BoundedConnection],
+        tls: ssl.SSLContext | None,
+        connections: Iterable[BoundedConnection],
+    ) -> None:
+        """
+        Args:
+            listening: non-blocking.
+            make: makes the protocol of a new connection.
+            connections: all open connections.
+        """
+        self._socket = listening
+        self._bounds = bounds
+        self._make = make
+        self._tls = tls
+        self._connections = connections
+        self._by_address: Counter[str] = Counter()
+        self._all = 0
+        self._room = asyncio.Event()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    def close(self) -> None:
+        """Stop accepting connections, and drop those whose TLS handshake is under way."""
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._accepting.cancel()
+        for task in self._handshakes:
+            task.cancel()
+        self._socket.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(self._socket)
+            except OSError as error:
+                if error.errno in _NO_RESOURCES:
+                    log.warning("no connection can be accepted: %s", error)
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                else:  # the client has gone already
+                    await asyncio.sleep(0)
+                continue
+            source = source_of(address[0])
+            if self._bounds.all > self._bounds.per_address <= self._by_address[source]:
+                connection.close()
+                log.warning(
+                    "refused a connection from %s, which has %d already (--max-connections-per-address)",
+                    source,
+                    self._bounds.per_address,
+                )
+                await asyncio.sleep(0)
+                continue
+            await self._await_room()
+            self._all += 1
+            self._by_address[source] += 1
+            task = loop.create_task(self._begin(connection, source))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _await_room(self) -> None:
+        while self._all >= self._bounds.all:
+            longest = self._longest_idle() or self._slowest_head()
+            if longest is not None:
+                longest.transport.close()
+            else:
+                log.warning(
+                    "no connection is accepted: there are %d already (--max-connections)", self._bounds.all
+                )
+            self._room.clear()
+            with contextlib.suppress(
+                asyncio.TimeoutError
+            ):  # look again: another connection may have become idle
+                await asyncio.wait_for(self._room.wait(), _PAUSE_SECONDS)
+
+    def _longest_idle(self) -> BoundedConnection | None:
+        idle = [(since, one) for one in self._connections if (since := one.idle_since) is not None]
+        return min(idle, key=lambda pair: pair[0])[1] if idle else None
+
+    def _slowest_head(self) -> BoundedConnection | None:
+        since = asyncio.get_running_loop().time() - SLOW_HEAD_SECONDS
+        slow = [
+            (at, one)
+            for one in self._connections
+            if (at := one.head_awaited_since) is not None and at < since
+        ]
+        return min(slow, key=lambda pair: pair[0])[1] if slow else None
+
+    async def _begin(self, connection: socket.socket, source: str) -> None:
+        protocol = self._make()
+        released = False
+
+        def release() -> None:
+            nonlocal released
+            if not released:
+                released = True
+                self._all -= 1
+                self._by_address[source] -= 1
+                if not self._by_address[source]:
+                    del self._by_address[source]
+                self._room.set()
+
+        protocol.released = release
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: protocol,
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls else None,
+            )
+        except BaseException as error:
+            release()
+            if not isinstance(error, OSError):  # a handshake that fails is the client's affair
+                raise
+
+
+def source_of(address: str) -> str:
+    """The key that connections are counted by: the IPv4 address, or the /64 network of the IPv6 address."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv4Address):
+        return str(ip)
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return str(ipaddress.ip_network((ip, 64), strict=False))
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A non-blocking socket that listens.
+
+    Raises:
+        OSError: the address is in use, or is not an address of this machine.
+    """
+    found = socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE)
+    family, type, protocol, _, address = found[0]
+    # The protocol must be explicit: asyncio disables Nagle's algorithm only on sockets with an explicit protocol, and
+    # with that algorithm every answer waits 40 ms for an acknowledgement.
+    listener = socket.socket(family, type, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        listener.settimeout(0)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"cannot listen on {host} port {port}: {error.strerror}") from error
+    return listener

@@ -1,0 +1,60 @@
+"""`adopt`: a table comes to own locations that its imported metadata names outside its own folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from polaris_spark.errors import InputError
+from polaris_spark.spark.procedures.maintaining import job
+from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+
+if TYPE_CHECKING:
+    from polaris_spark.catalog.entities import TableName
+
+ADOPTED, WOULD_ADOPT, REFUSED = "adopted", "would be adopted", "refused"
+
+
+def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    from polaris_spark.catalog.adopting import Adopt, adoptable, refusals
+    from polaris_spark.commits.change import Operation
+
+    session, catalog = call.session, call.session.catalog
+    one = adoptable(catalog, _name(catalog.name, arguments["table"]), session.principal)
+    call.progress("looking for other tables in the locations")
+    refused = refusals(catalog, one)
+    chosen = [location for location in one.unconfirmed if location not in refused]
+    outcome = WOULD_ADOPT
+    if not arguments.get("dry_run", False):
+        outcome = ADOPTED
+        if chosen:
+            operation = Operation(b"", session.principal)
+            adopted = catalog.commit(Adopt(catalog.context, operation, one, chosen))
+            chosen = [location for location in chosen if location in adopted]
+    rows = [(location, outcome, None) for location in chosen]
+    return [*rows, *((location, REFUSED, why) for location, why in refused.items())]
+
+
+def _name(catalog: str, text: str) -> TableName:
+    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.identifiers import levels_of
+
+    levels = levels_of(text)
+    if levels is None or len(levels) < 2:
+        raise InputError(f"{text!r} is no identifier of a table: write namespace.name")
+    if len(levels) > 2 and levels[0] == catalog:
+        levels = levels[1:]
+    return TableName(levels[:-1], levels[-1])
+
+
+PROCEDURE = job(
+    name="adopt",
+    comment="Let a table own the locations that its imported metadata names outside its own folder.",
+    parameters=(
+        Parameter("table", "STRING", "the table or view, such as db.t", required=True),
+        Parameter("dry_run", "BOOLEAN", "only say what would be adopted"),
+    ),
+    columns=(Column("location", "STRING"), Column("outcome", "STRING"), Column("reason", "STRING")),
+    run=_run,
+    scope="catalog",
+)

@@ -1,0 +1,34 @@
+"""`set_catalog_properties`: sets and removes properties of the catalog, which bind all sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from polaris_spark.errors import InputError
+from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure
+
+
+def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    updates, removals = arguments.get("properties", {}), arguments.get("unset", [])
+    for name, text in updates.items():
+        if text is None:
+            raise InputError(f"the property {name!r} is NULL; name it in 'unset' to remove it")
+    if None in removals:
+        raise InputError("a name in 'unset' is NULL")
+    session = call.session
+    before = session.catalog_properties()
+    after = session.set_catalog_properties(updates, removals=removals)
+    return [(name, after.get(name), before.get(name)) for name in sorted({**before, **after})]
+
+
+PROCEDURE = Procedure(
+    name="set_catalog_properties",
+    comment="Set and remove properties of the catalog, which bind all sessions; show all properties.",
+    parameters=(
+        Parameter("properties", "MAP<STRING,STRING>", "values by name, such as map('gc.enabled', 'false')"),
+        Parameter("unset", "ARRAY<STRING>", "names of properties to remove"),
+    ),
+    columns=(Column("property", "STRING"), Column("value", "STRING"), Column("before", "STRING")),
+    run=_run,
+)

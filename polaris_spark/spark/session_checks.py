@@ -1,0 +1,190 @@
+"""What `configure` checks, so that an error shows at once rather than at the first statement, inside a Java trace."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from polaris_spark.backends import require_backend
+from polaris_spark.config import FILE_SCHEMES, Properties, StoreURI
+from polaris_spark.errors import StateError, StoreURIError
+from polaris_spark.secret_options import REFERENCE
+from polaris_spark.system.connections import connect_store
+
+_IMPORTABLE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('polaris_spark') is None)"
+_SECONDS = 60
+
+_DERIVED = ("type", "uri", "python")
+"""Options that `configure` adds by itself; a session may have been started without them."""
+
+_first_options: dict[tuple[str, str], Mapping[str, str]] = {}
+"""The options that the first `configure` of a catalog gave in a Spark application, by application id and catalog."""
+
+_STOP_IT = "call stop() on it, or restart the notebook's kernel, and run configure(...).getOrCreate() again"
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Refuse properties that the catalog would refuse when Spark loads it.
+
+    Args:
+        properties: of the catalog, by name without prefix, as texts.
+    Raises:
+        InputError: a name or value cannot be used, or a named environment variable is not set.
+        StoreURIError: the store's URI is malformed, or names an unknown database.
+        MissingLibraryError: the database's driver is not installed here; the message names the extra.
+        PolarisError: the store cannot be opened. One that does not exist yet is no error, unless `create` is false or
+            the directory that would hold it does not exist or cannot be written.
+    """
+    parsed = Properties.parse(properties)
+    store = parsed.store
+    if properties.get("python") != sys.executable:
+        return  # another interpreter, with other drivers, opens the store
+    require_backend(store.scheme)
+    if store.scheme == "memory":
+        return
+    if parsed.create and store.scheme in FILE_SCHEMES and not os.path.exists(store.path):
+        _refuse_uncreatable(store)
+        return  # it is made when it is first used
+    try:
+        connect_store(store, parsed.store_options, create=False).close()
+    except StateError as error:
+        if type(error) is not StateError or not parsed.create:
+            raise
+
+
+def _refuse_uncreatable(store: StoreURI) -> None:
+    """Refuse a store in files that do not exist yet and cannot be created where they would be.
+
+    Raises:
+        StoreURIError: the directory does not exist, or this user cannot write to it.
+    """
+    where, directory = f"{store.scheme}://{store.path}", os.path.dirname(os.path.abspath(store.path))
+    if not os.path.isdir(directory):
+        raise StoreURIError(
+            f"{where} cannot be created: the directory {directory} does not exist; check the path, or make the "
+            "directory first"
+        )
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise StoreURIError(f"{where} cannot be created: this user cannot write to the directory {directory}")
+
+
+def check_at_start(
+    builder: SparkSession.Builder, name: str, options: Mapping[str, str], classes: Sequence[str]
+) -> None:
+    """Have the builder's `getOrCreate` refuse a session that runs already without the catalog.
+
+    A JVM takes no jars after its start, and a session no extensions, so that the catalog would fail at the first
+    statement.
+
+    Args:
+        name: the catalog's.
+        options: the catalog's, by full name.
+        classes: of the jars that the JVM has to have; the last one is the session's extension.
+    """
+    create = builder.getOrCreate
+
+    def get_or_create() -> SparkSession:
+        refuse_other_jvm(name, classes)
+        refuse_other_session(name, options, classes[-1])
+        session = create()
+        _first_options.setdefault((session.sparkContext.applicationId, name), dict(options))
+        return session
+
+    builder.getOrCreate = get_or_create  # type: ignore[method-assign]  # of this builder alone
+
+
+def refuse_other_jvm(name: str, classes: Sequence[str]) -> None:
+    """Refuse to go on in a JVM that runs already and was started without the catalog's jars.
+
+    Raises:
+        StateError: there is such a JVM.
+    """
+    jvm: Any = SparkContext._jvm
+    if jvm is None:
+        return
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    for each in classes:
+        try:
+            loader.loadClass(each)
+        except Py4JJavaError:
+            raise StateError(
+                f"Spark runs already in this process, and was started without the jars of the catalog {name!r}, which "
+                "it takes at its start only: restart the notebook's kernel, or the program, and run "
+                "configure(...).getOrCreate() before any other code that starts Spark"
+            ) from None
+
+
+def refuse_other_session(name: str, options: Mapping[str, str], extension: str) -> None:
+    """Refuse to go on in a session that runs already and was started without the catalog, or with another of its name.
+
+    If `configure` gave the catalog's options in this session before, the options given now must be the same ones.
+    Otherwise, if the session was started with a catalog of that name, the options given now must have had the same
+    values then; the session may have further ones, as from spark-defaults.conf. Options that were set with
+    `spark.conf.set` are not compared.
+
+    Raises:
+        StateError: there is such a session.
+    """
+    context = SparkContext._active_spark_context
+    if context is None:
+        return
+    running = dict(context.getConf().getAll())
+    if extension not in [part.strip() for part in running.get("spark.sql.extensions", "").split(",")]:
+        raise StateError(
+            f"a Spark session runs already, and it was started without the catalog {name!r}: {_STOP_IT}"
+        )
+    first = _first_options.get((context.applicationId, name))
+    difference = difference_of(name, options, running=running, first=first)
+    if difference:
+        raise StateError(f"a Spark session runs already, and it was started {difference}: {_STOP_IT}")
+
+
+def difference_of(
+    name: str, options: Mapping[str, str], *, running: Mapping[str, str], first: Mapping[str, str] | None
+) -> str:
+    """How a catalog's options differ from those that a running session has, as in "without OPTION"; empty if they do
+    not.
+
+    Args:
+        name: the catalog's.
+        options: given now, by full name.
+        running: all options that the session was started with.
+        first: the options of the catalog that `configure` gave in this session before; None if it gave none.
+    """
+    prefix = f"spark.sql.catalog.{name}"
+    before = running if first is None else first
+    if prefix not in before:
+        return ""
+    derived = {f"{prefix}.{option}" for option in _DERIVED}
+    for option, value in options.items():
+        if option not in before and option not in derived:
+            return f"without {option}"
+        if not _same(before.get(option, value), value):
+            return f"with another value of {option}"
+    left_out = sorted(first.keys() - options.keys()) if first is not None else []
+    return f"with {left_out[0]}, which is not given now" if left_out else ""
+
+
+def _same(running: str, value: str) -> bool:
+    """Whether a running session's value is this one, or names the environment variable that holds it."""
+    if running.startswith(REFERENCE):
+        return value in (running, os.environ.get(running.removeprefix(REFERENCE)))
+    return value == running
+
+
+def has_package(python: str) -> bool:
+    """Whether an interpreter exists and can import this package."""
+    try:
+        asked = subprocess.run(
+            [python, "-c", _IMPORTABLE], capture_output=True, timeout=_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return asked.returncode == 0

@@ -1,0 +1,299 @@
+"""Clock checks: the record `clock` in the system realm, and the rules that refuse a wrong clock.
+
+A wrong clock must harm only its own process. Three sources can show that a clock is wrong, the best one first:
+
+1. The database's own clock, if it has one (`Backend.now_ms`). A process whose clock is more than `FAR_MS` away from
+   it makes no ids and deletes nothing. A process whose clock agrees with it goes on, whatever the record says.
+2. The process itself: its wall clock jumps ahead of its monotonic clock (`ids.IdGenerator`).
+3. The record. Every lease and every renewal notes its time in it. A clock that is more than `BEHIND_MS` behind the
+   noted time is refused, unless its time lies in a gap: a span that the noted time skipped. A gap has two possible
+   causes: the store was idle for that span, or another machine's clock was ahead. Nothing in the store tells which.
+   So the process goes on and notes its own time. A machine whose clock was ahead therefore stops no other process. If
+   it is this process's clock that is behind, its ids and commit times are too low, which the protocol allows.
+
+The first lease of a process whose clock is far ahead looks like the first lease after a long idle time. So it is
+granted if the database has no clock. But jobs that delete old data refuse to run if the time has moved by more than
+`TRUST_MS` since it was last trusted (`StoreClock.refuse_deleting`).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from polaris_spark.backends.base import Backend
+from polaris_spark.clock import FAR_MS, Clock, iso_text
+from polaris_spark.errors import ClockError
+from polaris_spark.system.stores import system_references
+
+BEHIND_MS: Final = 60_000
+"""A clock that is further than this behind the noted time is refused, in milliseconds."""
+
+TRUST_MS: Final = 8 * 24 * 60 * 60_000
+"""Jobs that delete refuse to run if the time moved by more than this since it was last trusted, in milliseconds."""
+
+APART_MS: Final = 2 * FAR_MS
+"""Largest difference between two clocks that a store accepts, unless one is far ahead, in milliseconds."""
+
+CLOCK: Final = "clock"
+_NEWEST_GAPS = 4
+_WIDEST_GAPS = 4
+
+
+class ClockRecord(msgspec.Struct, frozen=True):
+    """The time that was noted last, milliseconds since 1970, and the process that noted it."""
+
+    time_ms: int
+    holder: str
+    floor_ms: int = 0
+    """No lease begins before this time."""
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Spans of more than `FAR_MS` that the noted time skipped, oldest first: the newest ones and the widest ones."""
+    trusted_ms: int = 0
+    """The newest noted time that was confirmed, or that was reached without a step of more than `TRUST_MS`."""
+    ahead_ms: int = 0
+    """A repair accepted ids and times up to this one, although they lay in the future."""
+
+
+class StoreClock:
+    """Checks one process's clock against one store. Thread-safe."""
+
+    def __init__(self, backend: Backend, clock: Clock, holder: str | None = None) -> None:
+        """
+        Args:
+            clock: this machine's clock.
+            holder: name under which times are noted; by default this host and process.
+        """
+        self._backend = backend
+        self._references = system_references(backend)
+        self._clock = clock
+        self._holder = holder
+        self._trusted_until = float("-inf")
+        self._measured: tuple[float, int] | None = None
+        """The monotonic and the wall clock when this process last trusted the time, in milliseconds."""
+
+    @property
+    def holder(self) -> str:
+        """The name under which times are noted."""
+        return self._holder or process_name()
+
+    def note(self) -> tuple[int, int]:
+        """Compare this machine's clock with the database's clock and the record, and note its time in the record.
+
+        Returns:
+            now, and the time before which no lease may begin, in milliseconds since 1970.
+        Raises:
+            ClockError: this machine's clock differs from the database's, or is behind the record.
+        """
+        is_confirmed = self.compare_with_database()
+        while True:
+            found = self._references.read(CLOCK, ClockRecord)
+            elapsed = self._clock.elapsed_ms()
+            now = self._clock.now_ms()  # after the record: a process that slept in between is not behind
+            last = None if found is None else found.value
+            is_trusted = is_confirmed or last is None or self._has_measured(now)
+            self._trusted_until = float("inf") if last is None or is_trusted else _trusted(last) + TRUST_MS
+            if self.trusts(now):
+                self._measured = elapsed, now
+            if last is not None and not is_confirmed:
+                _refuse_behind(now, last)
+            if last is not None and now < last.time_ms <= now + (FAR_MS if is_confirmed else BEHIND_MS):
+                return now, last.floor_ms
+            new = self._references.row(_noted(last, now, self.holder, is_trusted=is_trusted))
+            if self._references.put(CLOCK, found.version if found else None, new):
+                return now, 0 if last is None else last.floor_ms
+
+    def _has_measured(self, now_ms: int) -> bool:
+        """Whether this process's monotonic clock accounts for all time since this process last trusted the time."""
+        if self._measured is None:
+            return False
+        elapsed, wall = self._measured
+        return now_ms <= wall + self._clock.elapsed_ms() - elapsed + FAR_MS
+
+    def trusts(self, now_ms: int) -> bool:
+        """Whether the store trusts this time for deleting old data, as of the last `note`. Reads nothing."""
+        return now_ms <= self._trusted_until
+
+    def compare_with_database(self) -> bool:
+        """Compare this machine's clock with the database's own clock.
+
+        Returns:
+            True if the clocks agree; False if the database has no clock.
+        Raises:
+            ClockError: the clocks disagree.
+        """
+        before = self._clock.now_ms()
+        database = self._backend.now_ms()
+        if database is None:
+            return False
+        after = self._clock.now_ms()
+        off = before - database if before > database else min(0, after - database)
+        if abs(off) > FAR_MS:
+            raise ClockError(
+                f"this machine's clock says {iso_text(database + off)}, {_span(off)} the database's clock "
+                f"({iso_text(database)}), so this process may not write: correct this machine's clock, or that of "
+                "the database server if that is the wrong one"
+            )
+        return True
+
+    def confirm(self, now_ms: int, expected_ms: int) -> None:
+        """Confirm a wall clock that jumped ahead of the monotonic clock.
+
+        Args:
+            now_ms: time of the wall clock.
+            expected_ms: last confirmed time of the wall clock, plus the time that the monotonic clock measured since.
+        Raises:
+            ClockError: neither the database's clock nor a time noted by another process confirms the wall clock.
+        """
+        if self.compare_with_database():
+            return
+        found = self._references.read(CLOCK, ClockRecord)
+        is_told = found is not None and found.value.holder != self.holder
+        if found is not None and is_told and abs(found.value.time_ms - now_ms) <= FAR_MS:
+            return
+        raise ClockError(
+            f"this machine's clock jumped to {iso_text(now_ms)}, {_span(now_ms - expected_ms)} the time that this "
+            f"process measured ({iso_text(expected_ms)}), so it may not write: correct this machine's clock; if it "
+            "is right, restart this process"
+        )
+
+    def refuse_behind(self) -> None:
+        """Refuse a clock that is too far behind. For operations that rely on the clock but make no ids.
+
+        Raises:
+            ClockError: as `note`.
+        """
+        if self.compare_with_database():
+            return
+        found = self._references.read(CLOCK, ClockRecord)
+        if found is not None:
+            _refuse_behind(self._clock.now_ms(), found.value)
+
+    def doubt(self) -> str | None:
+        """Why jobs that delete old data must not trust this machine's clock; None if they may.
+
+        Raises:
+            ClockError: as `note`.
+        """
+        found = None if self.compare_with_database() else self._references.read(CLOCK, ClockRecord)
+        if found is None:
+            return None
+        now, trusted = self._clock.now_ms(), _trusted(found.value)
+        _refuse_behind(now, found.value)
+        if now <= trusted + TRUST_MS or self._has_measured(now):
+            return None
+        return (
+            f"this machine's clock says {iso_text(now)}, {_span(now - trusted)} the newest time that this store trusts "
+            f"({iso_text(trusted)}). If the clock is wrong, correct it: everything would look old. If it is "
+            "right and the store was not used meanwhile, run the job with clock_is_right => true "
+            "(--clock-is-right), once"
+        )
+
+    def refuse_deleting(self, *, clock_is_right: bool = False) -> None:
+        """Refuse jobs that delete old data if the clock cannot be trusted.
+
+        Args:
+            clock_is_right: the operator has checked that this machine's clock is right; its time becomes the record's
+                trusted time.
+        Raises:
+            ClockError: as `note`, or the time moved too far since it was last trusted.
+        """
+        doubt = self.doubt()
+        if doubt is not None and not clock_is_right:
+            raise ClockError(doubt)
+        if doubt is not None:
+            self._change(lambda last, now: msgspec.structs.replace(last, trusted_ms=now))
+
+    def repair(self, ahead_ms: int = 0) -> int:
+        """Note this machine's time even if a later time was noted. Undoes the effect of a clock that was far ahead.
+
+        The caller has made sure that this machine's clock is right. If it is wrong, ids are unique all the same: the
+        spans of leases never overlap, whatever the record says.
+
+        Args:
+            ahead_ms: ids and times in the future, up to this time, are accepted.
+        Returns:
+            the noted time, in milliseconds since 1970.
+        Raises:
+            ClockError: this machine's clock differs from the database's.
+        """
+        self.compare_with_database()
+        return self._change(
+            lambda last, now: ClockRecord(
+                now,
+                self.holder,
+                last.floor_ms,
+                _before(last.gaps, now),
+                now,
+                max(last.ahead_ms, ahead_ms),
+            )
+        ).time_ms
+
+    def _change(self, change: Callable[[ClockRecord, int], ClockRecord]) -> ClockRecord:
+        while True:
+            found = self._references.read(CLOCK, ClockRecord)
+            now = self._clock.now_ms()
+            last = ClockRecord(now, self.holder) if found is None else found.value
+            new = change(last, now)
+            if self._references.put(CLOCK, found.version if found else None, self._references.row(new)):
+                return new
+
+
+def process_name() -> str:
+    """Host name and process id: the name of this process as a holder of leases."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _noted(last: ClockRecord | None, now: int, holder: str, *, is_trusted: bool) -> ClockRecord:
+    """The record after a time is noted."""
+    if last is None:
+        return ClockRecord(now, holder, trusted_ms=now)
+    gaps = _before(last.gaps, now)
+    newest = min(last.time_ms, now) if last.time_ms <= now else _newest_before(last, now)
+    if now - newest > FAR_MS:
+        gaps = _kept((*gaps, (newest, now)))
+    trusted = min(_trusted(last), now)
+    if is_trusted or now <= trusted + TRUST_MS:
+        trusted = now
+    return msgspec.structs.replace(last, time_ms=now, holder=holder, gaps=gaps, trusted_ms=trusted)
+
+
+def _newest_before(last: ClockRecord, now: int) -> int:
+    """The newest noted time before `now`: the start of the gap that contains `now`, or `now` if no gap contains it."""
+    return max((start for start, end in last.gaps if start <= now < end), default=now)
+
+
+def _before(gaps: tuple[tuple[int, int], ...], now: int) -> tuple[tuple[int, int], ...]:
+    return tuple(gap for gap in gaps if gap[1] <= now)
+
+
+def _kept(gaps: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    widest = sorted(gaps, key=lambda gap: gap[0] - gap[1])[:_WIDEST_GAPS]
+    return tuple(gap for gap in gaps if gap in widest or gap in gaps[-_NEWEST_GAPS:])
+
+
+def _trusted(record: ClockRecord) -> int:
+    return record.trusted_ms or record.time_ms
+
+
+def _refuse_behind(now: int, last: ClockRecord) -> None:
+    if now >= last.time_ms - BEHIND_MS:
+        return
+    if any(start - BEHIND_MS < now < end - FAR_MS for start, end in last.gaps):
+        return
+    raise ClockError(
+        f"this machine's clock says {iso_text(now)}, {_span(now - last.time_ms)} the time that {last.holder} noted in "
+        f"this store ({iso_text(last.time_ms)}), so this process may not write: correct this machine's clock; if it "
+        f"is right and that of {last.holder} was ahead, run polaris-spark fsck --repair STORE"
+    )
+
+
+def _span(ms: int) -> str:
+    """A time difference in words, such as `90 s after` or `400 days before`."""
+    size = abs(ms)
+    text = f"{size // 1_000:,} s" if size < 2 * 86_400_000 else f"{size // 86_400_000:,} days"
+    return f"{text} {'after' if ms > 0 else 'before'}"

@@ -1,0 +1,115 @@
+"""The cost of a request grows no faster than its size."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from polaris_spark.catalog.metadata import overflow
+from tests.rest.client import Client
+from tests.rest.growth import growth, timed
+from tests.rest.kinds import KINDS, add_schema, column, of_table
+
+_FEW, _MANY = 50, 1_000
+_STEEPEST = 6.0
+"""Four times the size takes about four times the work, or sixteen times if each part reads all others."""
+
+_STEEPENING = 1.4
+"""A further part costs about as much in a large request as in a small one, or twice as much if it reads all others.
+This finds such a step even if most of a small request's work does not depend on its size."""
+_LITTLE = 2.0
+"""Below this ratio the parts take so little of the work that its growth is due to steps in memory sizes."""
+
+_STEEPEST_TIME = 8.0
+"""The bound for processor time, which also depends on how much fits into the processor's caches."""
+
+_BOUNDED = ("the current schema", "specs", "a spec", "sort orders", "levels", "segments", "a metrics report")
+"""Prefixes of the names of those kinds whose size is limited to about 1,000."""
+
+_SPEEDY_S = 2.0
+"""Far more than it takes to read a text of `_LONG` characters once, and far less than to read it for each character."""
+_LONG = 30_000
+
+
+_INDEXED = ("snapshots", "a snapshot", "tags", "a tag", "properties")
+"""Prefixes of the names of those kinds that touch refs or properties."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_work_of_a_request_grows_with_its_size(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The move from a row into an index is a step. Here all sizes are in rows, in the next test in indexes.
+    monkeypatch.setattr(overflow, "BOUND", math.inf)
+    found = growth(KINDS[kind], _FEW)
+    assert found.ratio < _STEEPEST, found
+    assert found.steepening < _STEEPENING or found.ratio < _LITTLE, found
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith(_INDEXED)])
+def test_the_work_on_refs_and_properties_of_an_index_grows_with_their_number(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overflow, "BOUND", 0)
+    found = growth(KINDS[kind], 2 * _FEW)
+    assert found.ratio < _STEEPEST, found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_processor_time_of_a_large_request_grows_with_its_size(kind: str) -> None:
+    size = _MANY // 5 if kind.startswith(_BOUNDED) else _MANY
+    times = [growth(KINDS[kind], size, timed) for _ in range(3)]
+    least, most = min(found.single for found in times), min(found.fourfold for found in times)
+    assert most < _STEEPEST_TIME * least, times
+
+
+def test_the_measurement_finds_a_step_with_quadratic_cost() -> None:
+    def prepare(client: Client, size: int) -> Any:  # as every kind
+        parts = list(range(size))
+        return lambda: [part for part in parts for other in parts if part is other]
+
+    found = growth(prepare, _FEW)
+    assert found.ratio > 2 * _STEEPEST
+    assert found.steepening > 1.9
+
+
+@pytest.mark.parametrize(
+    "type",
+    [
+        "geometry(" + " " * _LONG,
+        "geometry" + " " * _LONG + "(",
+        "geography(" + " " * _LONG + "," + " " * _LONG,
+        "decimal(" + "9" * _LONG,
+        "fixed[" + "9" * _LONG + "]",
+        "decimal(" + "9" * _LONG + ", 1)",
+    ],
+    ids=["geometry", "geometry without end", "geography", "decimal", "fixed", "digits"],
+)
+def test_the_text_of_a_type_is_read_once(catalog: Client, type: str) -> None:
+    catalog.create("t")
+    body = {"requirements": [], "updates": [add_schema(column(1, type=type))]}
+    answers = []
+    took = timed(lambda: answers.append(catalog.send("POST", "v1/namespaces/db/tables/t", body)))
+    assert answers[0].kind == (400, "IllegalArgumentException")
+    assert len(answers[0].error["message"]) < 1_000
+    assert took < _SPEEDY_S * 1e9
+
+
+def test_the_digits_of_a_default_value_are_read_once(catalog: Client) -> None:
+    text = "1" * _LONG + "x"
+    wrong = column(1, type="decimal(9, 2)", **{"initial-default": text})
+    action = of_table(catalog, [add_schema(wrong)], properties={"format-version": "3"})
+
+    def refused() -> None:
+        with pytest.raises(AssertionError, match="Cannot parse default"):
+            action()
+
+    assert timed(refused) < _SPEEDY_S * 1e9
+
+
+def test_slashes_at_the_end_of_a_location_are_read_once(catalog: Client) -> None:
+    location = "file:///tmp/growth" + "/" * 100 * _LONG
+    action = of_table(catalog, [{"action": "set-location", "location": location}])
+    assert timed(action) < _SPEEDY_S * 1e9
+    assert catalog.load()["metadata"]["location"] == "file:///tmp/growth"
