@@ -62,6 +62,21 @@ class StoreURIError(InputError):
     """A store URI that is malformed or names no known backend."""
 
 
+class NoStoreError(StoreURIError):
+    """There is no store yet at a place that can hold one."""
+
+    def __init__(self, where: str, detail: str = "") -> None:
+        """
+        Args:
+            where: the place, as it may be shown to users.
+            detail: what the database said, if it said anything.
+        """
+        super().__init__(
+            f"{where} holds no store; a catalog that is opened there with create=true makes one"
+            + (f" ({detail})" if detail else "")
+        )
+
+
 class MissingLibraryError(InputError):
     """A backend's driver library is not installed; the message names the extra to install."""
 

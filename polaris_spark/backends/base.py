@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from polaris_spark.objects import MAX_ROW_BYTES as MAX_ROW_BYTES
 from polaris_spark.objects import ObjectRow as ObjectRow
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 MAX_NAME_BYTES = 512
 """The longest realm or reference name, in UTF-8 bytes."""
-NO_STORE: Final = "holds no store; a catalog that is opened there with create=true makes one"
 """What errors say of a database without a store, after its address."""
 
 Scope = Literal["process", "writer", "machine", "cluster"]

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from polaris_spark.backends import require_backend
 from polaris_spark.config import FILE_SCHEMES, Properties, StoreURI
-from polaris_spark.errors import StateError, StoreURIError
+from polaris_spark.errors import NoStoreError, StateError, StoreURIError
 from polaris_spark.secret_options import REFERENCE
 from polaris_spark.system.connections import connect_store
 
@@ -54,8 +54,8 @@ def check_properties(properties: Mapping[str, str]) -> None:
         return  # it is made when it is first used
     try:
         connect_store(store, parsed.store_options, create=False).close()
-    except StateError as error:
-        if type(error) is not StateError or not parsed.create:
+    except NoStoreError:
+        if not parsed.create:
             raise
 
 

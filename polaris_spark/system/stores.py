@@ -8,7 +8,7 @@ import msgspec
 
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import Clock
-from polaris_spark.errors import NewerFormatError, StateError
+from polaris_spark.errors import NewerFormatError, NoStoreError
 from polaris_spark.store.references import ReferenceStore
 
 SYSTEM_REALM: Final = "::system::"
@@ -54,14 +54,12 @@ def check_store(backend: Backend) -> StoreRecord:
     """The record of a store that exists; writes nothing.
 
     Raises:
-        StateError: there is no store yet.
+        NoStoreError: there is no store yet.
         NewerFormatError: a newer release made it; the message names what is needed.
     """
     found = system_references(backend).read(STORE, StoreRecord)
     if found is None:
-        raise StateError(
-            "the database holds no polaris_spark store yet; a catalog that is opened there with create=true makes one"
-        )
+        raise NoStoreError("the database")
     refuse_newer_format(found.value.format, "the store", found.value.needs)
     return found.value
 

@@ -40,7 +40,7 @@ def test_a_store_that_does_not_exist_is_not_created(tmp_path: Path, command: str
         (("info", "nosuch://host/db"), "no backend for 'nosuch'"),
         (("log", "STORE", "--realm", "other"), "no realm 'other' in this store; it has: 'default'"),
         (("log", "STORE", "--catalog", "other"), "no catalog 'other'; it has: 'polaris'"),
-        (("log", "STORE", "--branch", "dev"), "no reference 'cat/"),
+        (("log", "STORE", "--branch", "dev"), "catalog 'polaris' has no branch 'dev'; it has: 'main'"),
         (("log", "STORE", "--reference", "nothing"), "no reference 'nothing'; it has: root"),
         (("tables", "STORE", "--realm", "::system::"), "reserved"),
         (("cat", "STORE", "nonsense"), "no object id"),

@@ -422,7 +422,7 @@ class WideTableRequests(TableRequests):
 
     def _names(self) -> list[str]:
         """Hundreds of names, of which earlier ones may be taken; some are long or not ASCII."""
-        prefixes = ["v", "v", "b.", "v naïve ☃ ", "v/" + "long" * 300]
+        prefixes = ["v", "v", "b.", "v naïve ☃ ", "v/" + "long" * 200]
         return [f"{self.rng.choice(prefixes)}{n}" for n in self.rng.sample(range(600), 200)]
 
     def _most_of(self, names: list[str]) -> list[str]:

@@ -14,9 +14,11 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from polaris_spark.config import Secret
-from polaris_spark.errors import InputError, PolarisError
+from polaris_spark.errors import InputError, PolarisError, StoreURIError
 from polaris_spark.spark.session import ICEBERG_EXTENSIONS, ICEBERG_PACKAGE, configure, jar, lineage_uri
 from polaris_spark.spark.session_checks import difference_of
+from tests import servers
+from tests.servers import StoreOn, databases
 
 
 @pytest.fixture(autouse=True)
@@ -203,6 +205,17 @@ def test_what_the_catalog_would_refuse_is_refused_before_the_session_starts(
         configure(builder, **{"store": "memory:", "warehouse": "/w", **given})
     assert "\n" not in str(refused.value)
     assert options(builder) == {}
+
+
+@pytest.mark.parametrize("database", databases())
+def test_a_store_that_does_not_exist_yet_is_refused_only_if_it_may_not_be_created(
+    database: str, store_on: StoreOn, tmp_path: Path
+) -> None:
+    given = servers.configured(store_on(database)) | {"warehouse": str(tmp_path)}
+    configure(SparkSession.builder, **given)
+    if database != "memory":
+        with pytest.raises(StoreURIError, match=r"does not exist|holds no store"):
+            configure(SparkSession.builder, create=False, **given)
 
 
 def test_a_local_jar_of_iceberg_takes_the_place_of_the_download(tmp_path: Path) -> None:

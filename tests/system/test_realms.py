@@ -10,7 +10,7 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import ManualClock, SystemClock
-from polaris_spark.errors import InputError, NewerFormatError, RealmStateError, StateError
+from polaris_spark.errors import InputError, NewerFormatError, NoStoreError, RealmStateError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.names import problem_of
 from polaris_spark.store.references import ReferenceStore
@@ -60,7 +60,7 @@ def nothing(record: RealmRecord) -> None:
 
 
 def test_a_new_store_says_its_format(backend: MemoryBackend, clock: ManualClock) -> None:
-    with pytest.raises(StateError, match="no polaris_spark store yet"):
+    with pytest.raises(NoStoreError):
         check_store(backend)
     assert open_store(backend, clock) == StoreRecord(STORE_FORMAT, clock.now_ms())
     clock.advance(1_000)

@@ -23,8 +23,7 @@ from typing import Any, Final
 
 import grpc
 
-from polaris_spark.backends.base import NO_STORE
-from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, StoreURIError, TryAgainError
+from polaris_spark.errors import NoStoreError, OutcomeUnknownError, PolarisError, StateError, TryAgainError
 
 _AGAIN: Final = frozenset(
     {"UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN", "ABORTED", "CANCELLED", "RESOURCE_EXHAUSTED"}
@@ -99,7 +98,7 @@ def explained(
     if status == "RESOURCE_EXHAUSTED":
         return TryAgainError(f"{where} has no capacity for {doing} now ({said}); nothing was changed")
     if status == "NOT_FOUND":
-        return StoreURIError(f"{where} {NO_STORE}; check project, instance, prefix and app-profile ({said})")
+        return NoStoreError(where, f"check project, instance, prefix and app-profile: {said}")
     if status in ("PERMISSION_DENIED", "UNAUTHENTICATED"):
         return StateError(
             f"{where} refused {doing} ({said}): check the credentials, and that they have the role "

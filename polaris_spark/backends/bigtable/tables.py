@@ -15,14 +15,13 @@ from typing import Any, Final
 
 import grpc
 
-from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.base import Table as TableKind
 from polaris_spark.backends.bigtable import failures
 from polaris_spark.backends.bigtable.calls import Ask, Calls
 from polaris_spark.backends.bigtable.channels import open_channel, routed
 from polaris_spark.backends.bigtable.messages import FAMILY, VALUE, Table, merged, set_cells
 from polaris_spark.backends.bigtable.settings import Settings
-from polaris_spark.errors import NewerFormatError, StoreURIError, TryAgainError
+from polaris_spark.errors import NewerFormatError, NoStoreError, StoreURIError, TryAgainError
 
 KINDS: Final[tuple[TableKind, ...]] = ("objects", "references")
 
@@ -30,10 +29,6 @@ _FORMAT: Final = 1
 _MARK: Final = b"\x00store"
 _DROP_S: Final = 600
 _LONGEST_PAUSE_S: Final = 1.0
-
-
-class NoStoreError(StoreURIError):
-    """There are no tables of a store."""
 
 
 def check(ask: Ask, settings: Settings) -> None:
@@ -48,12 +43,9 @@ def check(ask: Ask, settings: Settings) -> None:
     def settle(_: Any, answers: Sequence[Any]) -> None:
         found.extend(cells.get(VALUE, b"") for _, cells in merged(answers))
 
-    try:
-        ask("ReadRows", [_references(settings).read([_MARK])], settle, "reading what the store is")
-    except StoreURIError as error:
-        raise NoStoreError(str(error)) from None
+    ask("ReadRows", [_references(settings).read([_MARK])], settle, "reading what the store is")
     if not found:
-        raise NoStoreError(f"{settings.where} {NO_STORE}")
+        raise NoStoreError(settings.where)
     if not re.fullmatch(rb"[0-9]{1,9}", found[0]) or int(found[0]) > _FORMAT:
         raise NewerFormatError(
             f"{settings.where} has tables of format {found[0]!r}; this release knows format {_FORMAT}: "

@@ -35,9 +35,9 @@ from cassandra import (
     Unavailable,
 )
 
-from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.cassandra.driver import NoHostAvailable
 from polaris_spark.errors import (
+    NoStoreError,
     OutcomeUnknownError,
     PolarisError,
     StateError,
@@ -47,10 +47,6 @@ from polaris_spark.errors import (
 
 _SERIAL: Final = frozenset({ConsistencyLevel.SERIAL, ConsistencyLevel.LOCAL_SERIAL})
 _MISSING: Final = ("unconfigured table", "does not exist", "unconfigured columnfamily")
-
-
-class NoStoreError(StoreURIError):
-    """The keyspace or a table is not there, or not yet known to the node that was asked."""
 
 
 def transient(error: Exception) -> bool:
@@ -80,7 +76,7 @@ def explained(
         return StoreURIError(f"{where}: {text}; grant the user what it needs, or use another user")
     if isinstance(error, InvalidRequest):
         if any(words in text for words in _MISSING):
-            return NoStoreError(f"{where} {NO_STORE} ({text})")
+            return NoStoreError(where, text)  # or the node does not know its tables yet
         return StateError(f"{where} refused: {text}; are its tables those of a store?")
     if isinstance(error, Unavailable) and not (conditional and error.consistency not in _SERIAL):
         return TryAgainError(

@@ -20,9 +20,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.cassandra.settings import EVERYWHERE, Settings
-from polaris_spark.errors import NewerFormatError, StateError, StoreURIError, TryAgainError
+from polaris_spark.errors import NewerFormatError, NoStoreError, StateError, StoreURIError, TryAgainError
 
 FORMAT: Final = 1
 """Version of the two tables."""
@@ -64,7 +63,7 @@ def check(ask: Ask, settings: Settings, datacenter: str) -> Level:
     """
     found = _levels(ask, settings, datacenter)
     if len(found) < len(_TABLES):
-        raise StoreURIError(f"{settings.where} {NO_STORE}")
+        raise NoStoreError(settings.where)
     return found[0]
 
 
@@ -94,8 +93,6 @@ def create(ask: Ask, settings: Settings, datacenter: str, nodes: Iterable[str]) 
 def _wait_until_usable(ask: Ask, settings: Settings) -> None:
     """A table that another client just created is listed a moment before statements may name it, and may be named a
     moment before the node can read it."""
-    from polaris_spark.backends.cassandra.failures import NoStoreError
-
     end = time.monotonic() + settings.timeout / 1_000
     for name, key in (("references", "name = 'none'"), ("objects", "bucket = 0")):
         while True:

@@ -5,7 +5,7 @@
 | `ProvisionedThroughputExceeded`, `Throttling`, `RequestLimitExceeded`, ... | nothing was done | `TryAgainError` |
 | no connection came about | nothing was sent | `TryAgainError` |
 | `ConditionalCheckFailedException` | the row is another | `ConditionFailedError`, a conflict |
-| `ResourceNotFoundException` | there is no such table | `NoTableError` |
+| `ResourceNotFoundException` | there is no such table | `NoStoreError` |
 | `UnrecognizedClient`, `InvalidSignature`, `AccessDenied`, ..., no credentials | nothing was done | `StateError` |
 | any other answer of status 4xx | nothing was done | `StateError` |
 | status 5xx, no answer in time, a lost connection, half an answer | unknown | below |
@@ -20,11 +20,11 @@ from __future__ import annotations
 import zlib
 from typing import Any, Final
 
+import msgspec
 from botocore import exceptions
 from botocore.parsers import ResponseParserError
 
-from polaris_spark.backends.base import NO_STORE
-from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, TryAgainError
+from polaris_spark.errors import NoStoreError, OutcomeUnknownError, PolarisError, StateError, TryAgainError
 
 _THROTTLED: Final = frozenset(
     {
@@ -72,15 +72,33 @@ CAUGHT: Final = (exceptions.ClientError, exceptions.BotoCoreError, ResponseParse
 
 
 def check_whole(response_dict: dict[str, Any], **_: object) -> None:
-    """A hook of the driver, which takes an answer that ends amid its headers for an empty one: for an absent row.
+    """A hook that the driver calls before it parses a response.
+
+    The driver itself takes a response that ends amid its headers for an empty one, that is, for an absent row, and
+    an error whose JSON is incomplete for an unknown error.
 
     Raises:
-        HalfAnswerError: the body is empty, as none of DynamoDB's is, or its checksum is another.
+        HalfAnswerError: the body is empty, which DynamoDB's never is; its checksum differs; or it is an error, and the
+            beginning of a JSON object.
     """
-    body = response_dict["body"]
+    body, status = response_dict["body"], response_dict["status_code"]
     checksum = response_dict["headers"].get("x-amz-crc32")
-    if not body or (checksum and checksum != str(zlib.crc32(body))):
-        raise HalfAnswerError(f"an answer of status {response_dict['status_code']} was cut off")
+    if (
+        not body
+        or (checksum and checksum != str(zlib.crc32(body)))
+        or (status >= 400 and _is_half_object(body))  # of other responses, the driver notices it
+    ):
+        raise HalfAnswerError(f"an answer of status {status} was cut off")
+
+
+def _is_half_object(body: bytes) -> bool:
+    if not body.startswith(b"{"):
+        return False  # not from DynamoDB, but perhaps from a proxy
+    try:
+        msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return True
+    return False
 
 
 class ConditionFailedError(Exception):
@@ -89,10 +107,6 @@ class ConditionFailedError(Exception):
     def __init__(self, item: dict[str, Any] | None) -> None:
         super().__init__("the condition does not hold")
         self.item = item
-
-
-class NoTableError(StateError):
-    """There is no such table."""
 
 
 class TableInUseError(StateError):
@@ -121,7 +135,7 @@ def _answered(where: str, operation: str, error: Any, *, writes: bool) -> Except
     if code == "ConditionalCheckFailedException":
         return ConditionFailedError(answer.get("Item"))
     if code == "ResourceNotFoundException":
-        return NoTableError(f"{where} {NO_STORE} ({said})")
+        return NoStoreError(where, said)
     if code == "ResourceInUseException":
         return TableInUseError(f"{where}: {said}")
     if code in _THROTTLED or status == 429:

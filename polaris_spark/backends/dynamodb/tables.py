@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from polaris_spark.backends.base import Table
-from polaris_spark.backends.dynamodb.failures import NoTableError, TableInUseError
+from polaris_spark.backends.dynamodb.failures import TableInUseError
 from polaris_spark.backends.dynamodb.requests import Requests
-from polaris_spark.errors import StateError, TryAgainError
+from polaris_spark.errors import NoStoreError, StateError, TryAgainError
 
 KEYS: Final[Mapping[Table, Sequence[str]]] = {"objects": ("p", "s"), "references": ("p",)}
 """Names of the key attributes of each table, partition key first."""
@@ -55,7 +55,7 @@ def _status(requests: Requests, table: Table) -> str | None:
     """What DynamoDB says of a table; None where there is none."""
     try:
         found = requests.read("describe_table", TableName=name(requests.settings.prefix, table))["Table"]
-    except NoTableError:
+    except NoStoreError:
         return None
     wanted = _definition(requests.settings.prefix, table)
     types = {each["AttributeName"]: each["AttributeType"] for each in found["AttributeDefinitions"]}

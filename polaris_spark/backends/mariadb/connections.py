@@ -11,7 +11,7 @@ from polaris_spark.backends.mariadb import failures, tables
 from polaris_spark.backends.mariadb.session import GARBLED, Session
 from polaris_spark.backends.mariadb.settings import Settings
 from polaris_spark.backends.sessions import LostError, RefusedError, Sessions
-from polaris_spark.errors import PolarisError, StateError, TryAgainError
+from polaris_spark.errors import NoStoreError, PolarisError, StateError, TryAgainError
 
 _LEAST_PACKET: Final = 2**20  # a row of the size limit, in hexadecimal, fits
 
@@ -26,7 +26,7 @@ class Connections(Sessions[Session]):
     def make(self) -> None:
         try:
             self._create_tables()
-        except failures.NoDatabaseError:
+        except NoStoreError:
             self._create_database()
             self._create_tables()
 

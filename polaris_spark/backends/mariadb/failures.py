@@ -32,10 +32,10 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.sessions import RefusedError
 from polaris_spark.errors import (
     CorruptionError,
+    NoStoreError,
     PolarisError,
     StateError,
     StorageFullError,
@@ -77,17 +77,13 @@ _ADVICE: Final = {
 }
 
 
-class NoDatabaseError(StoreURIError):
-    """The server has no database of the store's name."""
-
-
 def refused(where: str, error: RefusedError) -> PolarisError:
     """A refusal as one of our errors; nothing was changed."""
     code, text = error.code, f"{error} (error {error.code})"
     if code in _DENIED:
         return StoreURIError(f"{where}: {text}; grant the user what it needs, or use another user")
     if code in ("1146", NO_DATABASE):
-        return StoreURIError(f"{where} {NO_STORE} ({error})")
+        return NoStoreError(where, str(error))
     if code in _DAMAGED:
         return CorruptionError(f"{where} is damaged: {text}")
     if code in _FULL:
@@ -113,5 +109,5 @@ def connecting(where: str, error: Exception) -> PolarisError:
     if code in _ADVICE:
         return StoreURIError(f"{where} refuses the connection: {text}; {_ADVICE[code]}")
     if code == NO_DATABASE:
-        return NoDatabaseError(f"{where} {NO_STORE} ({text})")
+        return NoStoreError(where, text)
     return TryAgainError(f"{where} cannot be reached: {text}; nothing was changed")

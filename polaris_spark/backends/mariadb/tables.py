@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.mariadb.session import Session
-from polaris_spark.errors import NewerFormatError, StoreURIError
+from polaris_spark.errors import NewerFormatError, NoStoreError, StoreURIError
 
 FORMAT: Final = 1
 """Version of the two tables, in the comment of `objects`."""
@@ -42,7 +41,7 @@ def check(session: Session, where: str) -> None:
         NewerFormatError: a newer release made it.
     """
     if not _found(session, where):
-        raise StoreURIError(f"{where} {NO_STORE}")
+        raise NoStoreError(where)
 
 
 def create_database(session: Session, name: str) -> None:

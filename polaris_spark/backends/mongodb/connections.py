@@ -18,11 +18,11 @@ from pymongo.collection import Collection
 from pymongo.errors import DuplicateKeyError, PyMongoError
 from pymongo.read_concern import ReadConcern
 
-from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.mongodb import failures
 from polaris_spark.backends.mongodb.settings import Settings
 from polaris_spark.errors import (
     NewerFormatError,
+    NoStoreError,
     OutcomeUnknownError,
     PolarisError,
     StateError,
@@ -181,7 +181,7 @@ class Connections:
             return opened
         opened = self._open()
         if not self.read_mark(opened):
-            raise StoreURIError(f"{self.settings.where} {NO_STORE}")
+            raise NoStoreError(self.settings.where)
         return opened
 
     def _open(self) -> Opened:

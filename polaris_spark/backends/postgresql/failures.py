@@ -34,10 +34,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.sessions import RefusedError
 from polaris_spark.errors import (
     CorruptionError,
+    NoStoreError,
     PolarisError,
     StateError,
     StorageFullError,
@@ -72,7 +72,7 @@ def refused(where: str, error: RefusedError) -> PolarisError:
     if code == "42501":
         return StoreURIError(f"{where}: {text}; grant the user what it needs, or use another user")
     if code in _MISSING:
-        return StoreURIError(f"{where} {NO_STORE} ({error})")
+        return NoStoreError(where, str(error))
     if code in _DAMAGED:
         return CorruptionError(f"{where} is damaged: {text}")
     if code == "53100":

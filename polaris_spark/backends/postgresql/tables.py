@@ -16,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.postgresql.session import Session
-from polaris_spark.errors import NewerFormatError, StoreURIError
+from polaris_spark.errors import NewerFormatError, NoStoreError, StoreURIError
 
 FORMAT: Final = 1
 """Version of the two tables, in the comment of `objects`."""
@@ -55,7 +54,7 @@ def check(session: Session, where: str, schema: str) -> None:
     """
     mark, table = _mark(session, schema)
     if not table:
-        raise StoreURIError(f"{where} (schema {schema!r}) {NO_STORE}")
+        raise NoStoreError(f"{where} (schema {schema!r})")
     _refuse(mark, where, schema)
 
 

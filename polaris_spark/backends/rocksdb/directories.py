@@ -11,8 +11,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from polaris_spark.backends.base import NO_STORE
-from polaris_spark.errors import CorruptionError, NewerFormatError, StoreURIError
+from polaris_spark.errors import CorruptionError, NewerFormatError, NoStoreError, StoreURIError
 
 FORMAT: Final = 1
 """Version of the keys and values."""
@@ -86,7 +85,7 @@ def check(path: str) -> None:
     """
     _check_format(path)
     if not os.path.exists(f"{path}/CURRENT"):
-        raise StoreURIError(_nothing(path))
+        raise NoStoreError(f"rocksdb://{path}")
 
 
 def refuse_damaged(path: str) -> None:
@@ -112,10 +111,9 @@ def _check_format(path: str) -> None:
     try:
         text = Path(path, MARK).read_text("ascii").strip()
     except (FileNotFoundError, NotADirectoryError):
-        other = os.path.exists(f"{path}/CURRENT")
-        raise StoreURIError(
-            f"{where} is a database of another program" if other else _nothing(path)
-        ) from None
+        if os.path.exists(f"{path}/CURRENT"):
+            raise StoreURIError(f"{where} is a database of another program") from None
+        raise NoStoreError(where) from None
     except (OSError, UnicodeDecodeError) as error:
         raise StoreURIError(f"{where} cannot be opened: {error}") from None
     number = text.removeprefix(_TEXT)
@@ -126,10 +124,6 @@ def _check_format(path: str) -> None:
             f"{where} has rows of format {number}; this release knows format {FORMAT}: use the release that made it, "
             "or a later one"
         )
-
-
-def _nothing(path: str) -> str:
-    return f"rocksdb://{path} {NO_STORE}"
 
 
 def _flush(directory: str) -> None:

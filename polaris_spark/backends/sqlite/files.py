@@ -10,11 +10,11 @@ import time
 from typing import Final
 
 from polaris_spark.backends import held
-from polaris_spark.backends.base import NO_STORE
 from polaris_spark.backends.held import Identity, identity
 from polaris_spark.errors import (
     CorruptionError,
     NewerFormatError,
+    NoStoreError,
     PolarisError,
     StorageFullError,
     StoreURIError,
@@ -203,8 +203,9 @@ def check_tables(connection: sqlite3.Connection, path: str) -> None:
     """
     if _number(connection, "PRAGMA application_id") != APPLICATION_ID:
         tables = _number(connection, "SELECT count(*) FROM sqlite_schema")
-        what = "is a database of another program" if tables else NO_STORE
-        raise StoreURIError(f"sqlite://{path} {what}")
+        if tables:
+            raise StoreURIError(f"sqlite://{path} is a database of another program")
+        raise NoStoreError(f"sqlite://{path}")
     version = _number(connection, "PRAGMA user_version")
     if version > FORMAT:
         raise NewerFormatError(
@@ -244,7 +245,7 @@ def explained(path: str, error: sqlite3.Error) -> PolarisError:
     if "unable to open" in text:
         return StoreURIError(f"{where} cannot be opened: {_reason(path)}")
     if "no such table" in text:
-        return StoreURIError(f"{where} {NO_STORE}")
+        return NoStoreError(where)
     if "malformed" in text:
         return CorruptionError(f"{where} is damaged: {text}")
     return TryAgainError(f"{where} failed: {text}; nothing was changed")

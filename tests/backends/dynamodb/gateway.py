@@ -50,6 +50,8 @@ class Gateway:
         """How many were opened."""
         self.cuts: Iterator[int] = iter(())
         """After how many bytes the next answers end, with their connection; whole ones after that."""
+        self.has_checksums = True
+        """Whether answers carry their checksum and length."""
         self._target = port
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._server.daemon_threads = True
@@ -99,11 +101,12 @@ class _Handler(BaseHTTPRequestHandler):
         encoded = json.dumps(answer).encode()
         head = (
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/x-amz-json-1.0\r\n"
-            f"x-amz-crc32: {zlib.crc32(encoded)}\r\nContent-Length: {len(encoded)}\r\n\r\n"
         )
-        whole = head.encode() + encoded
+        if self._gateway.has_checksums:
+            head += f"x-amz-crc32: {zlib.crc32(encoded)}\r\nContent-Length: {len(encoded)}\r\n"
+        whole = f"{head}\r\n".encode() + encoded
         cut = next(self._gateway.cuts, None)
-        self.close_connection = cut is not None
+        self.close_connection = cut is not None or not self._gateway.has_checksums
         self.wfile.write(whole[:cut])
 
     def log_message(self, format: str, *args: object) -> None:

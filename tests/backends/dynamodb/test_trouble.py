@@ -129,6 +129,18 @@ def test_an_answer_that_is_cut_off_anywhere_is_never_taken_for_another(
     assert backend.read_reference("realm", "name") == one
 
 
+def test_an_error_that_is_cut_off_is_not_taken_for_a_refusal(
+    gateway: Gateway, backend: Backend, far: Backend
+) -> None:
+    backend.insert_reference("realm", "name", row())
+    gateway.has_checksums = False
+    for place in range(0, 300, 5):
+        gateway.cuts = iter([place])
+        with pytest.raises(OutcomeUnknownError):
+            far.swap_reference("realm", "name", b"another", row())
+    assert isinstance(far.swap_reference("realm", "name", b"another", row()), Conflict)
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [
