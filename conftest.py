@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytest_plugins = ["tests.servers"]
+pytest_plugins = ["tests.stores"]
 
 ASKED_FOR = ("long", "databases", "programs", "suites")
 """Markers of tests that run only if `-m` names them; of several markers of a test, the first one counts."""

@@ -198,4 +198,4 @@ def test_modules_that_it_names_can_be_imported() -> None:
 
 
 def test_the_performance_section_says_how_to_measure() -> None:
-    assert "python -m polaris_spark.testing.bench" in section("Performance")
+    assert "python -m benchmarks" in section("Performance")

@@ -12,7 +12,7 @@ A store that is files of this machine inherits from `FileConformance`, which als
 A store on a server gives the fixture `server` instead, and gets the cases of lost answers, silence, restarts,
 credentials and permissions as well:
 
-    class MyServer(ProcessServer):  # polaris_spark.testing.servers.base
+    class MyServer(ProcessServer):  # polaris_spark.testing.server
         name = "my database"
 
         def command(self):
@@ -52,4 +52,4 @@ class FileConformance(FileCases, BackendConformance):
 
 
 class ServerConformance(TroubleCases, BackendConformance):
-    """Inherit this in a test class and give the fixture `server`: a `polaris_spark.testing.servers.base.Server`."""
+    """Inherit this in a test class and give the fixture `server`: a `polaris_spark.testing.server.Server`."""

@@ -20,7 +20,7 @@ from polaris_spark.config import StoreURI
 from polaris_spark.errors import OutcomeUnknownError, StateError, StoreURIError, TryAgainError
 from polaris_spark.testing.processes import Tally, in_threads, increments, rows
 from polaris_spark.testing.proxy import LOST_ANSWERS, NONE, SILENCE, UNHEARD_ANSWERS, FaultyProxy
-from polaris_spark.testing.servers.base import ReservedPort, Server
+from polaris_spark.testing.server import ReservedPort, Server
 from polaris_spark.testing.stores import StoreCases, row, with_options
 from polaris_spark.testing.waiting import PATIENCE_S, until_it_works, wait_until
 
@@ -41,7 +41,7 @@ class TroubleCases(StoreCases):
 
     @pytest.fixture
     def server(self) -> Server:
-        """The running server (`polaris_spark.testing.servers.base.Server`); tests may share one, none uses it at the
+        """The running server (`polaris_spark.testing.server.Server`); tests may share one, none uses it at the
         same time."""
         raise NotImplementedError("give the fixture 'server'")
 

@@ -12,7 +12,7 @@ import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend
-from tests.servers import StoreOn
+from tests.stores import StoreOn
 
 ASKED_FOR = ("azure", "bigtable", "cassandra", "dynamodb", "google", "mariadb", "mongodb")
 """Folders whose tests have the marker `databases`."""

@@ -29,9 +29,9 @@ from polaris_spark.errors import (
     TryAgainError,
 )
 from polaris_spark.testing.processes import exit_status, in_processes
-from polaris_spark.testing.servers.base import ReservedPort
-from polaris_spark.testing.servers.versitygw import VersityGateway
+from polaris_spark.testing.server import ReservedPort
 from polaris_spark.testing.stores import HOSTILE_NAMES, row
+from tests.servers.versitygw import VersityGateway
 
 
 def requests_of(uri: str) -> Requests:

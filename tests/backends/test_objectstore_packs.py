@@ -25,7 +25,7 @@ from polaris_spark.errors import CorruptionError, OutcomeUnknownError, TryAgainE
 from polaris_spark.ids import IdParts
 from polaris_spark.testing.processes import rows as rows_of
 from polaris_spark.testing.stores import MAX_ID
-from tests.servers import StoreOn
+from tests.stores import StoreOn
 
 Stored = dict[ObjectKey, bytes]
 NOW: Final = EPOCH_MS + 10**10

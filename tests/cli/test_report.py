@@ -30,9 +30,9 @@ from polaris_spark.errors import StateError
 from polaris_spark.maintenance.marking import sweep
 from polaris_spark.maintenance.sweeping import Policy
 from polaris_spark.maintenance.trimming import trim
-from polaris_spark.testing.browser import Browser
+from tests.browser import Browser
 from tests.cli.catalogs import run
-from tests.servers import unavailable
+from tests.stores import unavailable
 from tests.views.catalogs import Catalog
 
 SCRIPT = "<script>document.title='taken over'</script>"

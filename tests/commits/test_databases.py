@@ -14,8 +14,8 @@ from polaris_spark.backends.base import Backend
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import TryAgainError
 from polaris_spark.testing.processes import in_threads
-from polaris_spark.testing.servers.postgresql import PostgreSQL
-from tests.servers import StoreOn, databases
+from tests.servers.postgresql import PostgreSQL
+from tests.stores import StoreOn, databases
 
 from .support import Add, committer, number
 

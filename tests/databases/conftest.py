@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.rest.client import Client, connect
-from tests.servers import DATABASES, StoreOn, databases
+from tests.stores import DATABASES, StoreOn, databases
 
 VISIBLE = [scheme for scheme in DATABASES if scheme != "memory"]
 """Databases that more than the process that made the store can read."""

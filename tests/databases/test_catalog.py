@@ -14,7 +14,7 @@ from tests.catalog.test_log import check as check_log
 from tests.catalog.test_log import random_request
 from tests.databases.conftest import Open
 from tests.rest.client import Client, at_once, new_key, path, rename, set_properties, table, tables
-from tests.servers import DATABASES, StoreOn
+from tests.stores import DATABASES, StoreOn
 
 
 @pytest.mark.parametrize("database", DATABASES)

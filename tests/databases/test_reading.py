@@ -12,7 +12,7 @@ from polaris_spark.spark.views import VIEWS
 from polaris_spark.store.cache import process_cache
 from polaris_spark.testing.processes import rows as scanned
 from tests.cli.catalogs import COMMITS, make_catalog, run
-from tests.servers import configured
+from tests.stores import configured
 from tests.views.catalogs import Catalog, rows
 
 

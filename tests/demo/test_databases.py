@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import DATABASES, StoreOn, configured
+from tests.stores import DATABASES, StoreOn, configured
 
 Run = Callable[..., str]
 

@@ -14,7 +14,7 @@ from tests.sizes import TIMES
 SAMPLE = 200
 LONG = 1_500 * TIMES
 WIDE = 10
-LONG_WIDE = 200 * TIMES
+LONG_WIDE = 60 * TIMES
 
 
 @pytest.fixture(scope="module")

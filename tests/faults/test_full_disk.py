@@ -17,14 +17,14 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, TryAgainError
-from polaris_spark.testing.servers import server_class
-from polaris_spark.testing.servers.base import Server, answers
+from polaris_spark.testing.server import Server, answers
 from polaris_spark.testing.stores import row, with_options
 from polaris_spark.testing.waiting import until_it_works
 from tests.rest.client import set_properties
 from tests.server.servers import Server as Http
 from tests.server.servers import client, options
-from tests.servers import databases, start
+from tests.servers import server_class
+from tests.stores import databases, start
 
 SIZES = {"postgresql": 200, "s3": 60}
 """Servers that go on when there is room again, and the room that they are given, megabytes: what they need for

@@ -14,12 +14,12 @@ from polaris_spark.backends import open_backend
 from polaris_spark.clock import SystemClock
 from polaris_spark.system.leases import LEASE_MS, NodeLeases, NodeRecord
 from polaris_spark.system.stores import system_references
-from polaris_spark.testing.servers import server_class
-from polaris_spark.testing.servers.base import Server
+from polaris_spark.testing.server import Server
 from tests.faults.checking import check
 from tests.faults.workers import Workers
-from tests.servers import NETWORKED, SHARED, StoreOn, databases, start
+from tests.servers import server_class
 from tests.sizes import long
+from tests.stores import NETWORKED, SHARED, StoreOn, databases, start
 
 
 @pytest.fixture

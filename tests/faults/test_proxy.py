@@ -16,8 +16,8 @@ from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.faults.checking import check, log_of
 from tests.faults.workers import Workers
 from tests.rest.client import connect, new_key, set_properties, table
-from tests.servers import NETWORKED, ServerOf, databases
 from tests.sizes import long
+from tests.stores import NETWORKED, ServerOf, databases
 
 
 class Place(NamedTuple):

@@ -7,8 +7,8 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.testing.processes import in_processes, increments_of_store_for
 from polaris_spark.testing.stores import row
-from tests.servers import NETWORKED, StoreOn
 from tests.sizes import TIMES
+from tests.stores import NETWORKED, StoreOn
 
 PROCESSES, SECONDS = 8, 8.0 * TIMES
 

@@ -16,7 +16,7 @@ from polaris_spark.maintenance.migrating.migration import Migration
 from polaris_spark.rest.session import Session
 from polaris_spark.system.connections import connect_store
 from polaris_spark.system.realms import RealmState
-from tests.servers import configured
+from tests.stores import configured
 
 
 def opened(uri: str, **properties: str) -> Session:

@@ -24,10 +24,6 @@ from polaris_spark.objects import Header, encode, rows_of
 from polaris_spark.spark.procedures.registry import call
 from polaris_spark.system.realms import RealmRecord, RealmState
 from polaris_spark.system.stores import open_store, system_references
-from polaris_spark.testing.simulation import simulate
-from polaris_spark.testing.simulation.observer import REALM
-from polaris_spark.testing.simulation.scheduler import SimulatedClock
-from polaris_spark.testing.simulation.world import World
 from polaris_spark.testing.waiting import wait_until
 from tests.maintenance.damage import NOW, Planted, Sound, content, key, snapshot_updates
 from tests.maintenance.planted import (
@@ -40,6 +36,10 @@ from tests.maintenance.planted import (
 )
 from tests.maintenance.planted_rows import old_snapshot, schema, table_object, wrong_skip
 from tests.rest.client import connect, rename, set_properties, table, table_request, tables
+from tests.simulation import simulate
+from tests.simulation.observer import REALM
+from tests.simulation.scheduler import SimulatedClock
+from tests.simulation.world import World
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from polaris_spark.maintenance.migrating.marks import SourceRealm
 from polaris_spark.maintenance.migrating.migration import Migration
 from polaris_spark.spark.procedures.registry import call
 from polaris_spark.system.realms import RealmState
-from polaris_spark.testing.servers.postgresql import PostgreSQL
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.maintenance.movers import (
     Writers,
@@ -24,7 +23,8 @@ from tests.maintenance.movers import (
     write,
     write_elsewhere,
 )
-from tests.servers import DATABASES, SHARED, StoreOn, configured
+from tests.servers.postgresql import PostgreSQL
+from tests.stores import DATABASES, SHARED, StoreOn, configured
 
 ORDINARY = (("sqlite", "sqlite"), ("sqlite", "postgresql"), ("postgresql", "s3"))
 OTHERS = sorted(

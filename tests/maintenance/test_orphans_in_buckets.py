@@ -16,8 +16,8 @@ from polaris_spark.errors import InputError
 from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.rest.session import connect
 from polaris_spark.spark.procedures.registry import call
-from polaris_spark.testing.servers.versitygw import VersityGateway
 from tests.maintenance.lakes import ROWS
+from tests.servers.versitygw import VersityGateway
 
 NOW = {"older_than": "0s", "force": True}
 """Times of objects cannot be set: any age will do."""

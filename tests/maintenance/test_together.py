@@ -18,8 +18,8 @@ from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.spark.procedures.registry import call
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.maintenance.inhabitants import NAMESPACES, SCHEMA, TABLES, journal, opened
-from tests.servers import SHARED, StoreOn, databases
 from tests.sizes import long
+from tests.stores import SHARED, StoreOn, databases
 
 ROLES = ("writer", "writer", "mover", "brancher")
 LATER_S = 6.0

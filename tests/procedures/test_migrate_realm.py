@@ -19,8 +19,8 @@ from polaris_spark.spark.procedures.registry import call
 from polaris_spark.system.connections import connect_store
 from tests.cli.catalogs import fill
 from tests.maintenance.movers import Writers, namespaces, opened
-from tests.servers import StoreOn
 from tests.spark.catalogs import add_catalog
+from tests.stores import StoreOn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from polaris_spark.errors import StateError
-from polaris_spark.testing.servers.installing import python_packages
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.server.servers import Server, client, token_file
-from tests.servers import unavailable
+from tests.servers.installing import python_packages
+from tests.stores import unavailable
 
 pytestmark = pytest.mark.programs
 

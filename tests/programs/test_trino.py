@@ -12,11 +12,11 @@ from pyarrow.fs import FileSelector, FileType, S3FileSystem
 
 from polaris_spark.errors import StateError
 from polaris_spark.pyiceberg import PolarisCatalog
-from polaris_spark.testing.servers.versitygw import VersityGateway
 from tests.programs.trino import Trino
 from tests.rest.client import path
 from tests.server.servers import Server, client, token_file
-from tests.servers import start, unavailable
+from tests.servers.versitygw import VersityGateway
+from tests.stores import start, unavailable
 
 pytestmark = pytest.mark.programs
 

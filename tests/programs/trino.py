@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from polaris_spark.errors import StateError
-from polaris_spark.testing.servers.base import ProcessServer
-from polaris_spark.testing.servers.installing import maven_archives
+from polaris_spark.testing.server import ProcessServer
 from polaris_spark.testing.waiting import PATIENCE_S
+from tests.servers.installing import maven_archives
 
 VERSION = "476"
 JAVA = 24

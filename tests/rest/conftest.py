@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.rest.client import Client, connect
-from tests.servers import SHARED, StoreOn, databases
+from tests.stores import SHARED, StoreOn, databases
 
 Open = Callable[..., Client]
 

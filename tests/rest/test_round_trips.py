@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from benchmarks.traffic import counted
 from polaris_spark.store.cache import process_cache
-from polaris_spark.testing.bench.traffic import counted
 from tests.rest.client import Client
 
 

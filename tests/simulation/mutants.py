@@ -22,7 +22,7 @@ from polaris_spark.index import spill
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.registry import References
 from polaris_spark.testing.schedules import Rates
-from polaris_spark.testing.simulation.plan import MINUTE, SECOND
+from tests.simulation.plan import MINUTE, SECOND
 
 
 class Patch(NamedTuple):
@@ -40,7 +40,7 @@ class Mutant(NamedTuple):
     """A broken protocol: its patches, and what of the plans is fixed so that the fault matters often."""
 
     patches: tuple[Patch, ...]
-    plan: Mapping[str, object] = MappingProxyType({})
+    plan: Mapping[str, Any] = MappingProxyType({})
     most: int = 60
     """How many seeds it may take."""
 

@@ -10,8 +10,8 @@ from polaris_spark.system.clocks import StoreClock
 from polaris_spark.system.registrations import Create
 from polaris_spark.system.registry import References
 from polaris_spark.testing.schedules import Rates
-from polaris_spark.testing.simulation.plan import HOUR, MINUTE, SECOND
 from tests.simulation.mutants import Mutant, Patch
+from tests.simulation.plan import HOUR, MINUTE, SECOND
 
 _Fencing = sweeping._Fencing
 

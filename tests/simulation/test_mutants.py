@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polaris_spark.testing.simulation import simulate
+from tests.simulation import simulate
 from tests.simulation.mutants import MUTANTS, Mutant, broken
 from tests.simulation.sweep_mutants import SWEEP_MUTANTS
 

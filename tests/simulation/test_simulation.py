@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from polaris_spark.testing.simulation import simulate
-from polaris_spark.testing.simulation.__main__ import verdicts
+from tests.simulation import simulate
+from tests.simulation.__main__ import verdicts
 from tests.sizes import TIMES
 
 SEEDS = 300
@@ -22,7 +22,7 @@ def test_what_clients_were_told_is_what_took_effect() -> None:
         for verdict in verdicts(range(SEEDS), 1)
         if verdict.violations
     }
-    assert not failed, "replay with: python -m polaris_spark.testing.simulation --trace --seed N"
+    assert not failed, "replay with: python -m tests.simulation --trace --seed N"
 
 
 @pytest.mark.long
@@ -32,14 +32,12 @@ def test_thousands_of_seeds_are_clean() -> None:
         for verdict in verdicts(range(LONG), os.cpu_count() or 1)
         if verdict.violations
     }
-    assert not failed, "replay with: python -m polaris_spark.testing.simulation --trace --seed N"
+    assert not failed, "replay with: python -m tests.simulation --trace --seed N"
 
 
 @pytest.mark.parametrize("seed", [3, 5])
 def test_a_seed_replays_exactly_in_any_interpreter(seed: int) -> None:
-    program = (
-        f"from polaris_spark.testing.simulation import simulate; print(simulate({seed}, traced=True).digest)"
-    )
+    program = f"from tests.simulation import simulate; print(simulate({seed}, traced=True).digest)"
     digests = {
         subprocess.run(
             [sys.executable, "-c", program],
@@ -71,7 +69,7 @@ def test_the_seeds_have_every_kind_of_fault_and_outcome() -> None:
 def test_the_extra_that_is_missing_is_named_in_one_line() -> None:
     program = (
         "import runpy, sys; sys.modules['greenlet'] = None; "
-        "runpy.run_module('polaris_spark.testing.simulation', run_name='__main__')"
+        "runpy.run_module('tests.simulation', run_name='__main__')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1

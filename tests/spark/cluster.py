@@ -14,7 +14,7 @@ from typing import Any
 
 import pyspark
 
-from polaris_spark.testing.servers.base import ReservedPort
+from polaris_spark.testing.server import ReservedPort
 
 ROOT = Path(__file__).parents[2]
 SLOW_S = 180

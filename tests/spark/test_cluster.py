@@ -10,8 +10,8 @@ import pytest
 
 import polaris_spark
 from polaris_spark.backends.base import ObjectKey, ObjectRow
-from tests.servers import EMBEDDED, NETWORKED, StoreOn, configured
 from tests.spark.cluster import Cluster, ClusterDriver
+from tests.stores import EMBEDDED, NETWORKED, StoreOn, configured
 
 pytestmark = pytest.mark.databases
 

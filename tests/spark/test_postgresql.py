@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 from pyspark.sql import SparkSession
 
-from polaris_spark.testing.servers.postgresql import GUARDED, PostgreSQL
+from tests.servers.postgresql import GUARDED, PostgreSQL
 from tests.spark.catalogs import add_catalog
 
 

@@ -21,9 +21,9 @@ from polaris_spark.maintenance.orphans.search import FoundDoomed
 from polaris_spark.rest.session import Session, connect
 from polaris_spark.spark.jobs.orphans import SparkEngine
 from polaris_spark.spark.procedures.registry import call
-from polaris_spark.testing.servers.versitygw import VersityGateway
 from tests.maintenance.lakes import DAY, ROWS, Lake, age, folder, name_statistics, paths, table_elsewhere
 from tests.maintenance.test_orphans_in_buckets import HOSTILE, Bucket
+from tests.servers.versitygw import VersityGateway
 
 
 @pytest.fixture

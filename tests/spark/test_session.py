@@ -17,8 +17,8 @@ from polaris_spark.config import Secret
 from polaris_spark.errors import InputError, PolarisError, StoreURIError
 from polaris_spark.spark.session import ICEBERG_EXTENSIONS, ICEBERG_PACKAGE, configure, jar, lineage_uri
 from polaris_spark.spark.session_checks import difference_of
-from tests import servers
-from tests.servers import StoreOn, databases
+from tests import stores
+from tests.stores import StoreOn, databases
 
 
 @pytest.fixture(autouse=True)
@@ -211,7 +211,7 @@ def test_what_the_catalog_would_refuse_is_refused_before_the_session_starts(
 def test_a_store_that_does_not_exist_yet_is_refused_only_if_it_may_not_be_created(
     database: str, store_on: StoreOn, tmp_path: Path
 ) -> None:
-    given = servers.configured(store_on(database)) | {"warehouse": str(tmp_path)}
+    given = stores.configured(store_on(database)) | {"warehouse": str(tmp_path)}
     configure(SparkSession.builder, **given)
     if database != "memory":
         with pytest.raises(StoreURIError, match=r"does not exist|holds no store"):

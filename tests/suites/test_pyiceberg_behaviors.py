@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from polaris_spark.errors import StateError
-from polaris_spark.testing.servers.installing import python_packages, python_source
-from tests.servers import unavailable
+from tests.servers.installing import python_packages, python_source
+from tests.stores import unavailable
 from tests.suites.reports import Outcome, outcome_of
 
 pytestmark = pytest.mark.suites

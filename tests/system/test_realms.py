@@ -25,7 +25,7 @@ from polaris_spark.system.stores import (
 )
 from polaris_spark.testing.processes import in_threads
 from polaris_spark.testing.stores import HOSTILE_NAMES
-from tests.servers import SHARED, StoreOn, databases
+from tests.stores import SHARED, StoreOn, databases
 
 _numbers = count()
 S = RealmState

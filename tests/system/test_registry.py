@@ -36,7 +36,7 @@ from polaris_spark.system.registry import References
 from polaris_spark.testing.processes import in_processes
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.commits.support import Add, number, references
-from tests.servers import StoreOn, databases
+from tests.stores import StoreOn, databases
 
 ME = Operation(b"", "me")
 NAME = "cat/1/heads/main"

@@ -26,7 +26,7 @@ from polaris_spark.system.stores import open_store
 from polaris_spark.system.tasks import TASK_MS, HeldTask, Tasks
 from polaris_spark.testing.processes import exit_status, in_threads
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
-from tests.servers import SHARED, StoreOn, databases
+from tests.stores import SHARED, StoreOn, databases
 
 _numbers = count()
 

@@ -11,14 +11,14 @@ from typing import Any
 import matplotlib.image
 import pytest
 
-from polaris_spark.testing.bench.parts import PARTS
+from benchmarks.parts import PARTS
 
 IN_PROCESS = ("commits", "contention", "loading", "wide", "listing", "growth", "pyiceberg", "earlier")
 CHECKOUT = Path(__file__).parents[2]
 
 
 def run(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "polaris_spark.testing.bench", "--quick", "--output", str(output)]
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--output", str(output)]
     return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, timeout=900)
 
 

@@ -8,13 +8,13 @@ from importlib.resources import files
 
 import pytest
 
+from benchmarks import capacity
+from benchmarks.capacity import KINDS, Kind, Workload, cost, crowded, predict, shards
 from polaris_spark.index import Entry, Index, IndexRoot, IndexSettings
-from polaris_spark.testing.bench import capacity
-from polaris_spark.testing.bench.capacity import KINDS, Kind, Workload, cost, crowded, predict, shards
 from tests.index.support import Shelf, numbered
 
 SQLITE, POSTGRESQL, S3 = KINDS[:3]
-PAGE = (files("polaris_spark.testing.bench") / "capacity.md").read_text(encoding="utf-8")
+PAGE = (files("benchmarks") / "capacity.md").read_text(encoding="utf-8")
 
 
 def test_the_page_has_the_table_that_the_model_gives() -> None:

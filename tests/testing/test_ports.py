@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from polaris_spark.testing.servers.base import ProcessServer, ReservedPort, answers
+from polaris_spark.testing.server import ProcessServer, ReservedPort, answers
 
 _LISTENING = """
 import socket, sys, time

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from polaris_spark.errors import StateError
-from polaris_spark.testing.servers import postgresql
-from polaris_spark.testing.servers.postgresql import PostgreSQL
+from tests.servers import postgresql
+from tests.servers.postgresql import PostgreSQL
 
 
 def test_it_answers_on_loopback_and_is_gone_afterwards() -> None:

@@ -11,7 +11,7 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 import pytest
 
 from polaris_spark.testing.proxy import NONE, UNHEARD_ANSWERS, Faults, FaultyProxy, Kind
-from polaris_spark.testing.servers.base import ReservedPort
+from polaris_spark.testing.server import ReservedPort
 from polaris_spark.testing.waiting import PATIENCE_S
 
 SENT = bytes(range(256)) * 400

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from polaris_spark.errors import StateError
-from polaris_spark.testing.servers.base import ProcessServer
-from polaris_spark.testing.servers.cassandra import Cassandra
-from polaris_spark.testing.servers.dynamodb import DynamoDBLocal
-from polaris_spark.testing.servers.mongodb import MongoJavaServer
+from polaris_spark.testing.server import ProcessServer
+from tests.servers.cassandra import Cassandra
+from tests.servers.dynamodb import DynamoDBLocal
+from tests.servers.mongodb import MongoJavaServer
 
 
 @pytest.mark.parametrize("kind", [Cassandra, DynamoDBLocal, MongoJavaServer])

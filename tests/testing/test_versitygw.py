@@ -9,8 +9,8 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ObjectKey, ObjectRow
 from polaris_spark.errors import StateError
-from polaris_spark.testing.servers.versitygw import VersityGateway
-from tests.servers import start
+from tests.servers.versitygw import VersityGateway
+from tests.stores import start
 
 
 def test_it_answers_on_loopback_keeps_its_files_when_killed_and_is_gone_afterwards() -> None:

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter
 import polaris_spark
 from polaris_spark.clock import Clock
 from polaris_spark.spark.datasource import PolarisObjects
-from tests.servers import configured
+from tests.stores import configured
 
 SCHEMA = {
     "type": "struct",

@@ -33,7 +33,7 @@ from polaris_spark.spark.feed_reader import FeedReader
 from polaris_spark.store.cache import process_cache
 from polaris_spark.system.registry import ROOT
 from tests.cli.catalogs import run
-from tests.servers import SHARED, StoreOn, configured, databases
+from tests.stores import SHARED, StoreOn, configured, databases
 from tests.views.catalogs import Catalog, Row, rows
 
 TABLES = ("t0", "t1", "t2", "t3", "t4")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from polaris_spark.testing.conformance import ServerConformance
-from polaris_spark.testing.servers.azurite import Azurite
-from polaris_spark.testing.servers.base import Server
-from tests.servers import start
+from polaris_spark.testing.server import Server
+from tests.servers.azurite import Azurite
+from tests.stores import start
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from polaris_spark.config import StoreURI
 from polaris_spark.testing.stores import with_options
 from polaris_spark.testing.waiting import until_it_works
 from tests.backends.bigtable.relay import Relay
-from tests.servers import ServerOf
+from tests.stores import ServerOf
 
 
 @pytest.fixture

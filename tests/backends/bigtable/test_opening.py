@@ -30,7 +30,7 @@ from polaris_spark.testing.processes import in_threads, rows
 from polaris_spark.testing.stores import row, with_options
 from polaris_spark.testing.waiting import until_it_works
 from tests.backends.bigtable.relay import Relay, lose, refuse
-from tests.servers import ServerOf
+from tests.stores import ServerOf
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from polaris_spark.testing.servers.cassandra import Cassandra
-from tests.servers import ServerOf
+from tests.servers.cassandra import Cassandra
+from tests.stores import ServerOf
 
 
 @pytest.fixture

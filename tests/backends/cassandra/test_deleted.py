@@ -13,10 +13,10 @@ from polaris_spark.clock import EPOCH_MS, SystemClock
 from polaris_spark.errors import TryAgainError
 from polaris_spark.ids import IdParts, pack
 from polaris_spark.maintenance.purging import Purge
-from polaris_spark.testing.servers.cassandra import Cassandra
 from polaris_spark.testing.stores import row
 from polaris_spark.testing.waiting import until_it_works
-from tests.servers import start
+from tests.servers.cassandra import Cassandra
+from tests.stores import start
 
 MOST = 1_000
 """Deleted rows that one request reads past; 100,000 by default."""

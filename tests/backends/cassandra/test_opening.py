@@ -16,8 +16,8 @@ from polaris_spark.backends.cassandra.clusters import Session
 from polaris_spark.backends.cassandra.settings import Settings
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import NewerFormatError, StateError, StoreURIError, TryAgainError
-from polaris_spark.testing.servers.cassandra import Cassandra
 from polaris_spark.testing.stores import row
+from tests.servers.cassandra import Cassandra
 
 
 def use(uri: str, *, setup: bool = False) -> None:

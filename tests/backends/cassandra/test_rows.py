@@ -18,10 +18,10 @@ from polaris_spark.clock import EPOCH_MS
 from polaris_spark.errors import InputError, StateError, TryAgainError
 from polaris_spark.ids import IdParts, pack
 from polaris_spark.testing.processes import exit_status, in_threads
-from polaris_spark.testing.servers.cassandra import Cassandra
 from polaris_spark.testing.stores import row
 from polaris_spark.testing.waiting import until_it_works, wait_until
 from tests.backends.cassandra.test_opening import keyspace_of
+from tests.servers.cassandra import Cassandra
 
 
 @pytest.fixture

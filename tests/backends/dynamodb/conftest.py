@@ -9,9 +9,9 @@ import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend
-from polaris_spark.testing.servers.dynamodb import DynamoDBLocal
 from tests.backends.dynamodb.gateway import Gateway
-from tests.servers import ServerOf
+from tests.servers.dynamodb import DynamoDBLocal
+from tests.stores import ServerOf
 
 
 @pytest.fixture

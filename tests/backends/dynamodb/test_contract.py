@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from polaris_spark.testing.conformance import ServerConformance
-from polaris_spark.testing.servers.base import Server
-from tests.servers import ServerOf
+from polaris_spark.testing.server import Server
+from tests.stores import ServerOf
 
 
 class TestDynamoDB(ServerConformance):

@@ -12,8 +12,8 @@ from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
 from polaris_spark.backends.dynamodb.settings import PREFIX, Settings
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StateError, StoreURIError
-from polaris_spark.testing.servers.dynamodb import DynamoDBLocal
 from tests.backends.dynamodb.gateway import Answer, Body, Forward, Gateway
+from tests.servers.dynamodb import DynamoDBLocal
 
 
 def parsed(text: str) -> Settings:

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from polaris_spark.testing.servers.mariadb import MariaDB
 from tests.backends.mariadb.support import Admin
-from tests.servers import ServerOf
+from tests.servers.mariadb import MariaDB
+from tests.stores import ServerOf
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 import pymysql
 
 from polaris_spark.config import StoreURI
-from polaris_spark.testing.servers.mariadb import ADMIN, GUEST, MariaDB
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
+from tests.servers.mariadb import ADMIN, GUEST, MariaDB
 
 
 class Admin:

@@ -17,10 +17,10 @@ from polaris_spark.backends.mariadb.settings import Settings
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import NewerFormatError, StateError, StoreURIError, TryAgainError
 from polaris_spark.testing.processes import in_processes, rows
-from polaris_spark.testing.servers.mariadb import GUEST, MariaDB
 from polaris_spark.testing.stores import row, with_options
 from tests.backends.mariadb.support import Admin, database_of, globally, of_guest, place_of
-from tests.servers import unavailable
+from tests.servers.mariadb import GUEST, MariaDB
+from tests.stores import unavailable
 
 
 @pytest.mark.parametrize(

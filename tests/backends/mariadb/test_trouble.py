@@ -18,11 +18,11 @@ from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Swapped
 from polaris_spark.backends.mariadb import session as session_module
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from polaris_spark.testing.processes import exit_status, in_threads, increments, rows
-from polaris_spark.testing.servers.mariadb import MariaDB
 from polaris_spark.testing.stores import row, with_options
 from polaris_spark.testing.waiting import PATIENCE_S, until_it_works, wait_until
 from tests.backends.mariadb.support import Admin, database_of, held, place_of
 from tests.backends.waiting import started
+from tests.servers.mariadb import MariaDB
 
 _HOLD_ROW = "SELECT 1 FROM `references` WHERE name = 'name' FOR UPDATE"
 

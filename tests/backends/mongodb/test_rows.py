@@ -17,9 +17,9 @@ from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Swapped
 from polaris_spark.backends.mongodb import keys
 from polaris_spark.testing.processes import exit_status, rows
 from polaris_spark.testing.proxy import NONE, FaultyProxy
-from polaris_spark.testing.servers.base import Server
+from polaris_spark.testing.server import Server
 from polaris_spark.testing.stores import HOSTILE_NAMES, MAX_ID, row
-from tests.servers import ServerOf, StoreOn
+from tests.stores import ServerOf, StoreOn
 
 
 class _Commands(monitoring.CommandListener):

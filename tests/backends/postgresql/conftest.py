@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from polaris_spark.testing.servers.postgresql import GUARDED, PostgreSQL
+from tests.servers.postgresql import GUARDED, PostgreSQL
 
 _numbers = count(1)
 

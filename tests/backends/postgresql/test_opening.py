@@ -20,9 +20,9 @@ from polaris_spark.errors import (
     TryAgainError,
 )
 from polaris_spark.testing.processes import in_processes
-from polaris_spark.testing.servers.postgresql import PostgreSQL
 from polaris_spark.testing.stores import row
 from tests.backends.postgresql.support import of_user, schema_of
+from tests.servers.postgresql import PostgreSQL
 
 
 @pytest.mark.parametrize(

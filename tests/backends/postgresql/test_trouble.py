@@ -18,11 +18,11 @@ from polaris_spark.errors import (
     TryAgainError,
 )
 from polaris_spark.testing.processes import exit_status, in_threads, rows
-from polaris_spark.testing.servers.postgresql import PostgreSQL
 from polaris_spark.testing.stores import row
 from polaris_spark.testing.waiting import until_it_works, wait_until
 from tests.backends.postgresql.support import blocked, held, schema_of, sessions
 from tests.backends.waiting import started
+from tests.servers.postgresql import PostgreSQL
 
 # Connections
 

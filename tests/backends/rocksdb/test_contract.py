@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polaris_spark.testing.conformance import FileConformance
-from tests.servers import StoreOn
+from tests.stores import StoreOn
 
 
 class TestRocksDB(FileConformance):

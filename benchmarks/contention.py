@@ -1,0 +1,120 @@
+"""Many writers on one PostgreSQL server: threads of one process, and several processes."""
+
+from __future__ import annotations
+
+import statistics
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.catalogs import Ours
+from benchmarks.findings import Finding
+from benchmarks.measuring import Figure, Rate, Sample, compare, growth, in_turns
+from benchmarks.postgresql import durability
+from benchmarks.processes import run_processes
+from tests.servers.postgresql import PostgreSQL
+
+WRITERS = 64
+"""Threads that commit together, in one process or spread over several."""
+UNFAIRNESS = 10
+"""At most so many times the median commit may the slowest of a hundred take, in every process."""
+
+
+class Place(NamedTuple):
+    """A catalog that several processes commit to."""
+
+    store: str
+    folder: str
+
+
+def measure(folder: Path, *, rounds: int, seconds: float, crowd: int = 8) -> list[Finding]:
+    """Several processes against one, and what many do to each other.
+
+    Args:
+        crowd: processes that are to be fair to each other; half as many stand against one process.
+    """
+    with PostgreSQL() as server:
+        place = Place(server.database, str(folder))
+        figures: list[Finding] = [
+            *_processes(place, rounds, seconds, max(2, crowd // 2)),
+            *_fairness(place, rounds, seconds, crowd),
+            durability(server),
+        ]
+    return figures
+
+
+@contextmanager
+def committing(place: Place, process: int) -> Iterator[Callable[[int, int], None]]:
+    """Property commits, a table for each thread."""
+    ours = Ours(Path(place.folder), metadata_files="never", store=place.store)
+    handles: dict[int, object] = {}
+    run = uuid.uuid4().hex[:8]  # rounds share the catalog
+
+    def commit(thread: int, number: int) -> None:
+        if thread not in handles:
+            handles[thread] = ours.create(f"table_{run}_{process}_{thread}")
+        ours.set_property(handles[thread], str(number))
+
+    try:
+        yield commit
+    finally:
+        ours.close()
+
+
+def _processes(place: Place, rounds: int, seconds: float, processes: int) -> list[Figure]:
+    def reached(processes: int) -> Rate:
+        rates = run_processes(processes, WRITERS // processes, seconds, committing, place)
+        return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
+
+    several, one = in_turns(rounds, [lambda: reached(processes), lambda: reached(1)])
+    what = f"property commits/s, never, {processes} processes x {WRITERS // processes} threads on one catalog"
+    beside = f"ours, 1 process x {WRITERS} threads"
+    return [compare(what, several, one, least=0.7, faultless=True, beside=beside)]
+
+
+def _fairness(place: Place, rounds: int, seconds: float, processes: int) -> list[Figure]:
+    """How long commits take in the process that waits longest, against the median of all."""
+    medians, p99s, longest, shares = [], [], [], []
+    for _ in range(rounds):
+        rates = run_processes(processes, WRITERS // processes, seconds, committing, place)
+        medians.append(statistics.median(time for rate in rates for time in rate.milliseconds))
+        p99s.append(max(_at(rate.milliseconds, 0.99) for rate in rates))
+        longest.append(max(rate.milliseconds[-1] for rate in rates))
+        total = sum(rate.per_second for rate in rates)
+        shares.append([rate.per_second / total for rate in rates])
+    who = f"{processes} processes x {WRITERS // processes} threads on one catalog"
+    median = Sample(tuple(medians))
+    spread = sorted(min(shares, key=lambda one: min(one)), reverse=True)
+    return [
+        growth(
+            f"p99 of a property commit in the slowest of {who}, ms",
+            Sample(tuple(p99s)),
+            median,
+            "the median of all",
+            UNFAIRNESS,
+            digits=1,
+        ),
+        Figure(
+            f"the longest property commit of {who}, ms",
+            Sample(tuple(longest)).text(1),
+            f"{median.text(1)} (the median of all)",
+            f"{max(longest) / median.median:.0f}x the time",
+            "",
+            met=True,
+            samples={"longest": Sample(tuple(longest)), "median": median},
+        ),
+        Figure(
+            f"shares of {who}, of the least even round, %",
+            " ".join(f"{share * 100:.0f}" for share in spread),
+            "",
+            "",
+            "",
+            met=True,
+        ),
+    ]
+
+
+def _at(ascending: Sequence[float], part: float) -> float:
+    return ascending[min(len(ascending) - 1, int(len(ascending) * part))]

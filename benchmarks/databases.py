@@ -1,0 +1,262 @@
+"""Each database beside its own driver: what our swap adds to the bare statement, what commits make of slow swaps."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import smallest
+from benchmarks.bare import REALM, Client, open_bare
+from benchmarks.findings import Durability, Finding, Grid, LeftOut
+from benchmarks.measuring import Figure, Rate, Sample, compare, in_turns, median_us, run_for
+from benchmarks.processes import run_processes
+from benchmarks.trips import round_trips
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import ObjectKey, ObjectRow, ReferenceRow, Swapped
+from polaris_spark.clock import EPOCH_MS
+from polaris_spark.errors import PolarisError
+from polaris_spark.ids import IdParts, pack
+from polaris_spark.testing.server import Server
+from tests.servers import SERVERS, server_class
+
+WRITERS = 64
+"""Threads that commit together."""
+ROWS = 1_000
+"""Rows that are read in one batch."""
+QUICK_SWAP_US = 50
+"""Where a bare swap is quicker, the bar is the time that ours takes on top, not the ratio."""
+MOST_ON_TOP_US = 15
+
+_COMMIT = 50
+"""Rows of one commit, whose ids follow one another."""
+_VALUE = bytes(200)
+_EMBEDDED = {
+    "sqlite": "write-ahead log, synchronous=FULL",
+    "rocksdb": "write-ahead log, synced",
+}
+
+
+class Database(NamedTuple):
+    """A database with a new store in it for each measurement."""
+
+    scheme: str
+    server: Server | None
+    folder: Path
+
+    def uri(self, store: str) -> str:
+        """URI of a store that does not exist yet."""
+        if self.server is None:
+            return f"{self.scheme}://{self.folder}/{self.scheme}-{store}"
+        return self.server.uri(store)
+
+
+class Sizes(NamedTuple):
+    """How much is measured."""
+
+    rounds: int
+    seconds: float
+    clients: int
+    """That swap one row."""
+
+
+def measure(
+    folder: Path, *, rounds: int, seconds: float, clients: int = 8, schemes: Sequence[str] = ()
+) -> list[Finding]:
+    """Every database that can be had here, one after the other.
+
+    Args:
+        schemes: those to measure; all unless given.
+    """
+    sizes, findings = Sizes(rounds, seconds, clients), list[Finding]()
+    trips: dict[str, dict[str, Sample]] = {}
+    for scheme in schemes or (*_EMBEDDED, *SERVERS):  # `mysql:` is another name
+        try:
+            with _database(scheme, folder) as database:
+                findings += _figures(database, sizes)
+                trips[scheme] = round_trips(database.uri, database.server)
+                how = _EMBEDDED[scheme] if database.server is None else database.server.durability
+                findings.append(Durability(f"both sides on {scheme}", how))
+        except PolarisError as error:
+            findings.append(LeftOut(scheme, str(error)))
+    columns = tuple(dict.fromkeys(column for row in trips.values() for column in row))
+    return [
+        *findings,
+        Grid("round trips: operations of the backend, and exchanges on the wire", columns, trips),
+    ]
+
+
+@contextmanager
+def _database(scheme: str, folder: Path) -> Iterator[Database]:
+    with ExitStack() as stack:
+        server = stack.enter_context(server_class(scheme)()) if scheme in SERVERS else None
+        yield Database(scheme, server, folder)
+
+
+def _figures(database: Database, sizes: Sizes) -> list[Figure]:
+    return [
+        *(_alone(database, sizes, threads) for threads in (1, sizes.clients)),
+        _commits(database, sizes),
+        _reads(database, sizes),
+    ]
+
+
+def _alone(database: Database, sizes: Sizes, threads: int) -> Figure:
+    """Swaps by clients with a row each."""
+    uri = database.uri(f"alone{threads}")
+    with contextlib.closing(open_backend(uri)) as backend:
+        backend.setup()
+        versions = {
+            f"{side}-{thread}": os.urandom(16) for side in ("ours", "bare") for thread in range(threads)
+        }
+        for name, version in versions.items():
+            backend.insert_reference(REALM, name, ReferenceRow(version, _VALUE))
+        with contextlib.closing(open_bare(uri)) as bare:
+            clients = [bare.client() for _ in range(threads)]
+
+            def ours(thread: int, _: int) -> None:
+                name, new = f"ours-{thread}", ReferenceRow(os.urandom(16), _VALUE)
+                if backend.swap_reference(REALM, name, versions[name], new) != Swapped():
+                    raise RuntimeError("the row was not as it was left")
+                versions[name] = new.version
+
+            def theirs(thread: int, _: int) -> None:
+                name, new = f"bare-{thread}", ReferenceRow(os.urandom(16), _VALUE)
+                if not clients[thread].swap(name, versions[name], new):
+                    raise RuntimeError("the row was not as it was left")
+                versions[name] = new.version
+
+            for side in (ours, theirs):
+                run_for(threads, sizes.seconds / 5, side)
+            mine, peer = in_turns(
+                2 * sizes.rounds,  # short turns: the two are close to each other, and machines wander
+                [
+                    lambda: run_for(threads, sizes.seconds / 2, ours),
+                    lambda: run_for(threads, sizes.seconds / 2, theirs),
+                ],
+            )
+    what = f"{database.scheme}: swaps/s, {threads} {'clients' if threads > 1 else 'client'}"
+    figure = compare(what, mine, peer, least=0.8, faultless=True, beside="bare")
+    bare_us = 1e6 / peer.median if peer.median else math.inf
+    if bare_us >= QUICK_SWAP_US:
+        return figure
+    on_top = 1e6 / mine.median - bare_us if mine.median else math.inf
+    return figure._replace(
+        ratio=f"{on_top:.1f} us on top of {bare_us:.1f}",
+        bar=f"at most {MOST_ON_TOP_US} us on top",
+        met=on_top <= MOST_ON_TOP_US and not mine.failures,
+        standing=MOST_ON_TOP_US / max(on_top, 0.1),
+    )
+
+
+def _commits(database: Database, sizes: Sizes) -> Figure:
+    """Smallest commits of many writers, against clients that swap one row by bare statements."""
+    store, contended = database.uri("commits"), database.uri("contended")
+    with contextlib.closing(open_backend(contended)) as backend:
+        backend.setup()
+        backend.insert_reference(REALM, "head", ReferenceRow(os.urandom(16), _VALUE))
+        one_process = backend.scope == "process"
+
+    def ours() -> Rate:
+        with smallest.mover(store, 0) as move:
+            run_for(WRITERS, sizes.seconds / 5, move)
+            return run_for(WRITERS, sizes.seconds, move)
+
+    sides: list[Callable[[], float | Rate]] = [ours, lambda: _by_threads(contended, sizes).per_second]
+    if not one_process and database.scheme != "rocksdb":
+        sides.append(lambda: _by_processes(contended, sizes).per_second)
+    mine, *others = in_turns(sizes.rounds, sides)
+    best = max(others, key=lambda side: side.median)
+    kind = "threads" if best is others[0] else "processes"
+    return compare(
+        f"{database.scheme}: smallest logical commits/s, {WRITERS} writers",
+        mine,
+        best,
+        least=_bar(database.scheme, best.median),
+        faultless=True,
+        beside=f"bare swaps of one row, {sizes.clients} {kind}",
+    )
+
+
+def _bar(scheme: str, bare: float) -> float | None:
+    """How many times the bare swaps commits are to reach: fewer where that is more than 2,500 a second."""
+    if scheme in ("postgresql", "mariadb"):
+        return 4
+    if scheme in ("cassandra", "bigtable", "dynamodb", "s3") and bare:
+        return round(min(8.0, 2_500 / bare), 2)
+    return None
+
+
+def _by_threads(uri: str, sizes: Sizes) -> Rate:
+    with contender(uri, 0) as call:
+        run_for(sizes.clients, sizes.seconds / 5, call)
+        return run_for(sizes.clients, sizes.seconds, call)
+
+
+def _by_processes(uri: str, sizes: Sizes) -> Rate:
+    rates = run_processes(sizes.clients, 1, sizes.seconds, contender, uri)
+    return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
+
+
+@contextmanager
+def contender(uri: str, _: int) -> Iterator[Callable[[int, int], None]]:
+    """Swaps of the row `head` from the version that this client left behind; after a conflict it reads the row first.
+
+    To read before every swap is the slower way: whoever has just swapped is the likeliest to swap next.
+    """
+    with contextlib.closing(open_bare(uri)) as bare:
+        clients: dict[int, Client] = {}
+        versions: dict[int, bytes | None] = {}
+
+        def swap(thread: int, _: int) -> None:
+            if thread not in clients:
+                clients[thread] = bare.client()
+            client, version = clients[thread], versions.get(thread)
+            if version is None:
+                version = client.version("head")
+            new = ReferenceRow(os.urandom(16), _VALUE)
+            versions[thread] = None
+            if not client.swap("head", version, new):
+                raise RuntimeError("another client swapped first")
+            versions[thread] = new.version
+
+        yield swap
+
+
+def _reads(database: Database, sizes: Sizes) -> Figure:
+    """One batch against as many point reads of one client."""
+    with contextlib.closing(open_backend(database.uri("reads"))) as backend:
+        backend.setup()
+        keys = []
+        for commit in range(2 * ROWS // _COMMIT):  # every other one is not read
+            ids = [pack(IdParts(EPOCH_MS + commit, 1, number)) for number in range(_COMMIT)]
+            backend.write_objects(REALM, [ObjectRow(id, 0, os.urandom(500)) for id in ids])
+            if commit % 2:
+                keys += [ObjectKey(id) for id in ids]
+
+        def batch() -> None:
+            if len(backend.read_objects(REALM, keys)) != ROWS:
+                raise RuntimeError("rows are missing")
+
+        def points() -> None:
+            for key in keys:
+                if not backend.read_objects(REALM, [key]):
+                    raise RuntimeError("a row is missing")
+
+        batch()
+        mine, peer = in_turns(
+            sizes.rounds, [lambda: median_us(5, batch) / 1e3, lambda: median_us(1, points) / 1e3]
+        )
+    return compare(
+        f"{database.scheme}: reading {ROWS:,} rows in one batch, ms",
+        mine,
+        peer,
+        least=5,
+        beside="as many point reads",
+        smaller=True,
+        digits=1,
+    )

@@ -1,0 +1,83 @@
+"""Java programs of the benchmark: compiled once, run with the jars that Spark resolves."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from importlib.resources import as_file, files
+from pathlib import Path
+
+DRIVERS = ("org.xerial:sqlite-jdbc:3.54.1.0", "org.postgresql:postgresql:42.7.14")
+"""JDBC drivers of the peers."""
+
+
+class JavaPrograms:
+    """The programs in the folder `java` beside this module. Needs a JDK."""
+
+    def __init__(self, folder: Path) -> None:
+        """
+        Args:
+            folder: where they are compiled to.
+        """
+        self.classes = folder / "classes"
+        """Where the programs are."""
+        self.hadoop = ":".join(str(jar) for jar in _spark_jars().glob("hadoop-client-*.jar"))
+        """Hadoop's classes, as Spark brings them."""
+        self._class_path = f"{self.classes}:{_jars(folder)}"
+        with as_file(files("benchmarks") / "java") as sources:
+            programs = [str(source) for source in sorted(sources.glob("*.java"))]
+            _run(["javac", "-nowarn", "-cp", self._class_path, "-d", str(self.classes), *programs])
+
+    def run(self, program: str, *arguments: object) -> str:
+        """What a program prints.
+
+        Raises:
+            RuntimeError: it failed; the message is what it wrote to standard error.
+        """
+        return _run(["java", "-cp", self._class_path, program, *map(str, arguments)])
+
+
+def newest_java() -> tuple[str, int]:
+    """The newest `java` of this machine and its feature version; some servers ask for one newer than Spark's."""
+    found = [
+        java for java in (shutil.which("java"), *map(str, Path("/usr/lib/jvm").glob("*/bin/java"))) if java
+    ]
+    versions = [(java, _feature(java)) for java in found]
+    return max(versions, key=lambda one: one[1], default=("", 0))
+
+
+def _feature(java: str) -> int:
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    stated = re.search(r'version "(\d+)', done.stderr)
+    return int(stated[1]) if stated else 0
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return done.stdout
+
+
+def _jars(folder: Path) -> str:
+    """Spark's jars, the shim, the Iceberg runtime and the drivers that Spark resolves."""
+    from pyspark.sql import SparkSession
+
+    from polaris_spark.spark.session import configure
+
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+    builder = builder.config("spark.jars.packages", ",".join(DRIVERS))
+    session = configure(builder, store=f"sqlite:///{folder}/unused.db", warehouse=str(folder)).getOrCreate()
+    jars = session.sparkContext.getConf().get("spark.repl.local.jars", "") or ""
+    session.stop()
+    local = [jar.removeprefix("file://") for jar in jars.split(",")]
+    return ":".join([f"{_spark_jars()}/*", *local])
+
+
+def _spark_jars() -> Path:
+    import pyspark
+
+    return Path(pyspark.__file__).parent / "jars"

@@ -1,4 +1,0 @@
-"""Benchmarks: `python -m polaris_spark.testing.bench` measures this catalog beside its peers on this machine.
-
-Every figure is a median over rounds in which both sides take turns; what counts is the ratio.
-"""

@@ -1,0 +1,85 @@
+"""`python -m tests.simulation`: many seeds, or one with its trace."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing import get_context
+
+from rich.console import Console
+
+from polaris_spark.errors import MissingLibraryError
+
+try:
+    from tests.simulation import Verdict, simulate
+except MissingLibraryError as missing:
+    sys.exit(str(missing))
+
+_AT_ONCE = 50
+
+
+def main() -> None:
+    """Run what was asked for; exit status 1 if a seed shows a violation."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=300, help="how many seeds to run (default: 300)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (default: 0)")
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, help="that run seeds beside each other"
+    )
+    parser.add_argument("--seed", type=int, help="run this one alone")
+    parser.add_argument("--trace", action="store_true", help="with --seed: print what every process did")
+    asked = parser.parse_args()
+    console = Console(width=200, highlight=False, markup=False, soft_wrap=True)
+    if asked.seed is not None:
+        sys.exit(_one(console, asked.seed, traced=asked.trace))
+    sys.exit(_many(console, range(asked.first, asked.first + asked.seeds), asked.processes))
+
+
+def _one(console: Console, seed: int, *, traced: bool) -> int:
+    verdict = simulate(seed, traced=traced)
+    if traced:
+        for when, *what in verdict.trace:
+            console.print(f"{when:>16}", *what)
+        console.print("trace", verdict.digest)
+    console.print(verdict.plan)
+    console.print(f"{verdict.commits} commits; requests: {verdict.requests}")
+    for violation in verdict.violations:
+        console.print("violation:", violation)
+    return 1 if verdict.violations else 0
+
+
+def _many(console: Console, seeds: range, processes: int) -> int:
+    began = time.monotonic()
+    failed: list[int] = []
+    sums: Counter[str] = Counter()
+    for verdict in verdicts(seeds, processes):
+        sums.update(verdict.requests)
+        sums.update(commits=verdict.commits, deaths=verdict.deaths, swept=verdict.deleted)
+        if verdict.violations:
+            failed.append(verdict.plan.seed)
+            console.print(f"seed {verdict.plan.seed}: {verdict.violations[0]}")
+    seconds = time.monotonic() - began
+    told = ", ".join(f"{number:,} {what}" for what, number in sorted(sums.items()))
+    console.print(
+        f"{len(seeds):,} seeds in {seconds:.0f} s ({1_000 * seconds / len(seeds):.1f} ms each): {told}"
+    )
+    console.print(f"{len(failed)} with violations" + (f": {failed[:20]}" if failed else ""))
+    return 1 if failed else 0
+
+
+def verdicts(seeds: range, processes: int) -> Iterator[Verdict]:
+    """The verdict of each seed, in their order."""
+    if processes <= 1:
+        yield from map(simulate, seeds)
+        return
+    with get_context("spawn").Pool(processes, initializer=gc.freeze) as pool:
+        yield from pool.imap(simulate, seeds, chunksize=_AT_ONCE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The tasks of simulated clients as changes of the commit protocol."""
+
+from __future__ import annotations
+
+import msgspec
+
+from polaris_spark.commits.change import Change, Operation, PrepareAgain
+from polaris_spark.commits.committer import APART_SIZE
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.state import State
+from polaris_spark.errors import CommitFailedError
+from polaris_spark.index import Entry
+from polaris_spark.objects import Strong, object_type
+from tests.simulation.programs import Refused, Task
+
+NUMBERS = "numbers"
+"""Index of the simulated references: key -> box."""
+
+_LARGE_EVERY = 16
+"""One request out of this number is first applied outside of batches, as large ones are."""
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_result = msgspec.msgpack.Decoder(tuple[int, int]).decode
+"""`LogEntry.result` of a task: the number of its request, and its answer."""
+
+
+@object_type("simulated-box", revision=1)
+class Box(msgspec.Struct, frozen=True, array_like=True):
+    """A number; `before` is the box that it replaced, when there is a point in keeping it."""
+
+    number: int
+    before: Strong = 0
+
+
+class TaskChange(Change[int]):
+    """A task that is committed; its log entries carry its request, so that the model knows it again."""
+
+    def __init__(self, task: Task, request: int, operation: Operation, *, writes_file: bool = False) -> None:
+        self.task = task
+        self.request = request
+        self.operation = operation
+        self.writes_file = writes_file
+        self.size = APART_SIZE + 1 if request % _LARGE_EVERY == 0 else 1
+
+    def prepare(self, view: State) -> object:
+        """For a prepared task the new box under an id of its own, as an import prepares its rows; or a refusal."""
+        if self.task.kind == "prepared remove" and view.lookup(NUMBERS, self.task.keys[0]) is None:
+            raise CommitFailedError(f"refused: {self.task.kind}")
+        if self.task.kind != "prepared add":
+            return None
+        seen = view.lookup(NUMBERS, self.task.keys[0])
+        number = view.get(seen.pointer, Box).number if seen else 0
+        return view.new_id(), Box(number + self.task.amount)
+
+    def apply(self, state: State, prepared: object) -> int:
+        view = _StateView(state, prepared)
+        try:
+            answer = self.task.run(view)
+        except Refused:
+            raise CommitFailedError(f"refused: {self.task.kind}") from None
+        self._log(view, answer)
+        return answer
+
+    def _log(self, view: _StateView, answer: int) -> None:
+        result = _encode((self.request, answer))
+        summary = {}
+        if self.writes_file and view.before:
+            location = f"{self.request}/{view.after[min(view.before)]}"
+            view.state.write_file(location, result)
+            summary["file"] = location
+        for key, before in view.before.items():
+            entry = LogEntry(
+                self.operation.id,
+                self.operation.principal,
+                0,
+                self.task.kind,
+                self.request,
+                key,
+                before,
+                view.after[key],
+                summary,
+                result,
+            )
+            view.state.log(entry)
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> int:
+        return decode_result(entries[-1].result)[1]
+
+
+class _StateView:
+    """The product's view: boxes in an index, with what was before and is after for the log."""
+
+    def __init__(self, state: State, prepared: object) -> None:
+        self.state = state
+        self.before: dict[bytes, int] = {}
+        self.after: dict[bytes, int] = {}
+        self._prepared = prepared
+
+    def get(self, key: bytes) -> int | None:
+        found = self.state.lookup(NUMBERS, key)
+        return self.state.get(found.pointer, Box).number if found else None
+
+    def scan(self, start: bytes, end: bytes) -> list[bytes]:
+        return [key for key, _ in self.state.scan(NUMBERS, start, end)]
+
+    def put(self, key: bytes, number: int) -> None:
+        self._note(key)
+        if isinstance(self._prepared, tuple):
+            id, box = self._prepared
+            if box.number != number:
+                raise PrepareAgain
+            self.state.add_all([(id, box)])
+        else:
+            id = self.state.add(Box(number))
+        self.after[key] = id
+        self.state.put(NUMBERS, key, Entry(id))
+
+    def remove(self, key: bytes) -> None:
+        self._note(key)
+        self.after[key] = 0
+        self.state.remove(NUMBERS, key)
+
+    def _note(self, key: bytes) -> None:
+        if key not in self.before:
+            found = self.state.lookup(NUMBERS, key)
+            self.before[key] = found.pointer if found else 0

@@ -1,0 +1,103 @@
+"""When the faults are over: a new process finds every outcome, and reads all that is there in every way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from polaris_spark.commits.log import ancestor, commit_at, commits, entries
+from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.state import Snapshot, StoredObjects
+from polaris_spark.index import check
+from polaris_spark.store.objects import ObjectStore
+from tests.simulation.changes import NUMBERS, Box
+from tests.simulation.clients import Client
+from tests.simulation.world import Process, World
+
+
+def finish(world: World, process: Process) -> None:
+    """Repeat every operation whose outcome nobody heard, then check what is stored."""
+    client = Client(world, process, process.rng)
+    heard = {request.operation for request in world.requests if request.outcome in ("done", "refused")}
+    for request in list(world.requests):
+        if request.outcome in ("", "unknown") and request.operation not in heard:
+            heard.add(request.operation)
+            client.repeat(request)
+    for registered in process.references.listed():
+        if registered.registration.state == "live":
+            snapshot = process.references.read(registered.name)
+            for problem in _problems(world, snapshot):
+                world.observer.blame(f"{registered.name} at the end: {problem}")
+    root = process.references.root.read()
+    for problem in _history_problems(root):
+        world.observer.blame(f"root at the end: {problem}")
+    world.observer.reachable()
+    process.ids.release()
+
+
+def _problems(world: World, snapshot: Snapshot) -> Iterator[str]:
+    yield from _history_problems(snapshot)
+    expected = world.observer.contents[snapshot.head.commit].state
+    found = _numbers(snapshot.store, snapshot)
+    if found != expected:
+        yield f"{found} where the model has {expected}"
+    listed = [key for key, _ in snapshot.index(NUMBERS).range(reverse=True)]
+    if listed != sorted(expected, reverse=True):
+        yield "backwards the index lists other keys"
+    yield from _replay_problems(snapshot)
+
+
+def _numbers(store: ObjectStore, snapshot: Snapshot) -> dict[bytes, int]:
+    found = dict(snapshot.index(NUMBERS).range())
+    boxes = store.get_many({entry.pointer for entry in found.values()}, Box)
+    return {key: boxes[entry.pointer].number for key, entry in found.items()}
+
+
+def _history_problems(snapshot: Snapshot) -> Iterator[str]:
+    """The chain of commits, by every way to walk it; and every index of the head."""
+    store, head = snapshot.store, snapshot.head
+    chain = list(commits(store, head))
+    numbers = [commit.number for _, commit in chain]
+    if numbers != list(range(head.number, head.floor_number - 1, -1)):
+        yield f"the history is {numbers}, from {head.number} to {head.floor_number}"
+        return
+    for id, commit in chain:
+        if ancestor(store, head, commit.number) != id:
+            yield f"the ancestor at {commit.number} is not {id}"
+    for _, commit in chain[:: max(1, len(chain) // 5)]:
+        newest = next(one for one, other in chain if other.time <= commit.time)
+        if commit_at(store, head, commit.time) != newest:
+            yield f"at {commit.time} the newest commit was not {newest}"
+    by_number = {commit.number: id for id, commit in chain}
+    for recent in head.recent:
+        if recent.number >= head.floor_number and by_number.get(recent.number) != recent.commit:
+            yield f"recent head {recent.number} is not in the history"
+    read = StoredObjects(store).read_shards
+    for name, root in zip(snapshot.commit.index_names, snapshot.commit.index_roots, strict=True):
+        for fault in check(root, read):
+            yield f"index {name}: {fault.message}"
+
+
+def _replay_problems(snapshot: Snapshot) -> Iterator[str]:
+    """The log replays forwards from the floor to the head, and backwards from the head to the floor."""
+    store, head = snapshot.store, snapshot.head
+    floor_id = ancestor(store, head, head.floor_number)
+    floor = Snapshot(store, b"", head, store.get(floor_id, Commit))
+    oldest = {key: entry.pointer for key, entry in floor.index(NUMBERS).range()}
+    newest = {key: entry.pointer for key, entry in snapshot.index(NUMBERS).range()}
+    logged = [entry for id, _, _, entry in entries(store, head) if id != floor_id]
+    forwards, backwards = dict(oldest), dict(newest)
+    for entry in reversed(logged):
+        _step(forwards, entry.key, entry.after)
+    for entry in logged:
+        _step(backwards, entry.key, entry.before)
+    if forwards != newest:
+        yield "the log forwards from the floor does not give the head"
+    if backwards != oldest:
+        yield "the log backwards from the head does not give the floor"
+
+
+def _step(state: dict[bytes, int], key: bytes, pointer: int) -> None:
+    if pointer:
+        state[key] = pointer
+    else:
+        state.pop(key, None)

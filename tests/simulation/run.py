@@ -1,0 +1,177 @@
+"""One simulation from its seed to its verdict."""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from polaris_spark.commits.change import Operation
+from polaris_spark.errors import PolarisError
+from polaris_spark.store.references import versions_from
+from tests.simulation.clients import Client, operation_id
+from tests.simulation.keepers import Keeper
+from tests.simulation.last import finish
+from tests.simulation.observer import REALM
+from tests.simulation.plan import Plan, draw
+from tests.simulation.scheduler import StuckError
+from tests.simulation.verdict import judge
+from tests.simulation.world import Process, World
+
+Inspect = Callable[[World], None]
+
+
+class Verdict(NamedTuple):
+    """What a simulation came to."""
+
+    plan: Plan
+    violations: list[str]
+    commits: int
+    requests: dict[str, int]
+    """How many of each outcome."""
+    deaths: int
+    deleted: int
+    days: float
+    """Simulated."""
+    trace: list[tuple[object, ...]]
+
+    @property
+    def digest(self) -> str:
+        """A hash of the trace: the same for the same seed, everywhere."""
+        lines = "\n".join(map(repr, self.trace))
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def simulate(
+    seed: int, *, traced: bool = False, inspect: Inspect | None = None, **changes: object
+) -> Verdict:
+    """Run the simulation of a seed.
+
+    Args:
+        traced: whether every operation of every process is noted.
+        inspect: looks at what is stored when all is over.
+        changes: of its plan.
+    """
+    return simulate_plan(draw(seed, **changes), traced=traced, inspect=inspect)
+
+
+def simulate_plan(plan: Plan, *, traced: bool = False, inspect: Inspect | None = None) -> Verdict:
+    """Run a simulation; the arguments are those of `simulate`."""
+    world = World(plan, traced=traced)
+    simulation = _Simulation(world)
+    with versions_from(Random(plan.seed).randbytes):
+        try:
+            simulation.run()
+        except StuckError as error:
+            world.observer.blame(str(error))
+        except Exception:  # whatever escapes a simulated thread is a finding
+            world.observer.blame(traceback.format_exc())
+        finally:
+            world.scheduler.end()
+    judge(world)
+    outcomes: dict[str, int] = {}
+    for request in world.requests:
+        said = request.outcome or "died"
+        outcomes[said] = outcomes.get(said, 0) + 1
+    commits = sum(row.head.number - row.first.number for row in world.observer.rows.values())
+    if inspect is not None:
+        inspect(world)
+    world.backend.drop_realm(REALM)
+    return Verdict(
+        plan,
+        world.observer.violations,
+        commits,
+        outcomes,
+        simulation.deaths,
+        len(world.observer.gone),
+        world.scheduler.now / 86_400_000,
+        world.trace,
+    )
+
+
+class _Simulation:
+    """Starts processes, restarts those that died, and ends when all have done their part."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.deaths = 0
+        self._bursts = self._times()
+
+    def _times(self) -> list[float]:
+        """When the bursts of activity begin."""
+        times, now = [], 0.0
+        for gap in (0.0, *self.world.plan.gaps):
+            now += gap
+            times.append(now)
+        return times
+
+    def run(self) -> None:
+        world = self.world
+        world.calm = True
+        founder = world.process("founder")
+        world.spawn(founder, lambda: self._found(founder))
+        world.scheduler.run()
+        world.calm = False
+        for slot in range(world.plan.processes):
+            self._start(slot, 0, 0)
+        world.scheduler.run()
+        world.network.settle(everything=True)
+        if waiting := world.scheduler.unfinished():
+            world.observer.blame(f"{waiting} threads wait for what never comes")
+        world.calm = True
+        judge = world.process("judge")
+        world.spawn(judge, lambda: finish(world, judge))
+        world.scheduler.run()
+
+    def _found(self, process: Process) -> None:
+        """Create the first of the references."""
+        process.references.initialize()
+        name = self.world.plan.names[0]
+        id = operation_id(process, process.rng)
+        self.world.observer.operations[id] = 0
+        process.references.create(name, Operation(id, "founder"))
+        process.ids.release()
+
+    def _start(self, slot: int, life: int, burst: int) -> None:
+        """Start a process's next life with what is left of its bursts."""
+        world, plan = self.world, self.world.plan
+        reached = [burst] * plan.threads
+
+        def died() -> None:
+            self.deaths += 1
+            if life < 6:
+                again = world.process(f"p{slot}.{life + 1}-waits")
+                world.spawn(
+                    again, lambda: self._start(slot, life + 1, min(reached) + 1), after_ms=plan.restart_ms
+                )
+
+        process = world.process(f"p{slot}.{life}", died)
+        for thread in range(plan.threads):
+            rng = Random(world.rng.getrandbits(64))
+            world.spawn(process, lambda thread=thread, rng=rng: self._live(process, rng, thread, reached))  # type: ignore[misc]  # mypy infers no type of a lambda with defaults
+
+    def _live(self, process: Process, rng: Random, thread: int, reached: list[int]) -> None:
+        world, plan = self.world, self.world.plan
+        client, keeper = Client(world, process, rng), Keeper(world, process, rng)
+        for burst in range(reached[thread], len(self._bursts)):
+            reached[thread] = burst
+            process.clock.sleep_ms(max(0.0, self._bursts[burst] - world.scheduler.now) + rng.random())
+            if rng.random() < 0.3:
+                process.jump()
+            for _ in range(rng.randrange(1, plan.actions + 1)):
+                process.clock.sleep_ms(2 * plan.think_ms * rng.random())
+                if rng.random() < plan.upkeep:
+                    keeper.act()
+                else:
+                    client.act()
+        if thread == 0 and rng.random() < 0.5:
+            self._release(process)
+
+    def _release(self, process: Process) -> None:
+        """Give the node back, as at the end of a process."""
+        try:
+            process.ids.release()
+        except PolarisError as error:
+            self.world.note(process.name, "gave up", "release", type(error).__name__)

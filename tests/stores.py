@@ -1,0 +1,126 @@
+"""Stores on every database for tests; a server is started when a test first asks for it, one of each for a run.
+
+A test that needs a server which cannot be had here is skipped by name, or fails where the environment variable
+POLARIS_SPARK_REQUIRE_SERVERS is set, as in continuous integration.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import TypeVar, cast
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from polaris_spark.backends import BUILT_IN
+from polaris_spark.config import StoreURI
+from polaris_spark.errors import StateError
+from polaris_spark.testing.server import Server
+from tests.servers import SERVERS, server_class
+from tests.servers.postgresql import PostgreSQL
+from tests.servers.versitygw import VersityGateway
+
+S = TypeVar("S", bound=Server)
+
+EMBEDDED = [scheme for scheme in ("memory", "sqlite", "rocksdb", "file") if scheme in BUILT_IN]
+"""Schemes of the stores that need no server."""
+NETWORKED = list(SERVERS)
+"""Schemes of the stores on servers."""
+DATABASES = [*EMBEDDED, *NETWORKED]
+"""Every database that there is a backend for, by its scheme."""
+SHARED = [scheme for scheme in DATABASES if scheme not in ("memory", "rocksdb")]
+"""Those that several processes can write to at the same time."""
+ORDINARY = ("memory", "sqlite", "postgresql", "s3")
+"""The databases of an ordinary run; tests on the others have the marker `databases`."""
+
+ServerOf = Callable[[str], Server]
+StoreOn = Callable[[str], str]
+
+_numbers = count(1)
+
+
+def unavailable(problem: str) -> None:
+    """Skip the test for want of a server, or fail it where servers are required."""
+    if os.environ.get("POLARIS_SPARK_REQUIRE_SERVERS"):
+        pytest.fail(problem)
+    pytest.skip(problem)
+
+
+def databases(among: Sequence[str] = DATABASES, ordinary: Sequence[str] = ORDINARY) -> list[ParameterSet]:
+    """Parameters for tests on several databases: those that are not in `ordinary` run when asked for."""
+    return [
+        pytest.param(scheme, marks=() if scheme in ordinary else pytest.mark.databases) for scheme in among
+    ]
+
+
+def start(kind: type[S]) -> S:
+    """A server of a test's own, which closes it; the test is skipped or fails where there is none."""
+    try:
+        return kind()
+    except StateError as error:
+        unavailable(f"this test needs {kind.name}: {error}")
+        raise
+
+
+def configured(uri: str) -> dict[str, str]:
+    """The properties that name a store where a URI may hold no password, as in Spark's configuration."""
+    parsed = StoreURI.parse(uri)
+    secret = {} if parsed.password is None else {"store.password": parsed.password.reveal()}
+    return {"store": str(parsed), **secret}
+
+
+@pytest.fixture(scope="session")
+def server_of() -> Iterator[ServerOf]:
+    """Gives the shared server of a scheme; it runs until the end of the run."""
+    running: dict[str, Server] = {}
+    with ExitStack() as ends:
+
+        def server(scheme: str) -> Server:
+            if scheme not in running:
+                running[scheme] = ends.enter_context(start(server_class(scheme)))
+            return running[scheme]
+
+        yield server
+
+
+@pytest.fixture
+def store_on(server_of: ServerOf, tmp_path: Path) -> StoreOn:
+    """Gives the URI of a store that does not exist yet on a database, by its scheme; another each time."""
+
+    def uri(scheme: str) -> str:
+        name = f"test_{next(_numbers)}"
+        if scheme == "memory":
+            return f"memory:{name}"
+        if scheme in EMBEDDED:
+            return f"{scheme}://{tmp_path}/{name}"
+        return server_of(scheme).uri(name)
+
+    return uri
+
+
+@pytest.fixture
+def postgresql(server_of: ServerOf) -> PostgreSQL:
+    """A PostgreSQL server with its default durability."""
+    return cast("PostgreSQL", server_of("postgresql"))
+
+
+@pytest.fixture
+def postgresql_uri(store_on: StoreOn) -> str:
+    """URI of a store that does not exist yet, in a schema of its own."""
+    return store_on("postgresql")
+
+
+@pytest.fixture
+def versitygw(server_of: ServerOf) -> VersityGateway:
+    """An S3 server."""
+    return cast("VersityGateway", server_of("s3"))
+
+
+@pytest.fixture
+def s3_uri(store_on: StoreOn) -> str:
+    """URI of a store that does not exist yet, under a prefix of its own."""
+    return store_on("s3")
