@@ -9,8 +9,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from polaris_spark.errors import InputError, StoreURIError
@@ -215,8 +216,8 @@ class Properties:
             if name.startswith("store."):
                 option = name[len("store.") :]
                 store_options[option] = Secret(text) if _is_hidden(option, text) else text
-            elif name in _PARSERS:
-                value = _PARSERS[name](name, text)
+            elif name in PROPERTIES:
+                value = PROPERTIES[name].parse(name, text)
                 own[name] = text
                 if name != "python":  # the JVM starts this process with it; nothing reads it here
                     values[name.removeprefix("polaris.").replace("-", "_")] = value
@@ -285,26 +286,86 @@ def _store(given: Mapping[str, str], *, refuse_uri_password: bool) -> StoreURI:
     return uri
 
 
-_PARSERS = {
-    "warehouse": nonempty_text,
-    "realm": nonempty_text,
-    "catalog": nonempty_text,
-    "branch": nonempty_text,
-    "principal": nonempty_text,
-    "procedure-variables": variable_names,
-    "metadata-files": metadata_files,
-    "python": nonempty_text,
-    "create": flag,
-    "idempotency-key-lifetime": duration_ms,
-    "commit-timeout": duration_ms,
-    "history-retention": duration_ms,
-    "grace": duration_ms,
-    "cache-bytes": size_bytes,
-    "metrics-reports": count,
-    "create-parent-namespaces": flag,
-    "polaris.append-rebase": flag,
-    "polaris.schema-merge": flag,
+class Property(NamedTuple):
+    """A property of a catalog, as `Properties.parse` reads it and the reference of the documentation describes it."""
+
+    parse: Callable[[str, str], object]
+    default: str
+    """As a user would write it, or a description of it."""
+    meaning: str
+
+
+PROPERTIES: Mapping[str, Property] = {
+    "warehouse": Property(
+        nonempty_text,
+        "the catalog's own",
+        "Location below which tables without a location of their own are created. A catalog keeps the one it was "
+        "created with.",
+    ),
+    "realm": Property(nonempty_text, "default", "Tenant of the store."),
+    "catalog": Property(
+        nonempty_text, "the name in Spark or pyiceberg, else `polaris`", "Name of the catalog in the realm."
+    ),
+    "branch": Property(nonempty_text, MAIN, "Branch of the catalog."),
+    "principal": Property(
+        nonempty_text, "Spark's user, else the OS user", "Who makes the changes, as the log records it."
+    ),
+    "procedure-variables": Property(
+        variable_names,
+        "no variable",
+        "Names, separated by commas, of the environment variables that arguments of procedures may use as `env:NAME`.",
+    ),
+    "metadata-files": Property(
+        metadata_files,
+        "every-commit",
+        "`every-commit` also writes Iceberg's `metadata.json` at each commit; `never` keeps rows only.",
+    ),
+    "python": Property(
+        nonempty_text,
+        "the interpreter of PySpark",
+        "Interpreter that runs the commit protocol beside the JVM.",
+    ),
+    "create": Property(flag, "true", "Whether store, realm and catalog are created on first use."),
+    "idempotency-key-lifetime": Property(
+        duration_ms,
+        "30 min",
+        "Time for which a repeated request is recognized and answered, not carried out again.",
+    ),
+    "commit-timeout": Property(
+        duration_ms,
+        "60 s",
+        "Time limit for computing and committing a change. After it, the caller is told to try again, or that the "
+        "outcome is unknown.",
+    ),
+    "history-retention": Property(duration_ms, "3 d", "Time for which history is kept at least."),
+    "grace": Property(duration_ms, "3 h", "Time for which a dropped object can be recovered at least."),
+    "cache-bytes": Property(
+        size_bytes, "128 MiB", "Memory that a process may use to cache immutable objects."
+    ),
+    "metrics-reports": Property(
+        count,
+        "10000",
+        "Approximate number of scan and commit reports to keep for the view `metrics`; 0 keeps none.",
+    ),
+    "create-parent-namespaces": Property(
+        flag,
+        "true",
+        "Whether `CREATE NAMESPACE a.b` also creates a missing `a`, in the same commit. If false, a request with a "
+        "missing parent is refused.",
+    ),
+    "polaris.schema-merge": Property(
+        flag,
+        "false",
+        "Whether columns that two clients add concurrently are merged. A table property of this name takes precedence.",
+    ),
+    "polaris.append-rebase": Property(
+        flag,
+        "false",
+        "Whether an append is rebased onto appends that were committed before it. A table property of this name takes "
+        "precedence.",
+    ),
 }
+"""All properties by name, but `store` and the options of the store, which `StoreURI` describes."""
 
 _ICEBERG = frozenset(
     {"cache-enabled", "catalog-impl", "credential", "scope", "prefix", "token", "type", "uri"}
@@ -313,7 +374,7 @@ _ICEBERG = frozenset(
 
 
 def _refuse_near_miss(name: str) -> None:
-    ours = [*_PARSERS, "store"]
+    ours = [*PROPERTIES, "store"]
     if name in _ICEBERG:
         return
     plain = name.lower().replace("_", "-")
@@ -325,7 +386,7 @@ def _refuse_near_miss(name: str) -> None:
 
 def _refuse_near_misses_of_store(given: Mapping[str, str]) -> None:
     for name in given:
-        if name not in _PARSERS and not name.startswith("store"):
+        if name not in PROPERTIES and not name.startswith("store"):
             _refuse_near_miss(name)
 
 

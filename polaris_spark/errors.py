@@ -4,6 +4,7 @@
 PolarisError
 ├── InputError                what was asked cannot be done as asked: change the request
 │   ├── StoreURIError         a store URI that names no usable store
+│   │   └── NoStoreError      there is no store yet at a place that can hold one
 │   ├── MissingLibraryError   a driver library is not installed; the message names the extra
 │   ├── ObjectTooLargeError   a row, key or object over its documented size limit
 │   └── SourceError           a catalog or tree to import from cannot be opened or listed

@@ -116,7 +116,7 @@ def test_every_command_is_listed_with_its_options() -> None:
 
 def test_every_property_is_listed_and_every_listed_one_exists() -> None:
     listed = {row[0] for row in table(README, "property | default | meaning")}
-    assert listed == {"store", "store.<option>", GC_ENABLED, *config._PARSERS}
+    assert listed == {"store", "store.<option>", GC_ENABLED, *config.PROPERTIES}
 
 
 @pytest.mark.parametrize("row", table(README, "property | default | meaning"), ids=lambda row: row[0])
