@@ -113,10 +113,12 @@ def _procedures() -> str:
 
 def _views() -> str:
     parts = [
-        "`SELECT * FROM polaris.system.<view>`, or `spark.read.format(\"polaris-objects\")` with the options below."
+        '`SELECT * FROM polaris.system.<view>`, or `spark.read.format("polaris-objects")` with the options below.'
     ]
     for name, view in VIEWS.items():
-        rows = [[_code(one.name), _code(one.type.simpleString()), _sentence(one.comment)] for one in view.columns]
+        rows = [
+            [_code(one.name), _code(one.type.simpleString()), _sentence(one.comment)] for one in view.columns
+        ]
         parts += [f"## {name}", _sentence(view.comment), table(["column", "type", "meaning"], rows)]
     options = [[_code(name), _sentence(text)] for name, text in DESCRIPTIONS.items()]
     parts += ["## Options of the data source", table(["option", "meaning"], options)]
@@ -143,7 +145,11 @@ def _command(name: str, command: Any, summary: str, level: str = "##") -> Iterat
     for one in command.params:
         if one.name == "help":
             continue
-        names = [*one.opts, *one.secondary_opts] if one.param_type_name == "option" else [(one.metavar or one.name).upper()]
+        names = (
+            [*one.opts, *one.secondary_opts]
+            if one.param_type_name == "option"
+            else [(one.metavar or one.name).upper()]
+        )
         rows.append([", ".join(map(_code, names)), _sentence(getattr(one, "help", None) or "")])
     if rows:
         yield table(["option or argument", "meaning"], rows)
@@ -157,7 +163,10 @@ def _errors() -> str:
 def _object_types() -> str:
     types = objects.known_types()
     modules = objects.BUILT_IN
-    rows = [[_code(name), str(revision), _code(modules.get(name, "a plugin"))] for name, revision in sorted(types.items())]
+    rows = [
+        [_code(name), str(revision), _code(modules.get(name, "a plugin"))]
+        for name, revision in sorted(types.items())
+    ]
     return _page(
         "Object types",
         "A row of the table `objects` begins with a header that names its type. Other packages register types by the "

@@ -60,7 +60,7 @@ class Given:
         except InputError as error:
             raise StoreURIError(str(error)) from None
         if not 0 < found < _LONGEST_MS:
-            raise self.refused(name, "longer than nothing, and shorter than 24 days")
+            raise self.refused(name, "a duration longer than 0 and shorter than 24 days")
         return found
 
     def count(self, name: str, default: int, most: int) -> int:

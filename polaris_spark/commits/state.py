@@ -133,8 +133,11 @@ class Snapshot:
 
 
 class _Shards:
-    """Reads index shards, new ones among them. It knows no state: an index in a state that it read by would hold that
-    state, with everything in it, until Python looks for cycles."""
+    """Reads index shards, including new ones that are not written yet.
+
+    It holds no reference to the state that its index belongs to. Such a cycle would keep the state, with all its
+    objects, in memory until Python's cycle collector runs.
+    """
 
     def __init__(self, new: Mapping[int, Any], stored: StoredObjects) -> None:
         self._new = new

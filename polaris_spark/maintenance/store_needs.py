@@ -93,7 +93,10 @@ class ManifestFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Wanted:
-    """The files asked for, by eight bytes each; more may pass for them, and whoever asks looks closer."""
+    """A set of files, stored as digests of eight bytes.
+
+    Membership tests may give false positives, so callers compare the whole location of each file found.
+    """
 
     def __init__(self, locations: Iterable[str], naming: Names) -> None:
         self._digests = frozenset(_digest(path) for location in locations for path in naming.paths(location))

@@ -86,12 +86,12 @@ Progress = Callable[[str, int, int], None]
 
 
 class Policy(NamedTuple):
-    """How long what is kept though nothing needs it. Milliseconds."""
+    """Periods for which data is kept although nothing needs it, in milliseconds."""
 
     retention_ms: int
-    """History is kept at least so long."""
+    """Shortest time for which history is kept."""
     grace_ms: int
-    """So are rows, and dropped references."""
+    """Grace period: shortest time for which unreachable rows and dropped references are kept."""
     catalogs: Mapping[str, tuple[int, int]] = {}
     """Retention and grace period of the catalogs that have their own, by what names of their references begin with."""
 

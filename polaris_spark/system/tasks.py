@@ -34,18 +34,18 @@ from polaris_spark.system.clocks import BEHIND_MS
 from polaris_spark.system.stores import system_references
 
 TASK_MS: Final = 60_000
-"""How long a lease or a renewal lasts unless told otherwise, milliseconds."""
+"""Default duration of a lease, in milliseconds."""
 
 DONE: Final = "done"
-"""Outcome of a run that came to its end; then its last step is done, too."""
+"""Outcome of a run that completed, including its last step."""
 
 _PREFIX: Final = "task"
 _RENEWALS = 3
-"""A lease is renewed so many times in its duration."""
+"""Number of renewals within the duration of a lease."""
 _TELL_MS = 2_000
-"""What a run says of its progress is written at most so often."""
+"""Shortest interval between writes of a run's progress, in milliseconds."""
 _ASK_MS = 500
-"""Who waits for a run elsewhere to end looks so often."""
+"""Interval between polls while waiting for another process's run, in milliseconds."""
 
 
 class TaskRecord(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The course of an import: names from a source, rows by many hands, names given in a few commits.
+"""Runs an import: lists names of a source, writes rows in parallel, and commits names by the hundred.
 
 | step | a crash right after it leaves behind |
 | --- | --- |
@@ -6,7 +6,7 @@
 | 2. read their metadata files and write rows, in parallel | rows that nothing points to: swept later |
 | 3. give names to hundreds of them in one commit | those that are imported; the next run finds them there |
 
-Then the next names, until there are no more. So an import that was interrupted is simply run again.
+These steps repeat until the source has no more names. An import that was interrupted is run again.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ PASSES = (
     ("deleting manifests", ("manifest",)),
     ("deleting manifest lists and statistics", ("manifest-list", "statistics")),
 )
-"""Kinds of files in the order in which they are deleted: nothing goes before what only it names."""
+"""File kinds in the order of deletion: a file is deleted after the files that only it lists."""
 KINDS = tuple(kind for _, kinds in PASSES for kind in kinds)
 LEADING = ("manifest", "manifest-list")
-"""Kinds of files without which what they name would never be found again."""
+"""File kinds that list other files. Without them, the files that they list could not be found."""
 
 
 @dataclass

@@ -100,7 +100,7 @@ class ExpiryRun:
             grace_ms: the grace period of the session, milliseconds.
             keep_records_ms: how long deletions stay recorded, milliseconds.
             progress: is told how far the run is; may raise to stop it.
-            check_files: whom to ask whether a file is needed.
+            check_files: which tables to check for references to a file before it is deleted.
         """
         self._catalog = catalog
         self._operation = Operation(b"", principal)

@@ -120,7 +120,7 @@ PROCEDURE = job(
         Parameter(
             "check_files",
             "STRING",
-            "whom to ask whether a file is needed: 'store', every table, or 'locations', those that overlap",
+            "which tables to check for references to a file: 'store' (all) or 'locations' (overlapping ones)",
         ),
     ),
     columns=(

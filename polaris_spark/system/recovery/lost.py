@@ -19,7 +19,8 @@ from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, lis
 
 _GLANCES = 10
 _GLANCE_MS = 50.0
-"""Who creates a reference gets so long to write its row, before the whole realm is read for its commits."""
+"""Pause between two looks for the row of a reference that is being created, in milliseconds. After `_GLANCES` looks,
+all rows of the realm are searched for its commits."""
 
 _FORESEEN = 2
 """How many commits, one after the other, a process may have written before it knows that the first is in force."""

@@ -47,7 +47,7 @@ from tests.stores import ServerOf
         ("bigtable://user:secret@project/instance", "credentials"),
         ("bigtable://user@project/instance", "credentials"),
         ("bigtable://project/instance?timeout=soon", "duration"),
-        ("bigtable://project/instance?timeout=0s", "longer than nothing"),
+        ("bigtable://project/instance?timeout=0s", "longer than 0"),
         ("bigtable://project/instance?channels=0", "1 to 99"),
         ("bigtable://project/instance?endpoint=localhost:8086", "http://host:port"),
         ("bigtable://project/instance?endpoint=http://u:p@host:1", "a secret does not stand in the options"),

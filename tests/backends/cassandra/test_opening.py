@@ -56,7 +56,7 @@ def without_replication(uri: str) -> str:
         ("cassandra://host/store?replication=dc'1:3", "number of copies"),
         ("cassandra://host/store?datacenter=a'b", "it is the name of a datacenter"),
         ("cassandra://host/store?timeout=soon", "duration"),
-        ("cassandra://host/store?timeout=0s", "longer than nothing"),
+        ("cassandra://host/store?timeout=0s", "longer than 0"),
         ("cassandra://host/store?concurrency=0", "1 to 9999"),
         ("cassandra://host/store?tls=yes", "verify-ca or verify-full"),
         ("cassandra://host/store?tls_ca=/a.pem", "without tls"),

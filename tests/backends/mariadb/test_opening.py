@@ -37,7 +37,7 @@ from tests.stores import unavailable
         ("mariadb:///db", "no host:port"),
         ("mariadb://host/db?socket=/tmp/s", "a host and a socket"),
         ("mariadb://host/db?timeout=soon", "duration"),
-        ("mariadb://host/db?timeout=0s", "longer than nothing"),
+        ("mariadb://host/db?timeout=0s", "longer than 0"),
         ("mariadb://host/db?connect_timeout=30d", "shorter than 24 days"),
         ("mariadb://host/db?pool=0", "1 to 256"),
         ("mariadb://host/db?ssl_mode=maybe", "verify-identity"),

@@ -46,7 +46,7 @@ def _told(text: str, **options: str | Secret) -> dict[str, Any]:
         ("mongodb://host:0/db", "no host:port"),
         ("mongodb://a,,b/db", "no host:port"),
         ("mongodb://host/db?timeout=soon", "duration"),
-        ("mongodb://host/db?timeout=0s", "longer than nothing"),
+        ("mongodb://host/db?timeout=0s", "longer than 0"),
         ("mongodb://host/db?pool=0", "1 to 1000"),
         ("mongodb://host/db?pool=many", "1 to 1000"),
         ("mongodb://user:secret@host/db?timeout=soon", "duration"),

@@ -40,7 +40,7 @@ from tests.servers.postgresql import PostgreSQL
         ("postgresql://host/db?application_name=a%00", "NUL"),
         ("postgresql://host/db?target_session_attrs=any", "read-write or primary"),
         ("postgresql://host/db?timeout=soon", "duration"),
-        ("postgresql://host/db?timeout=0s", "longer than nothing"),
+        ("postgresql://host/db?timeout=0s", "longer than 0"),
         ("postgresql://host/db?pool=0", "1 to 256"),
         ("postgresql://host/db?pool=many", "1 to 256"),
         ("postgresql://host/db?schema=", "no name of a PostgreSQL schema"),
