@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from polaris_spark import config
 from polaris_spark.catalog.expiring import gc_enabled
@@ -71,6 +72,12 @@ def shown_commands() -> list[list[str]]:
     lines = [part for block in blocks("sh") for line in block.splitlines() for part in line.split("&&")]
     words = [shlex.split(line, comments=True) for line in lines if "polaris-spark " in line]
     return [line for line in words if Path(line[0]).name == "polaris-spark"]
+
+
+def statements() -> list[str]:
+    """Every statement of an SQL block, without comments."""
+    text = "\n".join(re.sub(r"--.*", "", block) for block in blocks("sql"))
+    return [" ".join(one.split()) for one in text.split(";") if one.strip()]
 
 
 def test_it_begins_with_the_two_commands() -> None:
@@ -151,6 +158,22 @@ def test_every_view_is_listed_with_what_it_shows() -> None:
 def test_every_option_of_the_data_source_is_listed() -> None:
     listed = {row[0]: row[1] for row in table(section("The catalog as tables"), "option | meaning")}
     assert listed == DESCRIPTIONS
+
+
+def test_spark_accepts_every_statement_that_it_shows(spark: SparkSession) -> None:
+    calls, queries = [], []
+    for one in statements():
+        (calls if one.startswith("CALL") else queries).append(one)
+    assert calls
+    assert queries
+    for one in calls:  # EXPLAIN binds the arguments of a call and does not run it
+        (plan,) = spark.sql(f"EXPLAIN {one}").collect()
+        assert "Error" not in plan.plan, plan.plan
+    spark.sql("CREATE NAMESPACE polaris.shop")
+    spark.sql("CREATE TABLE polaris.shop.orders (id BIGINT, email STRING)")
+    spark.sql("INSERT INTO polaris.shop.orders VALUES (1, 'a@b.example')")
+    found = {one: len(spark.sql(one).collect()) for one in queries}
+    assert [one for one, rows in found.items() if rows == 0 and ".tasks" not in one] == []
 
 
 @pytest.mark.parametrize("snippet", blocks("python"), ids=lambda text: text.strip().splitlines()[-1])

@@ -80,7 +80,7 @@ COMMANDS = {
     ),
     "maintain": Entry(
         "polaris_spark.cli.maintain:app",
-        "Run a maintenance job; of each kind, one at a time runs in a realm, whoever started it.",
+        "Run a maintenance job. One job of a kind runs at a time in a realm.",
     ),
 }
 """Every command, in the order of `--help`."""

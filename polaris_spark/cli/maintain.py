@@ -47,7 +47,7 @@ LARGE = 100_000
 
 app = typer.Typer(
     name="maintain",
-    help="Run a maintenance job; of each kind, one at a time runs in a realm, whoever started it.",
+    help="Run a maintenance job. One job of a kind runs at a time in a realm.",
     no_args_is_help=True,
     add_completion=False,
 )

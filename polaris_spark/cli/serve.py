@@ -41,7 +41,7 @@ TokenFile = Annotated[
 Principal = Annotated[
     str | None,
     typer.Option(
-        help="Who stands in the log, with --token or --insecure; the OS user if not given.",
+        help="Principal in the log, with --token or --insecure. [default: the OS user]",
         show_default=False,
     ),
 ]
@@ -71,7 +71,7 @@ MetadataFiles = Annotated[
 def serve(
     store: Store,
     realm: Realm = "default",
-    catalog: Annotated[str, typer.Option(help="Catalog that clients get who name none.")] = "polaris",
+    catalog: Annotated[str, typer.Option(help="Catalog for clients that name none.")] = "polaris",
     warehouse: Warehouse = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Port = 8_181,

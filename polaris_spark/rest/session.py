@@ -178,7 +178,7 @@ def open_session(properties: Properties, clock: Clock) -> Session:
     except (StateError, NotFoundError, StoreURIError) as error:
         if properties.create and not create:
             raise InputError(
-                f"the property 'warehouse' is missing; only a catalog that exists can be opened without: {error}"
+                f"the property 'warehouse' is missing; only a catalog that exists can be opened without it: {error}"
             ) from error
         raise
 

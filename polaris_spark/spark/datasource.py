@@ -12,6 +12,10 @@ first time that a session has such a query. So each step imports what it needs a
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -23,6 +27,24 @@ if TYPE_CHECKING:
     from polaris_spark.spark.view_reader import ViewReader
 
 FORMAT = "polaris-objects"
+
+
+@contextmanager
+def errors_without_traceback() -> Iterator[None]:
+    """Have Spark show an error of this package by its message alone, if this process is one that Spark started.
+
+    Spark's worker puts the traceback into the message of an error in planning, unless its environment says otherwise.
+    The worker ends after such an error, so no other query's errors lose their traceback.
+    """
+    from polaris_spark.errors import PolarisError
+
+    try:
+        yield
+    except PolarisError:
+        spec = sys.modules["__main__"].__spec__
+        if spec is not None and spec.name.startswith("pyspark."):
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
 
 
 class PolarisObjects(DataSource):
@@ -39,7 +61,8 @@ class PolarisObjects(DataSource):
 
         archives.keep_known()
         # The base class would keep the options as they are, a password among them.
-        self._options = ViewOptions.parse(options, VIEWS)
+        with errors_without_traceback():
+            self._options = ViewOptions.parse(options, VIEWS)
 
     @classmethod
     def name(cls) -> str:
@@ -55,11 +78,13 @@ class PolarisObjects(DataSource):
         from polaris_spark.errors import InputError
         from polaris_spark.spark.view_reader import ViewReader
 
-        if given := self._options.stream.given:
-            raise InputError(f"{', '.join(given)}: only for streams (spark.readStream)")
-        return ViewReader(self._options, schema)
+        with errors_without_traceback():
+            if given := self._options.stream.given:
+                raise InputError(f"{', '.join(given)}: only for streams (spark.readStream)")
+            return ViewReader(self._options, schema)
 
     def streamReader(self, schema: StructType) -> FeedReader:  # noqa: N802 - Spark's name
         from polaris_spark.spark.feed_reader import FeedReader
 
-        return FeedReader(self._options, schema)
+        with errors_without_traceback():
+            return FeedReader(self._options, schema)

@@ -22,17 +22,17 @@ DESCRIPTIONS = {
     "catalog": "the catalog; without it, all of the realm",
     "branch": "the branch of the catalog (default: main)",
     "as-of": "a commit number or id, or a time (ISO 8601 with its zone, or milliseconds since 1970); without it, now",
-    "from": "of changes and commits: only what came after this point, given as for as-of; itself is left out",
-    "to": "of changes and commits: only what came until this point, given as for as-of; itself is included",
+    "from": "of changes and commits: only what came after this point, given as for as-of; the point itself is excluded",
+    "to": "of changes and commits: only what came up to this point, given as for as-of; the point itself is included",
     "content": "true to have the column 'content' of the view 'objects' filled (default: false)",
     "snapshots": "of the view 'files': those of the 'current' snapshots (default), of all that 'refs' name, or 'all'",
     "unreadable": "of the view 'files': 'fail' (default) where a manifest cannot be read, or 'report' it in 'error'",
     "files.<property>": "of the view 'files': a property of pyiceberg's FileIO, such as files.s3.endpoint, or env:NAME",
-    "splits": "about how many partitions a large view is read in, at most 100000 (default: twice the processors)",
+    "splits": "approximate number of partitions for a large view, at most 100000 (default: twice the processors)",
     "prune": "true to let pushed filters leave partitions out; for a table that is read by one scan only",
     "reference": "of a stream: a reference of the realm (root, catalogs, ...), instead of a catalog's branch",
     "start": "of a stream: earliest (the default), latest, or a commit number, id or past time after which it begins",
-    "max-changes-per-batch": "of a stream: at most so many changes in a batch (default: all that there are)",
+    "max-changes-per-batch": "of a stream: most changes in a batch (default: no limit)",
 }
 """Every option, with what it says."""
 

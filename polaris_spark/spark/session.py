@@ -33,7 +33,7 @@ def configure(
     name: str = "polaris",
     *,
     store: str,
-    warehouse: str,
+    warehouse: str | None = None,
     iceberg_jar: str | os.PathLike[str] | None = None,
     **properties: Any,
 ) -> SparkSession.Builder:
@@ -44,7 +44,8 @@ def configure(
             already, as under spark-submit, jars and packages are those that it was started with.
         name: the catalog's name in SQL, as in ``SELECT * FROM polaris.namespace.table``.
         store: the URI of the database that holds the catalog, without a password.
-        warehouse: the URI or path under which tables have their files.
+        warehouse: the URI or path under which tables have their files. May be left out if the catalog exists, which
+            keeps the one that it was created with.
         iceberg_jar: path of Iceberg's runtime for Spark, a local file, for machines that reach no Maven repository.
             Without it, Spark downloads `ICEBERG_PACKAGE`.
         properties: further catalog properties with underscores for dashes (``metadata_files="never"``); names
@@ -66,7 +67,7 @@ def configure(
     if not name.isidentifier():
         raise InputError(f"a catalog is named by a plain SQL identifier such as 'polaris', not {name!r}")
     for option, uri in (("store", store), ("warehouse", warehouse)):
-        if holds_secret(str(uri)):
+        if uri is not None and holds_secret(str(uri)):
             raise InputError(
                 f"{option} {without_secrets(str(uri))!r} has a secret in it, which the configuration would show to "
                 "everyone; take it out and give it as an option of its own, such as store.password"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from polaris_spark.spark.datasource import errors_without_traceback
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.planned import PlannedStore
 from polaris_spark.spark.pruning import Condition, conditions
@@ -48,7 +49,8 @@ class ViewReader(DataSourceReader):
         self.pushFilters = _PushFilters(self._conditions if options.prune else {})  # type: ignore[method-assign]  # see there
 
     def partitions(self) -> Sequence[InputPartition]:
-        return with_new_heads(self._planned)
+        with errors_without_traceback():
+            return with_new_heads(self._planned)
 
     def _planned(self) -> list[ViewPartition]:
         store = PlannedStore(self._options.location.resolved())

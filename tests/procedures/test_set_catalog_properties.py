@@ -41,7 +41,11 @@ def test_properties_are_set_removed_and_shown_with_what_they_were(session: Sessi
         ({"properties": {"gc.enabled": None}}, "is NULL; name it in 'unset'"),
         ({"unset": [None]}, "a name in 'unset' is NULL"),
         ({"properties": {"nope": "1"}}, "no property 'nope'"),
-        ({"properties": {"gc.enabled": "env:HOME"}}, "does not list"),
+        (
+            {"properties": {"grace": "env:HOME"}},
+            "grace is stored in the catalog, so its value cannot be env:NAME",
+        ),
+        ({"properties": {"table-default.x": "env:HOME"}}, "table-default.x is stored in the catalog"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused(

@@ -56,6 +56,12 @@ def test_the_catalog_is_configured_under_its_name_with_its_properties(tmp_path: 
     }
 
 
+def test_a_catalog_that_exists_needs_no_warehouse(tmp_path: Path) -> None:
+    set_options = options(configure(SparkSession.builder, store=f"sqlite://{tmp_path}/s.db"))
+    assert "spark.sql.catalog.polaris.store" in set_options
+    assert "spark.sql.catalog.polaris.warehouse" not in set_options
+
+
 @pytest.mark.parametrize(
     ("store", "uri"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from tests.spark.sql import rows
@@ -192,3 +192,31 @@ def test_metadata_files_are_written_only_where_they_are_asked_for(spark: SparkSe
     written = [name for name in os.listdir(location(spark, people) + "/metadata") if name.endswith(".json")]
     mode = spark.conf.get(f"spark.sql.catalog.{people.partition('.')[0]}.metadata-files")
     assert (len(written) > 0) == (mode == "every-commit")
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("CREATE TABLE {catalog}.nowhere.t (n INT)", "Namespace does not exist: nowhere"),
+        ("CREATE TABLE {catalog}.nowhere.t AS SELECT 1 AS n", "Namespace does not exist: nowhere"),
+        ("CREATE OR REPLACE TABLE {catalog}.nowhere.t (n INT)", "Namespace does not exist: nowhere"),
+        ("CREATE VIEW {catalog}.nowhere.v AS SELECT 1 AS n", "The schema `nowhere` cannot be found"),
+        ("CREATE TABLE {home}.`..` (n INT)", "removed from paths by HTTP clients"),
+        ("CREATE NAMESPACE {home}.`..`", "removed from paths by HTTP clients"),
+        ("CREATE TABLE {home}.t (n INT) LOCATION '{at}'", "overlaps with"),
+        ("ALTER TABLE {people} SET LOCATION '{warehouse}'", "location file:///"),
+        ("ALTER TABLE {people} RENAME TO {catalog}.nowhere.t", "Namespace does not exist: nowhere"),
+        ("DROP NAMESPACE {home}", "is not empty: drop its tables, views and namespaces first"),
+        ("DROP NAMESPACE {home} CASCADE", "CASCADE does not"),
+    ],
+)
+def test_a_statement_that_is_refused_says_why_without_a_stack_trace(
+    spark: SparkSession, catalog: str, people: str, statement: str, message: str
+) -> None:
+    at = "/" + location(spark, people).lstrip("/")
+    names = {"catalog": catalog, "home": people.rpartition(".")[0], "people": people, "at": at}
+    names["warehouse"] = os.path.dirname(os.path.dirname(at))
+    with pytest.raises(PySparkException) as refused:
+        spark.sql(statement.format(**names))
+    assert message in str(refused.value)
+    assert "\tat " not in str(refused.value)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from chispa import DataFramesNotEqualError, assert_df_equality
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from conftest import CatalogPlace
@@ -248,3 +249,24 @@ def test_age_groups_follow_the_clock(spark: SparkSession, shop: Catalog) -> None
     clock = shop.session.connection.clock
     fresh = {row.age for row in storage(spark, store=shop.store, clock=clock).collect()}
     assert fresh == {"under 1 hour"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"view": "nothing"}, "there is no view 'nothing'"),
+        ({"view": "tables", "as_of": "1"}, "give the option 'catalog' as well"),
+        ({"view": "tasks", "as_of": "2026-01-31T00:00:00Z"}, "the view 'tasks' has no as-of"),
+        ({"view": "tables", "as_of": "999", "catalog": "polaris"}, "as-of '999' names no commit"),
+        ({"view": "tables", "start": "latest"}, "start: only for streams"),
+    ],
+)
+def test_what_the_data_source_refuses_is_said_in_one_line(
+    load: Load, place: CatalogPlace, orders: str, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(AnalysisException, match=message) as refused:
+        load(place.store, **options).collect()
+    first, *rest = str(refused.value).splitlines()
+    assert message in first
+    assert "Traceback" not in str(refused.value)
+    assert [line.split(":")[0].strip() for line in rest] == ["SQLSTATE"]

@@ -99,28 +99,34 @@ def _row(one: Outcome) -> tuple[Any, ...]:
 
 PROCEDURE = job(
     name="expire",
-    comment="Remove snapshots that retention does not keep from all tables, and delete the files of only these.",
+    comment="Remove the snapshots that retention does not keep, and delete the files that only these snapshots need.",
     parameters=(
         Parameter("table", "STRING", "a table, such as db.t"),
         Parameter("namespace", "STRING", "a namespace, with all below it; without both, the whole catalog"),
         Parameter(
-            "older_than", "STRING", f"which snapshots may go, whatever properties say of age: {OLDER_THAN}"
+            "older_than",
+            "STRING",
+            f"snapshots that may be removed, instead of what properties say about age: {OLDER_THAN}",
         ),
         Parameter(
-            "retain_last", "INT", "how many snapshots of a branch are kept, whatever properties say of that"
+            "retain_last", "INT", "how many snapshots of a branch are kept, instead of what properties say"
         ),
         Parameter(
-            "clean_expired_metadata", "BOOLEAN", "also remove schemas and partition specs that none needs"
+            "clean_expired_metadata",
+            "BOOLEAN",
+            "also remove schemas and partition specs that no snapshot needs",
         ),
         Parameter("dry_run", "BOOLEAN", "only say what would be removed and deleted"),
-        Parameter("max_tables", "INT", "tables that one run removes snapshots from at most"),
+        Parameter("max_tables", "INT", "most tables that one run removes snapshots from"),
         Parameter(
-            "max_files", "BIGINT", "files after which a run leaves the files of further tables to the next"
+            "max_files",
+            "BIGINT",
+            "number of files after which a run leaves those of further tables to the next run",
         ),
         Parameter(
             "check_files",
             "STRING",
-            "which tables to check for references to a file: 'store' (all) or 'locations' (overlapping ones)",
+            "tables to check for references to a file: 'store' (all) or 'locations' (those whose locations overlap)",
         ),
     ),
     columns=(

@@ -35,7 +35,7 @@ _RIGHT = Parameter(
     "BOOLEAN",
     "this machine's clock is known to be right, although the newest time in the store is long ago",
 )
-_WAIT = Parameter("wait", "BOOLEAN", "whether to wait for a run of this job elsewhere, rather than refuse")
+_WAIT = Parameter("wait", "BOOLEAN", "wait while another process runs this job, instead of failing")
 
 
 def job(

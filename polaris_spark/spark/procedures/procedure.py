@@ -25,6 +25,8 @@ class Parameter(NamedTuple):
     """One of `TYPES`."""
     comment: str
     required: bool = False
+    takes_variables: bool = True
+    """Whether values of a map may be `env:NAME`. If not, the procedure itself refuses them."""
 
 
 class Column(NamedTuple):
@@ -203,7 +205,7 @@ class Procedure:
         """
         given = self.checked_arguments(arguments)
         for one in self.parameters:
-            if one.type == "MAP<STRING,STRING>":
+            if one.type == "MAP<STRING,STRING>" and one.takes_variables:
                 call.refuse_unlisted_variables({k: v or "" for k, v in given.get(one.name, {}).items()})
         rows = list(self.run(call, given))
         checks = [TYPES[column.type].accepts for column in self.columns]

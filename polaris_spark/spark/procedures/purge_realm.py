@@ -1,4 +1,4 @@
-"""`purge_realm`: deletes every row of a realm that serves no more, or rows that no realm has."""
+"""`purge_realm`: deletes every row of a deactivated realm, or rows that no realm has."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _row(one: Purged) -> tuple[Any, ...]:
 
 PROCEDURE = job(
     name="purge_realm",
-    comment="Delete every row of a realm that serves no more; without arguments, list what can be purged.",
+    comment="Delete every row of a deactivated realm; without arguments, list what can be purged.",
     parameters=(
         Parameter("name", "STRING", "the realm to be purged; not the one of this catalog"),
         Parameter("instance", "STRING", "rows to be purged that no realm has, such as `fsck` finds"),

@@ -257,20 +257,28 @@ PROCEDURE = job(
     parameters=(
         Parameter("table", "STRING", "only the locations of this table or view"),
         Parameter(
-            "location", "STRING", "only this folder; else the warehouse, and what tables own outside it"
+            "location",
+            "STRING",
+            "only this folder; by default, the warehouse and the locations outside it that tables own",
         ),
         Parameter(
-            "older_than", "STRING", f"which files, by their last change: {OLDER_THAN}; '3 d' if left out"
+            "older_than", "STRING", f"age of files by their last change: {OLDER_THAN}; '3 d' if left out"
         ),
         Parameter("dry_run", "BOOLEAN", "only say what would be deleted; true if left out"),
         Parameter("force", "BOOLEAN", "whether older_than may be less than 24 hours"),
-        Parameter("max_files", "BIGINT", f"how many files at most; {DEFAULT_FILES} if left out"),
-        Parameter("equal_schemes", "MAP<STRING,STRING>", "schemes, comma-separated, to the one they mean"),
-        Parameter("equal_authorities", "MAP<STRING,STRING>", "authorities to the one they mean"),
+        Parameter("max_files", "BIGINT", f"most files that one run deletes; {DEFAULT_FILES} if left out"),
+        Parameter(
+            "equal_schemes", "MAP<STRING,STRING>", "schemes that count as equal, such as 's3a,s3n' to 's3'"
+        ),
+        Parameter(
+            "equal_authorities",
+            "MAP<STRING,STRING>",
+            "authorities that count as equal, comma-separated, to the one that they stand for",
+        ),
         Parameter(
             "prefix_mismatch_mode",
             "STRING",
-            "what files are whose path is known under another scheme or authority: error, ignore or delete",
+            "what to do with a file whose path a table names with another scheme or authority: error, ignore or delete",
         ),
     ),
     columns=COLUMNS,

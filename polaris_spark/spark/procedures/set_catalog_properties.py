@@ -26,7 +26,12 @@ PROCEDURE = Procedure(
     name="set_catalog_properties",
     comment="Set and remove properties of the catalog, which bind all sessions; show all properties.",
     parameters=(
-        Parameter("properties", "MAP<STRING,STRING>", "values by name, such as map('gc.enabled', 'false')"),
+        Parameter(
+            "properties",
+            "MAP<STRING,STRING>",
+            "values by name, such as map('gc.enabled', 'false')",
+            takes_variables=False,
+        ),
         Parameter("unset", "ARRAY<STRING>", "names of properties to remove"),
     ),
     columns=(Column("property", "STRING"), Column("value", "STRING"), Column("before", "STRING")),

@@ -13,7 +13,7 @@ class Nodes(SystemView[NodeRecord]):
     """One row per node."""
 
     name = "nodes"
-    comment = "Leases of node numbers, under which ids are made, one row for each number's latest"
+    comment = "Leases of node numbers, which ids contain: the latest lease of each number"
     prefix = "node/"
     record = NodeRecord
     columns: tuple[Column[NodeRow], ...] = (

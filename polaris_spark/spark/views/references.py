@@ -57,7 +57,7 @@ class References(View[ReferencesTask, ReferenceViewRow]):
     """One row per reference."""
 
     name = "references"
-    comment = "Mutable rows: where the history of everything ends"
+    comment = "Mutable rows, each with the head of a history"
     rows_per_partition = 1
     columns = (
         Column("realm", STRING, "Realm that the reference belongs to", lambda row: row.realm),

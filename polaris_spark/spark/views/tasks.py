@@ -13,9 +13,7 @@ class TasksView(SystemView[TaskRecord]):
     """One row per kind and scope."""
 
     name = "tasks"
-    comment = (
-        "Jobs of which one of a kind runs at a time: the present or latest run of each, with its progress"
-    )
+    comment = "Jobs that run one at a time per kind: the current or latest run of each, with its progress"
     prefix = "task/"
     record = TaskRecord
     columns: tuple[Column[TaskRow], ...] = (

@@ -8,6 +8,7 @@ import java.util.stream.Stream;
 import org.apache.iceberg.CachingCatalog;
 import org.apache.iceberg.catalog.Catalog;
 import org.apache.iceberg.catalog.TableIdentifier;
+import org.apache.iceberg.exceptions.NamespaceNotEmptyException;
 import org.apache.iceberg.spark.PathIdentifier;
 import org.apache.iceberg.spark.SparkCatalog;
 import org.apache.iceberg.spark.SparkUtil;
@@ -19,14 +20,16 @@ import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchViewException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
+import org.apache.spark.sql.catalyst.analysis.ViewAlreadyExistsException;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
+import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.connector.catalog.View;
+import org.apache.spark.sql.connector.catalog.ViewInfo;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
-import org.apache.spark.sql.connector.expressions.Transform;
-import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** The catalog for Spark: Iceberg's own, over {@link PolarisRESTCatalog}, and the views in namespace {@code system}. */
@@ -143,21 +146,54 @@ public class PolarisCatalog extends SparkCatalog {
   }
 
   @Override
-  public Table createTable(
-      Identifier identifier,
-      StructType schema,
-      Transform[] partitions,
-      Map<String, String> properties)
+  public Table createTable(Identifier identifier, TableInfo table)
       throws TableAlreadyExistsException {
     forget(identifier);
-    return super.createTable(identifier, schema, partitions, properties);
+    try {
+      return super.createTable(identifier, table);
+    } catch (RuntimeException refused) {
+      throw UserError.of(refused);
+    }
+  }
+
+  @Override
+  public StagedTable stageCreate(Identifier identifier, TableInfo table)
+      throws TableAlreadyExistsException {
+    try {
+      return super.stageCreate(identifier, table);
+    } catch (RuntimeException refused) {
+      throw UserError.of(refused);
+    }
+  }
+
+  @Override
+  public StagedTable stageReplace(Identifier identifier, TableInfo table)
+      throws NoSuchTableException {
+    try {
+      return super.stageReplace(identifier, table);
+    } catch (RuntimeException refused) {
+      throw UserError.of(refused);
+    }
+  }
+
+  @Override
+  public StagedTable stageCreateOrReplace(Identifier identifier, TableInfo table) {
+    try {
+      return super.stageCreateOrReplace(identifier, table);
+    } catch (RuntimeException refused) {
+      throw UserError.of(refused);
+    }
   }
 
   @Override
   public Table alterTable(Identifier identifier, TableChange... changes)
       throws NoSuchTableException {
     forget(identifier);
-    return super.alterTable(identifier, changes);
+    try {
+      return super.alterTable(identifier, changes);
+    } catch (RuntimeException refused) {
+      throw UserError.of(refused);
+    }
   }
 
   /**
@@ -169,11 +205,37 @@ public class PolarisCatalog extends SparkCatalog {
       throws NoSuchTableException, TableAlreadyExistsException {
     String[] namespace = to.namespace();
     boolean qualified = namespace.length > 1 && namespace[0].equals(name());
+    Identifier target = to;
     if (qualified && !namespaceExists(namespace)) {
-      String[] rest = Arrays.copyOfRange(namespace, 1, namespace.length);
-      super.renameTable(from, Identifier.of(rest, to.name()));
-    } else {
-      super.renameTable(from, to);
+      target = Identifier.of(Arrays.copyOfRange(namespace, 1, namespace.length), to.name());
+    }
+    try {
+      super.renameTable(from, target);
+    } catch (RuntimeException refused) {
+      throw UserError.of(refused);
+    }
+  }
+
+  /** Iceberg's own names the session's current namespace where the one of the view is missing. */
+  @Override
+  public View createView(ViewInfo view)
+      throws ViewAlreadyExistsException, NoSuchNamespaceException {
+    try {
+      return super.createView(view);
+    } catch (NoSuchNamespaceException missing) {
+      throw new NoSuchNamespaceException(view.ident().namespace());
+    } catch (RuntimeException refused) {
+      throw UserError.of(refused);
+    }
+  }
+
+  @Override
+  public void renameView(Identifier from, Identifier to)
+      throws NoSuchViewException, ViewAlreadyExistsException {
+    try {
+      super.renameView(from, to);
+    } catch (RuntimeException refused) {
+      throw UserError.of(refused);
     }
   }
 
@@ -202,21 +264,35 @@ public class PolarisCatalog extends SparkCatalog {
   public void createNamespace(String[] namespace, Map<String, String> properties)
       throws NamespaceAlreadyExistsException {
     SystemViews.refuse(namespace);
-    super.createNamespace(namespace, properties);
+    try {
+      super.createNamespace(namespace, properties);
+    } catch (RuntimeException refused) {
+      throw UserError.of(refused);
+    }
   }
 
   @Override
   public void alterNamespace(String[] namespace, NamespaceChange... changes)
       throws NoSuchNamespaceException {
     SystemViews.refuse(namespace);
-    super.alterNamespace(namespace, changes);
+    try {
+      super.alterNamespace(namespace, changes);
+    } catch (RuntimeException refused) {
+      throw UserError.of(refused);
+    }
   }
 
   @Override
   public boolean dropNamespace(String[] namespace, boolean cascade)
       throws NoSuchNamespaceException {
     SystemViews.refuse(namespace);
-    return super.dropNamespace(namespace, cascade);
+    try {
+      return super.dropNamespace(namespace, cascade);
+    } catch (NamespaceNotEmptyException refused) {
+      throw UserError.of(
+          refused.getMessage() + ": drop its tables, views and namespaces first, CASCADE does not",
+          refused);
+    }
   }
 
   /** Whatever Iceberg's own catalog would do to a table or view of ours, it names it through here. */

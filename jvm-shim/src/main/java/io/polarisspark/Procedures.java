@@ -6,7 +6,6 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
-import org.apache.spark.SparkRuntimeException;
 
 /** The procedures that Python answers, as it lists them when it is first asked. */
 final class Procedures {
@@ -59,19 +58,10 @@ final class Procedures {
     return known;
   }
 
-  /** A registered condition, whose message is ours alone: PySpark and the SQL shell show it without a stack trace. */
   private static JsonNode resultOf(Reply reply) {
     JsonNode result = Json.readTree(reply.body());
     if (reply.status() >= 400) {
-      String message = result.path("error").path("message").asText();
-      throw new SparkRuntimeException(
-          "USER_RAISED_EXCEPTION",
-          scala.collection.immutable.Map$.MODULE$
-              .<String, String>empty()
-              .updated("errorMessage", message),
-          null,
-          new org.apache.spark.QueryContext[0],
-          "");
+      throw UserError.of(result.path("error").path("message").asText(), null);
     }
     return result;
   }
