@@ -410,6 +410,16 @@ def test_opening_completes_what_a_process_left_that_died(
     assert purge(first) == 400
 
 
+def test_a_copy_is_logged_for_the_principal_that_set_the_properties(
+    opened: Open, sqlite: str, warehouse: Path
+) -> None:
+    first = opened(sqlite, warehouse, principal="bob")
+    set_row_only(first, gc__enabled="false")
+    opened(sqlite, None, principal="zoe")
+    head = first.session.catalog.head()
+    assert [entry.principal for _, _, _, entry in entries(head.store, head.head)] == [WHO.principal]
+
+
 def test_setting_again_completes_what_a_process_left_that_died(
     opened: Open, sqlite: str, warehouse: Path
 ) -> None:
