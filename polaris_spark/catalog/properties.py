@@ -216,7 +216,7 @@ class Binding:
             session: properties of the session.
             stored: the catalog's, as its row has them.
             copy: the branch's copy of the row, read before the row; None if there is none. As long as the branch has
-                the same copy, `stored` holds, which may be newer.
+                the same copy, or none, `stored` holds, which may be newer.
         """
         self._session = session
         self._given = settable({**session.own, **session.other})
@@ -237,7 +237,9 @@ class Binding:
     def _of(self, pointer: int, read: Callable[[], CatalogRow]) -> EffectiveProperties:
         known, effective = self._last
         if known != pointer:
-            effective = self._at_opening if pointer == self._opened else self._combined(read().properties)
+            # Without a copy, the branch was dropped and made again from an old commit since the session opened it.
+            known_row = pointer in (0, self._opened)
+            effective = self._at_opening if known_row else self._combined(read().properties)
             self._last = (pointer, effective)
         return effective
 

@@ -493,6 +493,23 @@ def test_a_branch_made_from_an_old_commit_gets_the_present_properties_when_it_is
     )
 
 
+def test_a_session_goes_on_where_its_branch_was_made_anew_without_a_copy(
+    opened: Open, sqlite: str, warehouse: Path
+) -> None:
+    first = opened(sqlite, warehouse)
+    first.namespace("db")
+    old = first.session.catalog.head()
+    first.session.set_catalog_properties({"gc.enabled": "false"})
+    reference = branch(first, "dev")
+    second = opened(sqlite, None, branch="dev")
+    references = first.session.catalog.references
+    references.drop(reference, WHO)
+    references.end_expired(lambda _: -1, WHO)
+    references.create(reference, WHO, source=old)
+    filled(second)
+    assert purge(second) == 400
+
+
 def test_a_session_whose_branch_cannot_get_a_copy_uses_the_row(
     opened: Open, sqlite: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
