@@ -139,9 +139,14 @@ def require_settable(names: Iterable[str]) -> None:
             raise InputError(f"there is no property {name!r} that a catalog can have; {hint}")
 
 
-def settable(given: Mapping[str, str]) -> dict[str, str]:
-    """Those of some properties that can be set for a catalog."""
-    return {name: text for name, text in given.items() if _is_settable(name)}
+def given_by(session: Properties) -> dict[str, str]:
+    """Those properties of a catalog that a session gives itself, without blanks around their values.
+
+    Raises:
+        InputError: a value cannot be used.
+    """
+    given = {**session.own, **session.other}
+    return checked({name: text for name, text in given.items() if _is_settable(name)})
 
 
 def _is_settable(name: str) -> bool:
@@ -217,9 +222,11 @@ class Binding:
             stored: the catalog's, as its row has them.
             copy: the branch's copy of the row, read before the row; None if there is none. As long as the branch has
                 the same copy, or none, `stored` holds, which may be newer.
+        Raises:
+            InputError: a value that the session gives cannot be used.
         """
         self._session = session
-        self._given = settable({**session.own, **session.other})
+        self._given = given_by(session)
         self._opened = _pointer(copy)
         self._at_opening = self._combined(stored)
         self._last = (self._opened, self._at_opening)

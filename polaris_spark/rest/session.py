@@ -22,9 +22,8 @@ from polaris_spark.catalog.properties import (
     SHARED_LOCATIONS,
     WAREHOUSE,
     Binding,
-    checked,
+    given_by,
     require_bounded,
-    settable,
 )
 from polaris_spark.catalog.property_changes import complete_copy, set_properties
 from polaris_spark.catalog.references import head_name
@@ -166,6 +165,7 @@ def open_session(properties: Properties, clock: Clock) -> Session:
     """Open the catalog that parsed properties describe."""
     process_cache().provide(properties.cache_bytes)
     principal, sharing = principal_of(properties), _sharing(properties)
+    given_by(properties)  # refuses values before anything is opened
     create = properties.create and properties.warehouse is not None
     _refuse_cluster(properties)
     try:
@@ -247,7 +247,7 @@ def _wanted(properties: Properties, sharing: str | None) -> dict[str, str]:
     Raises:
         InputError: a value cannot be used.
     """
-    wanted = checked(settable({**properties.own, **properties.other}))
+    wanted = given_by(properties)
     require_bounded(wanted)
     if properties.warehouse:
         wanted[WAREHOUSE] = absolute(properties.warehouse)

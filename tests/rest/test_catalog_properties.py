@@ -263,6 +263,29 @@ def test_a_catalog_is_not_created_with_a_property_that_cannot_be_used(
     assert opened(sqlite, warehouse).session.catalog_properties() == {"warehouse": f"file://{warehouse}"}
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gc.enabled", "flase"),
+        ("history.expire.max-snapshot-age-ms", "5 d"),
+        ("table-override.format-version", "9"),
+    ],
+)
+def test_a_session_does_not_open_a_catalog_with_a_property_that_cannot_be_used(
+    opened: Open, sqlite: str, warehouse: Path, name: str, text: str
+) -> None:
+    opened(sqlite, warehouse)
+    with pytest.raises(InputError, match=name):
+        opened(sqlite, warehouse, **{name: text})
+
+
+def test_blanks_around_a_value_of_a_session_mean_nothing(opened: Open, sqlite: str, warehouse: Path) -> None:
+    opened(sqlite, warehouse).namespace("db")
+    client = opened(sqlite, None, **{"gc.enabled": " true "})
+    filled(client)
+    assert purge(client) == 204
+
+
 def test_a_stored_property_is_not_read_from_the_environment_when_a_catalog_is_created(
     opened: Open, sqlite: str, warehouse: Path
 ) -> None:
