@@ -59,6 +59,19 @@ def test_other_addresses_need_a_token_for_metrics_and_are_warned_of(tmp_path: Pa
         assert "without TLS" in server.errors
 
 
+@pytest.mark.parametrize(("given", "expected"), [((), 0), (("--metadata-files", "every-commit"), 1)])
+def test_the_catalogs_properties_hold_unless_an_option_says_otherwise(
+    tmp_path: Path, given: tuple[str, ...], expected: int
+) -> None:
+    store = f"sqlite://{tmp_path / 's.db'}"
+    connect(store, tmp_path / "w", metadata_files="never").session.close()
+    with Server(store, *options(tmp_path / "w"), *given) as server:
+        remote = client(server)
+        remote.namespace("db")
+        remote.create("t")
+    assert len(list((tmp_path / "w").rglob("*.metadata.json"))) == expected
+
+
 def test_a_port_that_is_taken_is_told(server: Server, tmp_path: Path) -> None:
     port = server.uri.rsplit(":", 1)[1]
     told = refused(f"sqlite://{tmp_path / 's.db'}", *options(tmp_path / "w"), "--port", port)
