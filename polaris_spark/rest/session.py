@@ -152,7 +152,8 @@ def connect(
             left out.
     Raises:
         InputError: a property that cannot be used.
-        StateError: the store, realm or catalog does not serve.
+        NoStoreError: there is no store, and `create` is false.
+        StateError: the realm or catalog does not serve, or a newer release made the store.
     """
     given = {"store": store, **properties}
     if warehouse is not None:

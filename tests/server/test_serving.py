@@ -159,15 +159,23 @@ def test_metrics_count_requests_by_route_and_changes_by_outcome(tmp_path: Path) 
     assert "aaaaa" not in text
 
 
-def test_health_tells_that_the_store_cannot_be_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ("ALTER TABLE 'references' RENAME COLUMN version TO other", "the store cannot be read"),
+        ("DROP TABLE 'references'", "the database holds no store any more"),
+        ("DELETE FROM 'references'", "the database holds no store any more"),
+    ],
+)
+def test_health_tells_that_the_store_is_damaged_or_gone(tmp_path: Path, damage: str, reason: str) -> None:
     with Server(f"sqlite://{tmp_path / 's.db'}", *options(tmp_path / "w")) as server:
         assert client(server).session.raw("GET", "/healthz")[0] == 200  # type: ignore[attr-defined]  # a Remote
         with sqlite3.connect(tmp_path / "s.db") as database:
-            database.execute("DROP TABLE 'references'")
+            database.execute(damage)
         remote = Remote(server.uri)
         wait_until(lambda: remote.raw("GET", "/healthz")[0] == 503, "it is told", every_s=0.05)
         answer = json.loads(remote.raw("GET", "/healthz")[2])
-        assert answer == {"status": "unavailable", "reason": "the store cannot be read"}
+        assert answer == {"status": "unavailable", "reason": reason}
 
 
 def _healthz(server: Server) -> tuple[int, str]:
