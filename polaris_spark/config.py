@@ -372,11 +372,26 @@ _ICEBERG = frozenset(
 )
 # names of Iceberg's own that must never count as near misses
 
+_OF_TABLES = (
+    "gc.enabled",
+    "history.expire.max-snapshot-age-ms",
+    "history.expire.min-snapshots-to-keep",
+    "history.expire.max-ref-age-ms",
+)
+"""Properties of tables that a catalog can have, too."""
+_PREFIXES = ("table-default", "table-override")
+"""What the names of properties of new tables begin with, before a dot."""
+
 
 def _refuse_near_miss(name: str) -> None:
-    ours = [*PROPERTIES, "store"]
-    if name in _ICEBERG:
+    ours = [*PROPERTIES, "store", *_OF_TABLES]
+    if name in _ICEBERG or name in _OF_TABLES:
         return
+    prefix, dot, rest = name.partition(".")
+    if prefix not in _PREFIXES and dot:
+        near = difflib.get_close_matches(prefix.lower().replace("_", "-"), _PREFIXES, n=1, cutoff=0.8)
+        if near:
+            raise InputError(f"there is no property {name!r}; did you mean '{near[0]}.{rest}'?")
     plain = name.lower().replace("_", "-")
     same = [one for one in (plain, f"polaris.{plain}") if one in ours]
     near = same or difflib.get_close_matches(plain, ours, n=1, cutoff=0.8)

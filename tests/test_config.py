@@ -213,11 +213,23 @@ def test_properties_of_iceberg_and_others_are_kept() -> None:
         ("append-rebase", "polaris.append-rebase"),
         ("schema-merge", "polaris.schema-merge"),
         ("creat", "create"),
+        ("gc.enabeld", "gc.enabled"),
+        ("gc-enabled", "gc.enabled"),
+        ("history.expire.min-snapshot-to-keep", "history.expire.min-snapshots-to-keep"),
+        ("table-defaults.write.format.default", "table-default.write.format.default"),
+        ("table_override.x", "table-override.x"),
     ],
 )
 def test_a_near_miss_of_our_names_is_refused_with_the_name_meant(name: str, meant: str) -> None:
     with pytest.raises(InputError, match=f"did you mean '{meant}'"):
         Properties.parse({"store": "memory:", name: "x"})
+
+
+@pytest.mark.parametrize(
+    "name", ["cache-enabled", "gc.enabled", "history.expire.max-ref-age-ms", "table-default.x", "table.x"]
+)
+def test_a_name_that_exists_is_no_near_miss(name: str) -> None:
+    assert Properties.parse({"store": "memory:", name: "1"}).other == {name: "1"}
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,9 @@ class StoredCatalog(NamedTuple):
     pointer: int
     """Object id of the row."""
     row: CatalogRow
-    changed: bool
-    """Whether properties were set since the creation. If not, no branch has a copy of the row."""
+    set_by: str | None
+    """The principal that set the properties last; None if they were not set since the creation. Then no branch has a
+    copy of the row."""
 
 
 def read_catalog(references: References, name: str, *, for_rewrite: bool = False) -> StoredCatalog | None:
@@ -80,8 +81,9 @@ def read_catalog(references: References, name: str, *, for_rewrite: bool = False
     if entry is None:
         return None
     read = head.store.get_for_rewrite if for_rewrite else head.store.get
-    changed = head.index(PROPERTIES).get(key) is not None
-    return StoredCatalog(entry.pointer, read(entry.pointer, CatalogRow), changed)
+    mark = head.index(PROPERTIES).get(key)
+    set_by = None if mark is None else mark.value[len(id_bytes(0)) :].decode()
+    return StoredCatalog(entry.pointer, read(entry.pointer, CatalogRow), set_by)
 
 
 def find_catalog(references: References, name: str) -> CatalogRow | None:

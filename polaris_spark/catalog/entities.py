@@ -236,13 +236,18 @@ class CatalogChange(Change[R]):
         summary: dict[str, str] | None = None,
         old_key: bytes = b"",
         result: bytes = b"",
+        principal: str | None = None,
     ) -> None:
-        """Add the change's log entry."""
+        """Add the change's log entry.
+
+        Args:
+            principal: that the change is logged for, if it is not that of the operation.
+        """
         operation = self.operation
         state.log(
             LogEntry(
                 operation.id,
-                operation.principal,
+                principal or operation.principal,
                 now,
                 self.action,
                 entity_id,

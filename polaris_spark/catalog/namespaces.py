@@ -56,7 +56,7 @@ def with_default_location(
     No further property says which of the two it is: Trino's `SHOW CREATE SCHEMA` fails on properties that it does not
     know.
     """
-    if LOCATION in properties:
+    if properties.get(LOCATION, "").strip():  # an earlier release stored blank ones, which count as none
         return dict(properties)
     return {**properties, LOCATION: default_namespace_location(context, name)}
 

@@ -139,9 +139,14 @@ def require_settable(names: Iterable[str]) -> None:
             raise InputError(f"there is no property {name!r} that a catalog can have; {hint}")
 
 
-def settable(given: Mapping[str, str]) -> dict[str, str]:
-    """Those of some properties that can be set for a catalog."""
-    return {name: text for name, text in given.items() if _is_settable(name)}
+def given_by(session: Properties) -> dict[str, str]:
+    """Those properties of a catalog that a session gives itself, without blanks around their values.
+
+    Raises:
+        InputError: a value cannot be used.
+    """
+    given = {**session.own, **session.other}
+    return checked({name: text for name, text in given.items() if _is_settable(name)})
 
 
 def _is_settable(name: str) -> bool:
@@ -216,10 +221,12 @@ class Binding:
             session: properties of the session.
             stored: the catalog's, as its row has them.
             copy: the branch's copy of the row, read before the row; None if there is none. As long as the branch has
-                the same copy, `stored` holds, which may be newer.
+                the same copy, or none, `stored` holds, which may be newer.
+        Raises:
+            InputError: a value that the session gives cannot be used.
         """
         self._session = session
-        self._given = settable({**session.own, **session.other})
+        self._given = given_by(session)
         self._opened = _pointer(copy)
         self._at_opening = self._combined(stored)
         self._last = (self._opened, self._at_opening)
@@ -237,7 +244,9 @@ class Binding:
     def _of(self, pointer: int, read: Callable[[], CatalogRow]) -> EffectiveProperties:
         known, effective = self._last
         if known != pointer:
-            effective = self._at_opening if pointer == self._opened else self._combined(read().properties)
+            # Without a copy, the branch was dropped and made again from an old commit since the session opened it.
+            known_row = pointer in (0, self._opened)
+            effective = self._at_opening if known_row else self._combined(read().properties)
             self._last = (pointer, effective)
         return effective
 

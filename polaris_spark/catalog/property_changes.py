@@ -89,7 +89,7 @@ class SetProperties(CatalogChange[CatalogRow]):
         row = msgspec.structs.replace(before, properties=properties)
         after = state.add(row)
         state.put(NAMES, key, Entry(after, entry.value))
-        state.put(PROPERTIES, key, Entry(value=entry.value))
+        state.put(PROPERTIES, key, Entry(value=id_bytes(row.entity_id) + self.operation.principal.encode()))
         summary = _summary(before.properties, properties)
         self.record(state, prepared, row.entity_id, key, before=entry.pointer, after=after, summary=summary)
         return row
@@ -101,7 +101,8 @@ class SetProperties(CatalogChange[CatalogRow]):
 class CopyRow(CatalogChange[None]):
     """Give a branch a copy of its catalog's row, unless it has one of the present row.
 
-    The log entry has neither content: the catalog is not an entity of its branch.
+    The log entry has neither content: the catalog is not an entity of its branch. The entry names the principal that
+    set the properties, because another process may write the copy.
     """
 
     action = SET_PROPERTIES
@@ -127,7 +128,7 @@ class CopyRow(CatalogChange[None]):
         before = self._row if copy is None else state.get(copy.pointer, CatalogRow)
         state.put(PROPERTIES, ROW, Entry(state.add(found.row), id_bytes(found.pointer)))
         key, summary = catalog_key(found.row.name), _summary(before.properties, found.row.properties)
-        self.record(state, now, found.row.entity_id, key, summary=summary)
+        self.record(state, now, found.row.entity_id, key, summary=summary, principal=found.set_by)
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
         raise AssertionError("copies have no operation id")
@@ -141,7 +142,7 @@ def is_missing(row: CatalogRow, found: StoredCatalog | None, copy: Entry | None)
         found: the catalog of that name by now.
         copy: the branch's entry.
     """
-    if found is None or found.row.entity_id != row.entity_id or not found.changed:
+    if found is None or found.row.entity_id != row.entity_id or found.set_by is None:
         return False
     return copy is None or copy.value != id_bytes(found.pointer)
 

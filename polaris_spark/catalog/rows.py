@@ -22,7 +22,8 @@ LOCATIONS = "locations"
 UNCONFIRMED = "unconfirmed"
 PROPERTIES = "properties"
 """Index of a branch of a catalog, with the copy of the catalog's row that binds the branch. In the reference
-`catalogs`, it has the keys in `names` of the catalogs whose properties were set after their creation."""
+`catalogs`, it has the keys in `names` of the catalogs whose properties were set after their creation. The value there
+is the catalog's entity id (8 bytes), then the principal that set them last, in UTF-8."""
 ROW = b"row"
 
 NAMESPACE = b"n"

@@ -173,15 +173,16 @@ class CommitTable(TableChange):
         try:
             check_all(draft, self.requirements)
             apply_all(draft, self.updates)
-            asked = set(draft.properties)
-            if before is None:
-                self._add_defaults(state, draft)
         except CommitFailedError as conflict:
             if before is None:
                 raise
             draft = self._resolved(state, before, prepared, conflict)
         if before is not None and found is not None and not draft.changed:
             return Stored(found.content, before)
+        asked: set[str] = set()
+        if before is None:
+            asked = set(draft.properties)
+            self._add_defaults(state, draft)
         expired: list[int] = []
         if self.context.trusts(prepared.now):
             expired = expire_on_commit(

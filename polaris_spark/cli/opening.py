@@ -164,7 +164,8 @@ def open_store(
         options: of the store, in place of `password`.
     Raises:
         InputError: the URI or the password cannot be used.
-        StateError: there is no store, or a newer release made it.
+        NoStoreError: there is no store.
+        NewerFormatError: a newer release made it.
     """
     parsed = StoreURI.parse(uri)
     if parsed.scheme == "memory":

@@ -64,7 +64,12 @@ FollowLinks = Annotated[
     ),
 ]
 MetadataFiles = Annotated[
-    str, typer.Option(help="every-commit or never: whether commits write metadata.json files, too.")
+    str | None,
+    typer.Option(
+        help="every-commit or never: whether commits write metadata.json files, too; if left out, as the catalog's "
+        "properties say.",
+        show_default=False,
+    ),
 ]
 
 
@@ -95,7 +100,7 @@ def serve(
     max_connections_per_address: Annotated[
         int, typer.Option(help="Connections at a time from one IPv4 address or IPv6 network of 64 bits.")
     ] = 250,
-    metadata_files: MetadataFiles = "every-commit",
+    metadata_files: MetadataFiles = None,
     property: Property = None,
     password: Password = None,
 ) -> None:
@@ -107,8 +112,9 @@ def serve(
 
     server = _server()
     _log_to_standard_error()
-    given = {"store": store, "realm": realm, "catalog": catalog, "metadata-files": metadata_files}
-    given |= {name: text for name, text in (("warehouse", warehouse), ("principal", principal)) if text}
+    options = {"warehouse": warehouse, "principal": principal, "metadata-files": metadata_files}
+    given = {"store": store, "realm": realm, "catalog": catalog}
+    given |= {name: text for name, text in options.items() if text}
     properties = properties_of(given, property, password)
     endpoint = server.Endpoint(
         host,

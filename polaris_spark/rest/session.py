@@ -22,9 +22,8 @@ from polaris_spark.catalog.properties import (
     SHARED_LOCATIONS,
     WAREHOUSE,
     Binding,
-    checked,
+    given_by,
     require_bounded,
-    settable,
 )
 from polaris_spark.catalog.property_changes import complete_copy, set_properties
 from polaris_spark.catalog.references import head_name
@@ -153,7 +152,8 @@ def connect(
             left out.
     Raises:
         InputError: a property that cannot be used.
-        StateError: the store, realm or catalog does not serve.
+        NoStoreError: there is no store, and `create` is false.
+        StateError: the realm or catalog does not serve, or a newer release made the store.
     """
     given = {"store": store, **properties}
     if warehouse is not None:
@@ -166,6 +166,7 @@ def open_session(properties: Properties, clock: Clock) -> Session:
     """Open the catalog that parsed properties describe."""
     process_cache().provide(properties.cache_bytes)
     principal, sharing = principal_of(properties), _sharing(properties)
+    given_by(properties)  # refuses values before anything is opened
     create = properties.create and properties.warehouse is not None
     _refuse_cluster(properties)
     try:
@@ -247,7 +248,7 @@ def _wanted(properties: Properties, sharing: str | None) -> dict[str, str]:
     Raises:
         InputError: a value cannot be used.
     """
-    wanted = checked(settable({**properties.own, **properties.other}))
+    wanted = given_by(properties)
     require_bounded(wanted)
     if properties.warehouse:
         wanted[WAREHOUSE] = absolute(properties.warehouse)

@@ -80,7 +80,8 @@ class ServedCatalogs:
 
         Raises:
             RealmMovedError: the realm was moved to another store.
-            StateError: the store, the realm or the catalog is gone, or the realm was deactivated.
+            NoStoreError: the store is gone.
+            StateError: the realm or the catalog is gone, or the realm was deactivated.
             Exception: whatever a database raises where it cannot be read.
         """
         check_store(self.session.connection.backend)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from polaris_spark.errors import RealmMovedError, RealmStateError, StateError
+from polaris_spark.errors import NoStoreError, RealmMovedError, RealmStateError, StateError
 
 log = logging.getLogger("polaris_spark.server")
 
@@ -62,6 +62,8 @@ def _reason(error: Exception) -> str:
         return "the realm was moved to another store"
     if isinstance(error, RealmStateError):
         return "the realm was deactivated or purged"
+    if isinstance(error, NoStoreError):
+        return "the database holds no store any more"
     if isinstance(error, StateError):
         return "the store or the catalog is not in a state to serve"
     return "the store cannot be read"

@@ -13,6 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from polaris_spark.backends import require_backend
+from polaris_spark.catalog.properties import given_by
 from polaris_spark.config import FILE_SCHEMES, Properties, StoreURI
 from polaris_spark.errors import NoStoreError, StateError, StoreURIError
 from polaris_spark.secret_options import REFERENCE
@@ -43,6 +44,7 @@ def check_properties(properties: Mapping[str, str]) -> None:
             the directory that would hold it does not exist or cannot be written.
     """
     parsed = Properties.parse(properties)
+    given_by(parsed)
     store = parsed.store
     if properties.get("python") != sys.executable:
         return  # another interpreter, with other drivers, opens the store

@@ -125,7 +125,7 @@ def connect_store(
         options: properties under `store.` without that prefix.
         create: whether a database without a store in it becomes one.
     Raises:
-        StateError: there is no store and `create` is false.
+        NoStoreError: there is no store and `create` is false.
         NewerFormatError: the store was made by a newer release.
     """
     key = (os.getpid(), str(uri), tuple(sorted((options or {}).items(), key=lambda item: item[0])))

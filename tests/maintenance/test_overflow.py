@@ -102,6 +102,24 @@ def test_clients_get_all_refs_and_properties(wide: Wide) -> None:
         assert {one["snapshot-id"] for one in metadata["snapshots"]} == {1, 2, 3, 4}
 
 
+@pytest.mark.parametrize(
+    "update", [{"action": "set-properties", "updates": {"team.property-0007": "new"}}, tag("v7", 4)]
+)
+def test_a_commit_decodes_only_the_values_that_it_changes(
+    wide: Wide, monkeypatch: pytest.MonkeyPatch, update: dict[str, Any]
+) -> None:
+    decoded = []
+    for codec in (PROPERTY_CODEC, REF_CODEC):
+
+        def decode_one(pointer: int, value: bytes, original: Any = codec.decode) -> Any:
+            decoded.append(value)
+            return original(pointer, value)
+
+        monkeypatch.setattr(type(codec), "decode", staticmethod(decode_one))
+    wide.ok(update)
+    assert 0 < len(decoded) < 5
+
+
 def test_fsck_finds_nothing_wrong(wide: Wide) -> None:
     assert wide.copy().problems() == []
     wide.ok(*[{"action": "remove-snapshot-ref", "ref-name": f"v{i}"} for i in range(0, TAGS, 3)])

@@ -263,6 +263,29 @@ def test_a_catalog_is_not_created_with_a_property_that_cannot_be_used(
     assert opened(sqlite, warehouse).session.catalog_properties() == {"warehouse": f"file://{warehouse}"}
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gc.enabled", "flase"),
+        ("history.expire.max-snapshot-age-ms", "5 d"),
+        ("table-override.format-version", "9"),
+    ],
+)
+def test_a_session_does_not_open_a_catalog_with_a_property_that_cannot_be_used(
+    opened: Open, sqlite: str, warehouse: Path, name: str, text: str
+) -> None:
+    opened(sqlite, warehouse)
+    with pytest.raises(InputError, match=name):
+        opened(sqlite, warehouse, **{name: text})
+
+
+def test_blanks_around_a_value_of_a_session_mean_nothing(opened: Open, sqlite: str, warehouse: Path) -> None:
+    opened(sqlite, warehouse).namespace("db")
+    client = opened(sqlite, None, **{"gc.enabled": " true "})
+    filled(client)
+    assert purge(client) == 204
+
+
 def test_a_stored_property_is_not_read_from_the_environment_when_a_catalog_is_created(
     opened: Open, sqlite: str, warehouse: Path
 ) -> None:
@@ -410,6 +433,16 @@ def test_opening_completes_what_a_process_left_that_died(
     assert purge(first) == 400
 
 
+def test_a_copy_is_logged_for_the_principal_that_set_the_properties(
+    opened: Open, sqlite: str, warehouse: Path
+) -> None:
+    first = opened(sqlite, warehouse, principal="bob")
+    set_row_only(first, gc__enabled="false")
+    opened(sqlite, None, principal="zoe")
+    head = first.session.catalog.head()
+    assert [entry.principal for _, _, _, entry in entries(head.store, head.head)] == [WHO.principal]
+
+
 def test_setting_again_completes_what_a_process_left_that_died(
     opened: Open, sqlite: str, warehouse: Path
 ) -> None:
@@ -481,6 +514,23 @@ def test_a_branch_made_from_an_old_commit_gets_the_present_properties_when_it_is
         head.store.get(head.index(PROPERTIES).get(ROW).pointer, CatalogRow).properties["gc.enabled"]
         == "false"
     )
+
+
+def test_a_session_goes_on_where_its_branch_was_made_anew_without_a_copy(
+    opened: Open, sqlite: str, warehouse: Path
+) -> None:
+    first = opened(sqlite, warehouse)
+    first.namespace("db")
+    old = first.session.catalog.head()
+    first.session.set_catalog_properties({"gc.enabled": "false"})
+    reference = branch(first, "dev")
+    second = opened(sqlite, None, branch="dev")
+    references = first.session.catalog.references
+    references.drop(reference, WHO)
+    references.end_expired(lambda _: -1, WHO)
+    references.create(reference, WHO, source=old)
+    filled(second)
+    assert purge(second) == 400
 
 
 def test_a_session_whose_branch_cannot_get_a_copy_uses_the_row(

@@ -129,4 +129,5 @@ def test_a_blank_location_of_an_earlier_release_is_none(
 ) -> None:
     monkeypatch.setattr("polaris_spark.rest.namespaces.require_location", lambda properties: None)
     catalog.namespace("old", properties={"location": ""})
+    assert loaded(catalog, "old") == {"location": f"file://{warehouse}/old"}
     assert catalog.create("t", ("old",))["metadata"]["location"].startswith(f"file://{warehouse}/old/t-")

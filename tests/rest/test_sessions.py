@@ -24,10 +24,10 @@ from polaris_spark.config import StoreURI
 from polaris_spark.errors import (
     InputError,
     NewerFormatError,
+    NoStoreError,
     NotFoundError,
     RealmStateError,
     ReferenceGoneError,
-    StateError,
     StoreURIError,
 )
 from polaris_spark.store.cache import ObjectCache
@@ -78,7 +78,7 @@ def test_nothing_is_created_where_that_is_forbidden(
 ) -> None:
     with pytest.raises(StoreURIError, match="does not exist"):
         opened(sqlite, warehouse, create=False)
-    with pytest.raises(StateError, match="no polaris_spark store"):
+    with pytest.raises(NoStoreError, match="holds no store"):
         opened(f"memory:{uuid.uuid4()}", warehouse, create=False)
     assert not (tmp_path / "store.db").exists()
     opened(sqlite, warehouse)

@@ -59,6 +59,19 @@ def test_other_addresses_need_a_token_for_metrics_and_are_warned_of(tmp_path: Pa
         assert "without TLS" in server.errors
 
 
+@pytest.mark.parametrize(("given", "expected"), [((), 0), (("--metadata-files", "every-commit"), 1)])
+def test_the_catalogs_properties_hold_unless_an_option_says_otherwise(
+    tmp_path: Path, given: tuple[str, ...], expected: int
+) -> None:
+    store = f"sqlite://{tmp_path / 's.db'}"
+    connect(store, tmp_path / "w", metadata_files="never").session.close()
+    with Server(store, *options(tmp_path / "w"), *given) as server:
+        remote = client(server)
+        remote.namespace("db")
+        remote.create("t")
+    assert len(list((tmp_path / "w").rglob("*.metadata.json"))) == expected
+
+
 def test_a_port_that_is_taken_is_told(server: Server, tmp_path: Path) -> None:
     port = server.uri.rsplit(":", 1)[1]
     told = refused(f"sqlite://{tmp_path / 's.db'}", *options(tmp_path / "w"), "--port", port)
@@ -146,15 +159,23 @@ def test_metrics_count_requests_by_route_and_changes_by_outcome(tmp_path: Path) 
     assert "aaaaa" not in text
 
 
-def test_health_tells_that_the_store_cannot_be_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ("ALTER TABLE 'references' RENAME COLUMN version TO other", "the store cannot be read"),
+        ("DROP TABLE 'references'", "the database holds no store any more"),
+        ("DELETE FROM 'references'", "the database holds no store any more"),
+    ],
+)
+def test_health_tells_that_the_store_is_damaged_or_gone(tmp_path: Path, damage: str, reason: str) -> None:
     with Server(f"sqlite://{tmp_path / 's.db'}", *options(tmp_path / "w")) as server:
         assert client(server).session.raw("GET", "/healthz")[0] == 200  # type: ignore[attr-defined]  # a Remote
         with sqlite3.connect(tmp_path / "s.db") as database:
-            database.execute("DROP TABLE 'references'")
+            database.execute(damage)
         remote = Remote(server.uri)
         wait_until(lambda: remote.raw("GET", "/healthz")[0] == 503, "it is told", every_s=0.05)
         answer = json.loads(remote.raw("GET", "/healthz")[2])
-        assert answer == {"status": "unavailable", "reason": "the store cannot be read"}
+        assert answer == {"status": "unavailable", "reason": reason}
 
 
 def _healthz(server: Server) -> tuple[int, str]:

@@ -193,6 +193,8 @@ def test_an_interpreter_that_lacks_the_package_is_replaced_where_the_master_is_l
         ({"store": "/path/of.db"}, "begins with a scheme"),
         ({"metadata_file": "never"}, "metadata-files"),
         ({"metadata_files": "sometimes"}, "'every-commit' or 'never'"),
+        ({"gc.enabled": "flase"}, "'gc.enabled' is 'flase'; it is true or false"),
+        ({"gc.enabeld": False}, "did you mean 'gc.enabled'"),
         ({"s3.region": "env:POLARIS_NOT_SET"}, "POLARIS_NOT_SET"),
         ({"store": "sqlite:///etc/passwd"}, "is not an SQLite database"),
         ({"store": "sqlite:///no/such/c.db"}, "the directory /no/such does not exist"),
