@@ -81,12 +81,12 @@ class Folders:
         Raises:
             BadRequestError: nobody can say.
         """
-        path = local_path(folder)
-        if path is not None:
-            return path.exists()
         from pyarrow.fs import FileType
 
         try:
+            path = local_path(folder)
+            if path is not None:
+                return path.exists()
             system, name = self._system(folder.rstrip("/"))
             return bool(repeated(lambda: system.get_file_info(name)).type != FileType.NotFound)
         except (OSError, ValueError) as error:
