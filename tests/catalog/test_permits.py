@@ -188,7 +188,7 @@ def test_files_of_a_store_are_recognized_in_every_spelling(store: str, location:
 
 
 @pytest.mark.parametrize(
-    "path", ["/%61/b", "/%2561/b", "/%25252561/b", "/%2525252525252561/b", "/%2%35%25%36%31/b"]
+    "path", ["/%61/b", "/%2561/b", "/%25252561/b", "/%2525252525252561/b", "/%2%35%36%31/b"]
 )
 def test_escapes_are_decoded_until_none_is_left(path: str) -> None:
     assert normal_path(path) == "/a/b"
