@@ -42,11 +42,13 @@ def local_path(location: str) -> Path | None:
     """The path of a `file:` location, or None where it is not on this machine.
 
     Raises:
-        ValueError: it is no URI, or a path that is too long. Resolving the links of a path takes a time that grows with
-            the square of its length.
+        ValueError: it is no URI.
+        OSError: the path is too long. Resolving the links of a path takes a time that grows with the square of its
+            length.
     """
     if len(location) > _LONGEST and (location.startswith("/") or urlsplit(location).scheme == "file"):
-        raise ValueError(f"the location has {len(location)} characters, and at most {_LONGEST} are possible")
+        problem = f"the location has {len(location)} characters, and at most {_LONGEST} are possible"
+        raise OSError(errno.ENAMETOOLONG, problem)
     if location.startswith("/"):
         return Path(location)
     uri = urlsplit(location)
