@@ -7,7 +7,7 @@ with the fields of format version 2 alone, whole, and has no way to leave struct
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, BinaryIO, cast
@@ -15,9 +15,16 @@ from typing import Any, BinaryIO, cast
 import fastavro
 
 from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.memory import holding
+from polaris_spark.catalog.metadata.avro_blocks import AvroBlocks
 from polaris_spark.catalog.metadata.manifest_lists import avro_long
 from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.errors import PolarisError, UnreadableFileError
+
+_COPIES = 9
+_RECORD = 1_000
+"""Bytes of memory for each byte of a block and for each record, while the block is decoded: upper bounds for the fields
+that jobs ask for."""
 
 Nested = Mapping[int, Collection[int] | None]
 """Field ids of a record; of one that is a record itself, the ids of its own fields. None stands for all."""
@@ -33,8 +40,8 @@ class AvroFile:
         """
         self._location = location
         try:
-            self._blocks = fastavro.block_reader(stream)
-            self._schema = _plain(self._blocks.writer_schema)
+            self._blocks = AvroBlocks(stream)
+            self._schema = _plain(self._blocks.schema)
             self.fields = _by_id(self._schema)
         except Exception as error:  # whatever a decoder raises on bytes that are something else
             raise self._damaged(error) from error
@@ -45,7 +52,7 @@ class AvroFile:
     @cached_property
     def metadata(self) -> dict[str, str]:
         """What the file says of itself."""
-        return dict(self._blocks.metadata)
+        return self._blocks.metadata
 
     def records(self, wanted: Nested) -> Iterator[dict[int, Any]]:
         """Records as values by Iceberg field id; nested records likewise. Absent fields are left out, null ones None.
@@ -64,15 +71,13 @@ class AvroFile:
             # A block's records follow each other as the items of an array do.
             written = fastavro.parse_schema({"type": "array", "items": self._schema})
             asked = fastavro.parse_schema({"type": "array", "items": schema})
-            for block in cast("Iterable[Any]", self._blocks):  # the types of fastavro leave `bytes_` out
-                data = block.bytes_.getvalue()
-                if not 0 <= block.num_records <= len(data):  # a record takes more than a byte
-                    raise ValueError("its blocks cannot hold so many records")
-                body = io.BytesIO(avro_long(block.num_records) + data + avro_long(0))
-                found = cast("list[Json]", fastavro.schemaless_reader(body, written, asked))
-                if body.read(1):
-                    raise ValueError("its records are something else")
-                yield from [{name.id: name.of(record) for name in names} for record in found]
+            for count, data in self._blocks:
+                with holding(_COPIES * len(data) + _RECORD * count):
+                    body = io.BytesIO(avro_long(count) + data + avro_long(0))
+                    found = cast("list[Json]", fastavro.schemaless_reader(body, written, asked))
+                    if body.read(1):
+                        raise ValueError("its records are something else")
+                    yield from [{name.id: name.of(record) for name in names} for record in found]
         except (GeneratorExit, PolarisError):
             raise
         except Exception as error:  # as above

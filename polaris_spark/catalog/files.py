@@ -9,7 +9,7 @@ import os
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
 from polaris_spark.backends.held import ReadFile, open_to_read
@@ -21,6 +21,7 @@ from polaris_spark.catalog.confinement import (
     replace_file,
     write_file,
 )
+from polaris_spark.catalog.metadata.bounds import BOUNDS
 from polaris_spark.errors import (
     BadRequestError,
     FileStorageFullError,
@@ -34,9 +35,20 @@ from polaris_spark.errors import (
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO, InputStream
 
+_LONGEST: Final = BOUNDS["characters in a location"]
+
 
 def local_path(location: str) -> Path | None:
-    """The path of a `file:` location, or None where it is not on this machine."""
+    """The path of a `file:` location, or None where it is not on this machine.
+
+    Raises:
+        ValueError: it is no URI.
+        OSError: the path is too long. Resolving the links of a path takes a time that grows with the square of its
+            length.
+    """
+    if len(location) > _LONGEST and (location.startswith("/") or urlsplit(location).scheme == "file"):
+        problem = f"the location has {len(location)} characters, and at most {_LONGEST} are possible"
+        raise OSError(errno.ENAMETOOLONG, problem)
     if location.startswith("/"):
         return Path(location)
     uri = urlsplit(location)
@@ -164,8 +176,8 @@ class Files:
         Raises:
             BadRequestError: it is there and cannot be read, or nobody can say whether it is.
         """
-        path = local_path(location)
         try:
+            path = local_path(location)
             there = path.exists() if path is not None else self.io(location).new_input(location).exists()
         except (OSError, TypeError, ValueError) as error:
             raise BadRequestError(f"cannot look for {location!r}: {error}") from error

@@ -81,26 +81,38 @@ class Folders:
         Raises:
             BadRequestError: nobody can say.
         """
-        path = local_path(folder)
-        if path is not None:
-            return path.exists()
         from pyarrow.fs import FileType
 
         try:
+            path = local_path(folder)
+            if path is not None:
+                return path.exists()
             system, name = self._system(folder.rstrip("/"))
             return bool(repeated(lambda: system.get_file_info(name)).type != FileType.NotFound)
         except (OSError, ValueError) as error:
             raise BadRequestError(f"cannot look at {folder!r}: {error}") from error
 
-    def below(self, folder: str) -> Iterator[Listed]:
+    def below(
+        self, folder: str, unlisted: Callable[[str, PolarisError], object] | None = None
+    ) -> Iterator[Listed]:
         """Every file in a folder and those below it, in no particular order.
 
+        Args:
+            unlisted: called with each folder that cannot be listed, and the reason. Such a folder is skipped unless the
+                function raises the reason.
         Raises:
-            BadRequestError: one of them cannot be read.
+            BadRequestError: without `unlisted`, a folder cannot be listed.
         """
         pending = [folder]
         while pending:
-            found = self.contents(pending.pop())
+            at = pending.pop()
+            try:
+                found = self.contents(at)
+            except BadRequestError as error:
+                if unlisted is None:
+                    raise
+                unlisted(at, error)
+                continue
             pending += found.folders
             yield from found.files
 
@@ -238,7 +250,7 @@ class Links:
         """A location without symbolic links in its folder, where it is a local one: then one file has one name."""
         try:
             path = local_path(location)
-        except ValueError:  # no URI, which no reader of files takes either
+        except (OSError, ValueError):  # too long, or no URI: no reader of files takes it either
             return location
         if path is None or "\0" in location:
             return location

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from polaris_spark.catalog.files import absolute
+from polaris_spark.catalog.metadata.bounds import require_within
 from polaris_spark.catalog.rows import IDS, LOCATIONS, TABLE, UNCONFIRMED, id_bytes, id_from
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError, ForbiddenError, InputError
@@ -67,8 +68,9 @@ def segments(location: str) -> tuple[str, ...]:
     `s3a` and `s3n` are `s3`, and so on; a location without a scheme is a `file`; empty segments are dropped.
 
     Raises:
-        BadRequestError: not an absolute location, one with `.` or `..` in it, or a file of another host.
+        BadRequestError: not an absolute location, one with `.` or `..` in it, a file of another host, or too long.
     """
+    require_within("characters in a location", len(location))
     try:
         uri = urlsplit(location, allow_fragments=False)
     except ValueError as error:

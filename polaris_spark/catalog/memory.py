@@ -237,6 +237,12 @@ class Claim:
             raise self._bound._busy(amount)
         self._amount += amount
 
+    def shrink(self, amount: int) -> None:
+        """Give bytes back that `grow` added; nothing of them is left after `give_back` or `answer`."""
+        amount = min(amount, self._amount)
+        self._amount -= amount
+        self._bound._give_back(amount)
+
     def _refuse_excess(self, amount: int) -> None:
         total = self._amount + amount
         if total > self._bound.capacity:
@@ -258,3 +264,21 @@ def charge(amount: int) -> None:
     claim = _current.get()
     if claim is not None:
         claim.grow(amount)
+
+
+@contextlib.contextmanager
+def holding(amount: int) -> Iterator[None]:
+    """A context that adds bytes to the claim of the request that this thread handles, and gives them back at its end.
+
+    Raises:
+        RequestTooLargeError, TryAgainError: as `Claim.reserve`.
+    """
+    claim = _current.get()
+    if claim is None:
+        yield
+        return
+    claim.grow(amount)
+    try:
+        yield
+    finally:
+        claim.shrink(amount)

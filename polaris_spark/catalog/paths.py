@@ -6,6 +6,12 @@ import re
 import unicodedata
 from urllib.parse import unquote
 
+_PASSES = 3
+"""How often escapes are decoded one level at a time. More levels occur only in hostile paths."""
+
+_HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF")
+_PERCENT = ord("%")
+
 _LOCATION = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
 
 
@@ -29,10 +35,28 @@ def is_in(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
+def _decoded(path: str) -> str:
+    """A path whose percent escapes are decoded until none is left, in a time that is linear in its length.
+
+    `%25` is an escaped percent sign, so a text of n bytes can have n / 2 levels of escapes.
+    """
+    decoded = bytearray()
+    for byte in path.encode(errors="surrogatepass"):
+        decoded.append(byte)
+        while len(decoded) > 2 and decoded[-3] == _PERCENT and _HEX_DIGITS.issuperset(decoded[-2:]):
+            decoded[-3:] = bytes((int(decoded[-2:], 16),))
+    return decoded.decode(errors="replace")
+
+
 def normal_path(path: str) -> str:
     """A path normalized for comparison: percent-decoded, absolute, without a trailing slash."""
-    while (decoded := unquote(path)) != path:
+    for _ in range(_PASSES):
+        decoded = unquote(path)
+        if decoded == path:
+            break
         path = decoded
+    else:
+        path = _decoded(path)
     parts: list[str] = []
     for part in unicodedata.normalize("NFC", path).split("/"):
         if part == "..":

@@ -29,6 +29,7 @@ from polaris_spark.backends import traces
 from polaris_spark.catalog.confinement import Below, Confinement
 from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.locations import SAME_SCHEME
+from polaris_spark.catalog.metadata.bounds import BOUNDS
 from polaris_spark.catalog.paths import is_in, normal_path, segments_of, split_location
 from polaris_spark.catalog.store_files import OBJECT_STORES, StoreFiles, folded
 from polaris_spark.config import StoreURI
@@ -114,6 +115,8 @@ class Permit:
                 itself a link.
             BadRequestError, ValueError: the location is malformed.
         """
+        if len(location) > BOUNDS["characters in a location"]:
+            raise ForbiddenError(f"a location of {len(location)} characters names no file of a table")
         path = local_path(location)
         if path is None:
             found = Grant(location)

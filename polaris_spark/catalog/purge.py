@@ -19,6 +19,7 @@ from polaris_spark.catalog.manifest_entries import (
     manifest_entries,
     snapshot_manifests,
 )
+from polaris_spark.catalog.memory import charge
 from polaris_spark.catalog.metadata import render
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.permits import Grant
@@ -81,6 +82,9 @@ def purge(catalog: Catalog, table: Table) -> Kept:
     return _Purge(catalog, table, deletable).run(metadata)
 
 
+_KEPT_BYTES: Final = 1_000
+"""Bytes of memory for each file that a purge knows, besides its location: an upper bound."""
+
 _OVERLAP: Final = "the location of another table overlaps"
 
 
@@ -129,7 +133,11 @@ class _Purge:
         try:
             if listed:
                 self._require_readable(listed)
-            return list(snapshot_manifests(self._files, snapshot))
+            found = []
+            for manifest in snapshot_manifests(self._files, snapshot):
+                charge(_KEPT_BYTES + len(manifest.path))
+                found.append(manifest)
+            return found
         except MissingFileError:
             return []
         except PolarisError as error:  # the table is dropped all the same
@@ -140,9 +148,11 @@ class _Purge:
         for manifest in manifests:
             try:
                 self._require_readable(manifest.path)
-                yield from [
-                    entry.file[FILE_PATH] for entry in manifest_entries(self._files, manifest, deleted=True)
-                ]
+                found: list[str] = []
+                for entry in manifest_entries(self._files, manifest, deleted=True):
+                    charge(_KEPT_BYTES + len(entry.file[FILE_PATH]))
+                    found.append(entry.file[FILE_PATH])
+                yield from found
             except MissingFileError:
                 continue
             except PolarisError as error:  # as above

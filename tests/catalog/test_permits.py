@@ -12,6 +12,7 @@ from polaris_spark.backends.objectstore.keys import object_key, pack_key, refere
 from polaris_spark.backends.objectstore.packs import Place
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import CHANGED, Folders
+from polaris_spark.catalog.paths import normal_path
 from polaris_spark.catalog.permits import Permit, is_around
 from polaris_spark.catalog.store_files import StoreFiles
 from polaris_spark.config import StoreURI
@@ -184,6 +185,13 @@ def test_objects_of_any_store_in_a_bucket_are_kept() -> None:
 def test_files_of_a_store_are_recognized_in_every_spelling(store: str, location: str, held: bool) -> None:
     files = pickle.loads(pickle.dumps(StoreFiles.of([StoreURI.parse(store)])))
     assert files.holds(location) == held
+
+
+@pytest.mark.parametrize(
+    "path", ["/%61/b", "/%2561/b", "/%25252561/b", "/%2525252525252561/b", "/%2%35%36%31/b"]
+)
+def test_escapes_are_decoded_until_none_is_left(path: str) -> None:
+    assert normal_path(path) == "/a/b"
 
 
 def test_a_hadoop_checksum_is_deleted_with_its_file_unless_it_is_a_store_or_a_link(root: Path) -> None:

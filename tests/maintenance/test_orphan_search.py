@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -33,6 +34,26 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
     lake = Lake(f"memory:{uuid.uuid4()}", tmp_path / "warehouse", metadata_files=request.param)
     yield lake
     lake.close()
+
+
+def test_a_folder_that_cannot_be_listed_is_reported_and_stops_nothing_else(lake: Lake) -> None:
+    lake.table()
+    lake.old()
+    strays = {lake.stray("a/stray"), lake.stray("z/stray")}
+    warehouse = next(iter(strays)).parents[1]
+    deep = os.open(warehouse, os.O_RDONLY)
+    for _ in range(20):  # the last of these folders have paths that are too long to be opened
+        os.mkdir("d" * 250, dir_fd=deep)
+        inner = os.open("d" * 250, os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = inner
+    os.close(deep)
+    rows = lake.remove(dry_run=False)
+    assert paths(rows, "deleted") == strays
+    [(location, problem)] = [(row[0], row[5]) for row in rows if row[4] == "kept"]
+    assert "/" + "d" * 250 in location
+    assert "cannot list" in problem
+    assert problem.endswith("nothing is deleted here")
 
 
 def branch(lake: Lake, name: str) -> None:

@@ -154,6 +154,13 @@ BEYOND: list[tuple[str, Callable[[int], Request]]] = [
     ("bytes in the name of a branch or tag", lambda n: commit(snapshot(1), tag(1, "n" * n))),
     ("bytes in the name of a branch or tag", lambda n: commit(snapshot(1), tag(1, "\u00e9" * (n // 2 + 1)))),
     ("levels of a namespace", lambda n: ("v1/namespaces", {"namespace": ["new"] * n})),
+    ("characters in a location", lambda n: new_table(location="file:///tmp" + "/b" * (n // 2))),
+    ("characters in a location", lambda n: new_view(location="file:///tmp/" + "%25" * n)),
+    (
+        "characters in a location",
+        lambda n: commit({"action": "set-location", "location": "s3://b/" + "c" * n}),
+    ),
+    ("characters in a location", lambda n: commit(set_properties({"write.data.path": "/tmp" + "/b" * n}))),
     ("bytes of properties", lambda n: commit(set_properties({"k": "v" * n}))),
     ("bytes of properties", lambda n: view_commit(set_properties({"k": "\u00e9" * (n // 2 + 1)}))),
     ("versions of a view", lambda n: view_commit(*[version(1)] * n)),

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
+from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.metadata import overflow
 from polaris_spark.catalog.metadata.bounds import BOUNDS
+from polaris_spark.catalog.paths import normal_path
+from polaris_spark.catalog.permits import Permit
+from polaris_spark.catalog.store_files import StoreFiles
+from polaris_spark.errors import UnreadableFileError
 from tests.rest.client import Client
 from tests.rest.growth import growth, timed
 from tests.rest.kinds import KINDS, add_schema, column, of_table
@@ -110,6 +115,27 @@ def test_the_digits_of_a_default_value_are_read_once(catalog: Client) -> None:
             action()
 
     assert timed(refused) < _SPEEDY_S * 1e9
+
+
+@pytest.mark.parametrize("escape", ["%" + "25" * _LONG, "%2%35" * _LONG, "%" * _LONG + "32%35" * _LONG])
+def test_the_escapes_of_a_path_are_read_once(escape: str) -> None:
+    assert timed(lambda: normal_path(f"/a/{escape}")) < _SPEEDY_S * 1e9
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["/w" + "/a" * 100 * _LONG, "file:///w" + "/b/.." * _LONG + "/c", "s3://b/%" + "25" * 100 * _LONG],
+    ids=["segments", "upwards", "escapes"],
+)
+def test_a_file_with_a_long_path_is_refused_before_its_path_is_resolved(file: str) -> None:
+    permit = Permit(["/w", "s3://b"], StoreFiles())
+    assert timed(lambda: permit.may(file)) < _SPEEDY_S * 1e9
+    assert permit.may(file) is None
+
+
+def test_a_file_with_a_long_path_is_not_opened() -> None:
+    with pytest.raises(UnreadableFileError, match="at most 4096 are possible"):
+        Files({}).stream("/w" + "/a" * 100 * _LONG)
 
 
 def test_slashes_at_the_end_of_a_location_are_read_once(catalog: Client) -> None:

@@ -34,6 +34,7 @@ BOUNDS: Final[Mapping[str, int]] = {
     "encryption keys of a table": 10_000,
     "ids to remove in a request": 1_000_000,
     "levels of a namespace": 100,
+    "characters in a location": 4_096,
     "properties": 250_000,
     "bytes of properties": 16 * 2**20,
     "versions of a view": 10_000,

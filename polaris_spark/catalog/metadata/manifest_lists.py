@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import fastavro
 
+from polaris_spark.catalog.memory import charge
+from polaris_spark.catalog.metadata.avro_blocks import AvroBlocks
 from polaris_spark.catalog.metadata.texts import Json
-from polaris_spark.errors import BadRequestError
+from polaris_spark.errors import BadRequestError, PolarisError
 
 PATH = 500
 SPEC_ID = 502
@@ -126,16 +128,17 @@ def parse(data: bytes) -> ManifestList:
         BadRequestError: it is not such a file, or is encrypted.
     """
     try:
-        reader = fastavro.block_reader(io.BytesIO(data))
-        schema: Any = reader.writer_schema
+        reader = AvroBlocks(io.BytesIO(data))
+        schema = reader.schema
         if PATH not in {field.get("field-id") for field in schema["fields"]}:
             raise ValueError("its records have no manifest_path")
-        found = cast("Iterable[Any]", reader)  # the types of fastavro leave `bytes_` out
-        blocks = [Block(block.num_records, block.bytes_.getvalue()) for block in found]
-        # Any record takes more than a byte; one that takes none could be there without end.
-        if not all(0 <= block.count <= len(block.data) for block in blocks):
-            raise ValueError("its blocks cannot hold so many records")
+        blocks = []
+        for block in reader:
+            charge(_WEIGHT * len(block.data))
+            blocks.append(Block(block.records, block.data))
         metadata = {key: value for key, value in reader.metadata.items() if not key.startswith("avro.")}
+    except PolarisError:
+        raise
     except Exception as error:  # whatever a decoder raises on bytes that are something else
         raise BadRequestError(f"not a manifest list: {error}") from error
     weight = _WEIGHT * sum(len(block.data) for block in blocks)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, Listed
 from polaris_spark.catalog.store_heads import StoreHead
+from polaris_spark.errors import PolarisError
 from polaris_spark.maintenance.orphans.contents import contents_of_drops
 from polaris_spark.maintenance.orphans.deciding import FileName, Mismatch, Place, folders_of, judge
 from polaris_spark.maintenance.orphans.known_files import Gathering, Known, needed_by
@@ -21,6 +23,7 @@ from polaris_spark.maintenance.orphans.search import (
     broken_of,
     in_phases,
     refuse_mismatches,
+    unlisted_ones,
 )
 from polaris_spark.maintenance.store_tables import Objects
 
@@ -33,15 +36,23 @@ class LocalEngine:
         self._folders = Folders(files)
         self._objects = objects
         self._listed: list[tuple[str, Listed]] = []
+        self._unlisted: dict[str, str] = {}
+        """Folders that cannot be listed, each with the reason."""
 
     def list_files(self, search: Search) -> None:
         """List the folders of a search, and keep what was found."""
+        self._unlisted = {}
         self._listed = [
             (root, listed)
             for root in search.roots
-            for listed in self._folders.below(root)
+            for listed in self._folders.below(root, partial(self._skip, root))
             if search.concerns(listed)
         ]
+
+    def _skip(self, root: str, folder: str, problem: PolarisError) -> None:
+        if folder == root:
+            raise problem
+        self._unlisted[folder] = str(problem)
 
     def _known(self, search: Search, heads: Sequence[StoreHead]) -> Known:
         gathering = Gathering(self._files, search.names)
@@ -86,7 +97,7 @@ class LocalEngine:
             )
             if judged.is_orphan and len(found) < search.max_files and search.permit.may(listed.location):
                 found.append(Orphan(*listed, owner=judged.owner))
-        return Found(found, _broken(known))
+        return Found(found, [*unlisted_ones(self._unlisted), *_broken(known)])
 
     def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
         """The files of dropped tables that nothing needs."""

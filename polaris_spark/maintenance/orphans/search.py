@@ -87,9 +87,9 @@ class Orphan(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A table or view that cannot be read."""
+    """A table or view that cannot be read, or a folder that cannot be listed, which has no owner."""
 
-    owner: str
+    owner: str | None
     places: tuple[str, ...]
     problem: str
     incomplete: bool = False
@@ -223,6 +223,11 @@ def broken_of(
         for owner, problem in incomplete.items()
         if owner not in broken
     ]
+
+
+def unlisted_ones(unlisted: Mapping[str, str]) -> list[Broken]:
+    """The problems of folders, given the reason why each cannot be listed."""
+    return [Broken(None, (folder,), problem, incomplete=True) for folder, problem in sorted(unlisted.items())]
 
 
 def delete_in_waves(

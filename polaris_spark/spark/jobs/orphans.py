@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.folders import Folders, Listed
+from polaris_spark.catalog.folders import Contents, Folders, Listed
 from polaris_spark.catalog.store_heads import StoreHead
+from polaris_spark.errors import BadRequestError, PolarisError
 from polaris_spark.maintenance.orphans.deciding import FileName, Mismatch, Place, judge
 from polaris_spark.maintenance.orphans.search import (
     Broken,
@@ -30,6 +33,8 @@ from polaris_spark.spark.reading import open_for_reading
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
+
+log = logging.getLogger("polaris_spark")
 
 _DEPTH = 4
 """How many levels of folders the driver lists itself, at most, to find enough of them."""
@@ -174,7 +179,8 @@ def _spread(folders: Folders, root: str, cores: int) -> Iterator[tuple[str, str,
         if not level or len(level) >= _FOLDERS_PER_CORE * cores:
             break
         yield from ((folder, root, False) for folder in level)
-        level = [inner for folder in level for inner in folders.contents(folder).folders]
+        skip = partial(_skip, root)
+        level = [inner for folder in level for inner in _contents(folders, folder, skip).folders]
     yield from ((folder, root, True) for folder in level)
 
 
@@ -211,6 +217,21 @@ def _with_places(unknown: DataFrame, places: DataFrame) -> DataFrame:
     return joined.groupBy(*file).agg(collect_list(place).alias("places"))
 
 
+def _skip(root: str, folder: str, problem: PolarisError) -> None:
+    """Log a folder that cannot be listed, in the log of the executor. A root must be listed."""
+    if folder == root:
+        raise problem
+    log.warning("%s is skipped, and no file in it is deleted: %s", folder, problem)
+
+
+def _contents(folders: Folders, folder: str, unlisted: Callable[[str, PolarisError], None]) -> Contents:
+    try:
+        return folders.contents(folder)
+    except BadRequestError as error:
+        unlisted(folder, error)
+        return Contents([], [])
+
+
 class _List:
     """What executors run: folders in, files out."""
 
@@ -226,7 +247,8 @@ class _List:
 
     def _rows(self, folders: Folders, folder: str, root: str, deep: bool) -> Iterator[dict[str, object]]:  # noqa: FBT001  # a column
         found: Iterable[Listed]
-        found = folders.below(folder) if deep else folders.contents(folder).files
+        skip = partial(_skip, root)
+        found = folders.below(folder, skip) if deep else _contents(folders, folder, skip).files
         for listed in found:
             if self._search.concerns(listed):
                 name = self._search.names.of(listed.location)._asdict()

@@ -1,0 +1,170 @@
+"""Avro files that decode to far more than their size are refused before they are decoded."""
+
+from __future__ import annotations
+
+import bz2
+import io
+import json
+import lzma
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+
+from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.manifest_entries import listed_manifests
+from polaris_spark.catalog.memory import Claim, MemoryBound
+from polaris_spark.catalog.metadata import manifest_lists
+from polaris_spark.catalog.metadata.avro_blocks import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS, AvroBlocks
+from polaris_spark.catalog.metadata.manifest_lists import avro_long
+from polaris_spark.errors import BadRequestError, RequestTooLargeError, UnreadableFileError
+
+SYNC = b"s" * 16
+PATH = {"name": "manifest_path", "type": "string", "field-id": 500}
+
+
+def listing(*fields: Any) -> Any:
+    """The schema of a manifest list with further fields."""
+    return {"type": "record", "name": "manifest_file", "fields": [PATH, *fields]}
+
+
+def array(items: Any) -> Any:
+    """A field that holds an array."""
+    return {"name": "junk", "type": {"type": "array", "items": items}, "field-id": 9_999}
+
+
+def text(value: str) -> bytes:
+    """A string as Avro writes it."""
+    return avro_long(len(value)) + value.encode()
+
+
+def file_of(schema: Any, *blocks: tuple[int, bytes], codec: str = "null") -> bytes:
+    """An Avro file of blocks that are packed already."""
+    header = {"avro.schema": json.dumps(schema), "avro.codec": codec}
+    written = b"".join(text(name) + text(value) for name, value in header.items())
+    body = b"".join(avro_long(count) + avro_long(len(data)) + data + SYNC for count, data in blocks)
+    return b"Obj\x01" + avro_long(len(header)) + written + avro_long(0) + SYNC + body
+
+
+def deflated(data: bytes) -> bytes:
+    """Raw deflate, as Avro uses it."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
+
+
+EMPTY: dict[str, list[Any]] = {
+    "nulls": [array("null")],
+    "records without fields": [array({"type": "record", "name": "r", "fields": []})],
+    "fixed of no bytes": [array({"type": "fixed", "name": "f", "size": 0})],
+    "a name of a fixed of no bytes": [
+        {"name": "f", "type": {"type": "fixed", "name": "a.f", "size": 0}},
+        array("a.f"),
+    ],
+    "records of nulls": [array({"type": "record", "name": "r", "fields": [{"name": "n", "type": "null"}]})],
+    "arrays of nulls": [array({"type": "array", "items": "null"})],
+    "values of a map": [{"name": "m", "type": {"type": "map", "values": array("null")["type"]}}],
+    "choices": [{"name": "c", "type": ["null", array("null")["type"]]}],
+}
+
+
+@pytest.mark.parametrize("fields", EMPTY.values(), ids=EMPTY)
+def test_arrays_whose_items_take_no_bytes_are_refused(fields: list[Any], tmp_path: Path) -> None:
+    # These few bytes would decode to 2**50 items, in native code that no thread can interrupt.
+    content = file_of(listing(*fields), (1, text("x") + avro_long(2**50) + avro_long(0)))
+    with pytest.raises(BadRequestError, match="take no bytes"):
+        manifest_lists.parse(content)
+    (tmp_path / "list.avro").write_bytes(content)
+    with pytest.raises(UnreadableFileError, match="take no bytes"):
+        list(listed_manifests(Files({}), str(tmp_path / "list.avro")))
+
+
+def test_records_that_contain_themselves_are_refused() -> None:
+    node = {"type": "record", "name": "n.node", "fields": [{"name": "next", "type": ["null", "node"]}]}
+    content = file_of(listing({"name": "first", "type": node}), (1, text("x") + b"\x02" * 1_000_000))
+    with pytest.raises(BadRequestError, match="contains itself"):
+        manifest_lists.parse(content)
+
+
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "null": lambda data: data,
+    "deflate": deflated,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+}
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_a_block_is_decompressed_up_to_a_bound(codec: str) -> None:
+    packed = PACKED[codec](bytes(MAX_BLOCK_BYTES + 1))
+    blocks = AvroBlocks(io.BytesIO(file_of(listing(), (1, packed), codec=codec)))
+    with pytest.raises(ValueError, match=str(MAX_BLOCK_BYTES)):
+        next(iter(blocks))
+
+
+def test_a_zstandard_block_is_decompressed_up_to_a_bound() -> None:
+    zstandard = pytest.importorskip("zstandard", reason="an optional library of fastavro")
+    for size in (MAX_BLOCK_BYTES, MAX_BLOCK_BYTES + 1):
+        packer = zstandard.ZstdCompressor().compressobj()
+        packed = packer.compress(bytes(size)) + packer.flush()
+        blocks = iter(AvroBlocks(io.BytesIO(file_of(listing(), (1, packed), codec="zstandard"))))
+        if size <= MAX_BLOCK_BYTES:
+            assert next(blocks).data == bytes(size)
+        else:
+            with pytest.raises(ValueError, match=str(MAX_BLOCK_BYTES)):
+                next(blocks)
+
+
+def test_a_snappy_block_that_announces_too_much_is_refused() -> None:
+    packed = b"\xff\xff\xff\xff\x0f" + bytes(99)
+    blocks = AvroBlocks(io.BytesIO(file_of(listing(), (1, packed), codec="snappy")))
+    with pytest.raises(ValueError, match=str(MAX_BLOCK_BYTES)):
+        next(iter(blocks))
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_blocks_that_fastavro_writes_are_read(codec: str) -> None:
+    out = io.BytesIO()
+    paths = [f"s3://b/{n}.avro" for n in range(2_000)]
+    records = [{"manifest_path": path} for path in paths]
+    fastavro.writer(out, listing(), records, codec=codec, sync_interval=4_000)
+    out.seek(0)
+    blocks = list(AvroBlocks(out))
+    assert len(blocks) > 1
+    assert sum(block.records for block in blocks) == len(paths)
+    assert b"".join(block.data for block in blocks) == b"".join(map(text, paths))
+
+
+@pytest.mark.parametrize("count", [MAX_BLOCK_RECORDS + 1, 2**50, 9])
+def test_a_block_holds_no_more_records_than_fit(count: int) -> None:
+    with pytest.raises(BadRequestError, match="so many records"):
+        manifest_lists.parse(file_of(listing(), (count, text("1234567"))))
+
+
+def test_a_file_that_ends_within_a_block_is_refused() -> None:
+    content = file_of(listing(), (1, text("x")))
+    for missing in range(1, len(SYNC) + 4):
+        with pytest.raises(BadRequestError):
+            manifest_lists.parse(content[:-missing])
+
+
+def test_the_memory_of_a_block_counts_while_it_is_decoded(tmp_path: Path) -> None:
+    rows = 20_000
+    content = file_of(listing(), (rows, deflated(text("file:///x") * rows)), codec="deflate")
+    (tmp_path / "list.avro").write_bytes(content)
+    bound = MemoryBound(10 * rows)
+    with Claim(bound) as claim, claim.charged():
+        with pytest.raises(RequestTooLargeError):
+            list(listed_manifests(Files({}), str(tmp_path / "list.avro")))
+        assert bound.claimed == 0
+        with pytest.raises(RequestTooLargeError):
+            manifest_lists.parse(content)
+    bound = MemoryBound(10_000 * rows)
+    with Claim(bound) as claim, claim.charged():
+        found = listed_manifests(Files({}), str(tmp_path / "list.avro"))
+        next(found)
+        assert bound.claimed > 100 * rows
+        assert len(list(found)) == rows - 1
+        assert bound.claimed == 0
