@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 
 from polaris_spark.catalog.catalog import Catalog
@@ -75,11 +74,11 @@ class Unmodified:
         """As `handle`."""
         if method != "GET" or body or not headers:
             return handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
-        known: NotModified | None = None
-        key: tuple[object, ...] = ()
-        with contextlib.suppress(AttributeError, TypeError):  # of what is not text, which is refused below
+        try:
             key = (path, *(query or {}).items(), None, *headers.items())
             known = self._known.get(key)
+        except (AttributeError, TypeError):  # what is not text is refused
+            return handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
         if known is not None:
             try:
                 head = catalog.head()

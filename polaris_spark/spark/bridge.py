@@ -25,8 +25,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from functools import cached_property
-from typing import IO, Any, Protocol
+from functools import cached_property, lru_cache
+from typing import IO, Any, NamedTuple, Protocol
 
 from polaris_spark.spark.frames import Server
 
@@ -34,6 +34,10 @@ logger = logging.getLogger(__name__)
 
 PROTOCOL = "3"
 CLOSE_SECONDS = 10
+REMEMBERED = 1_024
+"""Heads of requests that a process remembers taken apart."""
+SHORT = 1_024
+"""Characters of a head; longer ones are not remembered."""
 _ESCAPE = re.compile(r"\\(.)")
 
 
@@ -92,8 +96,8 @@ class Bridge:
         (:mod:`polaris_spark.spark.procedures.answering`) or views (:mod:`polaris_spark.spark.views.answering`), the
         path then being a name.
         """
-        connection, method, path, parameters, *pairs = _lines(head)
-        headers_from = 2 * int(parameters)
+        repeats = not body and len(head) <= SHORT
+        connection, method, path, query, headers = (_remembered if repeats else _taken_apart)(head)
         if method in PROCEDURE_METHODS:
             status, text = self._procedures.answer(self._connections[connection], method, path, body)
             return f"{status}\n", text
@@ -104,9 +108,9 @@ class Bridge:
             status, answered, text = self._connections[connection].request(
                 method,
                 path,
-                query=_dict(pairs[:headers_from]),
+                query=query,
                 body=body or None,
-                headers=_dict(pairs[headers_from:]),
+                headers=headers,
             )
         except Exception as error:
             # Nothing may escape: the JVM would take it for a broken connection and send the request again.
@@ -133,6 +137,25 @@ def _answer_view(method: str, body: str) -> tuple[int, str]:
     )  # with PySpark's types, which most programs never need
 
     return answer(method, body)
+
+
+class _Head(NamedTuple):
+    """The head of a request. The same one may be given for several requests, so nobody may change it."""
+
+    connection: str
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+
+
+def _taken_apart(head: str) -> _Head:
+    connection, method, path, parameters, *pairs = _lines(head)
+    headers_from = 2 * int(parameters)
+    return _Head(connection, method, path, _dict(pairs[:headers_from]), _dict(pairs[headers_from:]))
+
+
+_remembered = lru_cache(REMEMBERED)(_taken_apart)
 
 
 def _lines(head: str) -> list[str]:
