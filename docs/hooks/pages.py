@@ -1,12 +1,14 @@
-"""A hook of MkDocs: writes the pages of the reference from the code that they describe.
+"""A hook of MkDocs: adds pages that are made from the code, and the documents of the repository's root.
 
-The pages exist only while the site is built. `pages` needs no MkDocs, so tests and programs can use it as well.
+These pages exist only while the site is built.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark import errors, objects
@@ -27,13 +29,45 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages. MkDocs calls this function by its name."""
     from mkdocs.structure.files import File
 
-    for path, text in pages().items():
+    for path, text in {**reference(), **root_documents()}.items():
         files.append(File.generated(config, path, content=text))
     return files
 
 
-def pages() -> Mapping[str, str]:
-    """Markdown of all pages of the reference, by their paths below `docs`."""
+ROOT = Path(__file__).parents[2]
+
+ROOT_DOCUMENTS = {
+    "README.md": "index.md",
+    "SECURITY.md": "security.md",
+    "ARCHITECTURE.md": "develop/architecture.md",
+    "CONTRIBUTING.md": "develop/contributing.md",
+    "CHANGELOG.md": "develop/changelog.md",
+}
+"""Documents of the repository's root, with their pages in the site."""
+
+
+def root_documents() -> Mapping[str, str]:
+    """Markdown of the documents of the repository's root, by the paths of their pages below `docs`."""
+    return {page: _moved((ROOT / name).read_text(encoding="utf-8"), page) for name, page in ROOT_DOCUMENTS.items()}
+
+
+def _moved(text: str, page: str) -> str:
+    """A document of the root with the links that it has as the page `page`."""
+    up = "../" * page.count("/")
+
+    def link(match: re.Match[str]) -> str:
+        label, target, anchor = match[1], match[2], match[3] or ""
+        if target.startswith("docs/"):
+            return f"[{label}]({up}{target.removeprefix('docs/')}{anchor})"
+        if target in ROOT_DOCUMENTS:
+            return f"[{label}]({up}{ROOT_DOCUMENTS[target]}{anchor})"
+        return label  # a file of the repository that is no page
+
+    return re.sub(r"\[([^\]]+)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)", link, text)
+
+
+def reference() -> Mapping[str, str]:
+    """Markdown of the pages of the reference, by their paths below `docs`."""
     return {
         "reference/properties.md": _properties(),
         "reference/procedures.md": _procedures(),
