@@ -1,8 +1,8 @@
 """A small model of what a store writes, keeps and cleans: pure functions of measured constants.
 
-`python -m benchmarks capacity` holds it against measurements; `capacity.md`, beside this module, says
-how to use it and has the table that `table()` gives. One core of the machine that the constants were measured on has
-the speed of one here; times are microseconds, rates are per second.
+`python -m benchmarks capacity` compares it with measurements. `docs/operate/capacity.md` says how to use it and has the
+table that `table()` gives. One core of the machine that the constants were measured on has the speed of one here; times
+are microseconds, rates are per second.
 """
 
 from __future__ import annotations

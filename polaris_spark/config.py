@@ -299,8 +299,8 @@ PROPERTIES: Mapping[str, Property] = {
     "warehouse": Property(
         nonempty_text,
         "the catalog's own",
-        "Location below which tables without a location of their own are created. A catalog keeps the one it was "
-        "created with.",
+        "Location below which tables are created that name no location. A catalog keeps the one that it was created "
+        "with.",
     ),
     "realm": Property(nonempty_text, "default", "Tenant of the store."),
     "catalog": Property(
@@ -338,7 +338,11 @@ PROPERTIES: Mapping[str, Property] = {
         "outcome is unknown.",
     ),
     "history-retention": Property(duration_ms, "3 d", "Time for which history is kept at least."),
-    "grace": Property(duration_ms, "3 h", "Time for which a dropped object can be recovered at least."),
+    "grace": Property(
+        duration_ms,
+        "3 h",
+        "Time for which dropped references, and rows that nothing needs, are kept at least.",
+    ),
     "cache-bytes": Property(
         size_bytes, "128 MiB", "Memory that a process may use to cache immutable objects."
     ),

@@ -48,7 +48,9 @@ ROOT_DOCUMENTS = {
 
 def root_documents() -> Mapping[str, str]:
     """Markdown of the documents of the repository's root, by the paths of their pages below `docs`."""
-    return {page: _moved((ROOT / name).read_text(encoding="utf-8"), page) for name, page in ROOT_DOCUMENTS.items()}
+    return {
+        page: _moved((ROOT / name).read_text(encoding="utf-8"), page) for name, page in ROOT_DOCUMENTS.items()
+    }
 
 
 def _moved(text: str, page: str) -> str:

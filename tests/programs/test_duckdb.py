@@ -80,7 +80,7 @@ def test_duckdb_creates_writes_and_reads_tables(tmp_path: Path, metadata_files: 
     given = ["--token-file", str(token_file(tmp_path, {"duck": TOKEN})), "--metadata-files", metadata_files]
     store, warehouse = f"sqlite://{tmp_path / 'store.db'}", str(tmp_path / "warehouse")
     with Server(store, "--warehouse", warehouse, *given) as server:
-        [attach] = re.findall(r"`(ATTACH .*)`", (ROOT / "README.md").read_text())
+        [attach] = re.findall(r"`(ATTACH .*)`", (ROOT / "docs" / "guides" / "http.md").read_text())
         attach = attach.replace("http://127.0.0.1:8181", server.uri).replace("'...'", f"'{TOKEN}'")
         _, *found = duckdb(tmp_path / "extensions", attach, *WORK)
         assert dict(zip(WORK, found, strict=True)) == WORK

@@ -1,0 +1,181 @@
+"""What the README and the documentation show exists and runs: commands, options, statements, links, programs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from polaris_spark.cli import commands
+from polaris_spark.config import PROPERTIES, Properties
+from polaris_spark.spark.procedures.registry import BUILT_IN
+from polaris_spark.spark.views import VIEWS
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.sweep_mutants import SWEEP_MUTANTS
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ("README.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for path in (*(ROOT / name for name in DOCUMENTS), *sorted((ROOT / "docs").rglob("*.md")))
+}
+"""The text of each document, by its path in the repository."""
+README = PAGES["README.md"]
+COMMANDS: dict[str, Any] = {name: commands.load(name) for name in commands.COMMANDS}
+
+
+def blocks(language: str) -> list[str]:
+    """The code blocks of all documents in a language, without repetitions."""
+    found = (re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL) for text in PAGES.values())
+    return list(dict.fromkeys(block for each in found for block in each))
+
+
+def options_of(command: Any) -> set[str]:
+    """The options of a command."""
+    return {name for one in command.params for name in (*one.opts, *one.secondary_opts) if name[:2] == "--"}
+
+
+def shown_commands() -> list[list[str]]:
+    """Every line of a shell block that runs polaris-spark, as words."""
+    lines = [part for block in blocks("sh") for line in block.splitlines() for part in line.split("&&")]
+    words = [shlex.split(line, comments=True) for line in lines if "polaris-spark " in line]
+    return [line for line in words if Path(line[0]).name == "polaris-spark"]
+
+
+def statements() -> list[str]:
+    """Every statement of an SQL block, without comments."""
+    text = "\n".join(re.sub(r"--.*", "", block) for block in blocks("sql"))
+    return [" ".join(one.split()) for one in text.split(";") if one.strip()]
+
+
+@pytest.fixture(scope="module")
+def generated() -> Any:
+    """The module that makes pages for the site."""
+    spec = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "hooks" / "pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_readme_shows_the_two_commands() -> None:
+    demo, test = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)[:2]
+    assert demo.strip() == (
+        "python3 -m venv .venv && .venv/bin/pip install -e '.[demo]' && .venv/bin/polaris-spark demo"
+    )
+    assert test.strip() == "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest"
+
+
+def test_the_readme_is_read_in_a_few_minutes() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+def test_the_first_lines_and_the_package_differ_from_the_spark_client_of_apache_polaris() -> None:
+    first = " ".join(README.split("\n\n")[1].split())
+    assert "not the Spark client of Apache Polaris" in first
+    assert "not Apache Polaris's Spark client" in (ROOT / "pyproject.toml").read_text().split("readme =")[0]
+
+
+def test_the_feed_that_is_shown_ends() -> None:
+    (feed,) = [text for text in blocks("python") if "readStream" in text]
+    assert "trigger(availableNow=True)" in feed
+    assert "max-changes-per-batch" not in feed  # one batch then has all changes
+    assert feed.rstrip().splitlines()[-1].startswith("audit.toTable")
+
+
+@pytest.mark.parametrize("line", shown_commands(), ids=" ".join)
+def test_commands_that_are_shown_exist(line: list[str]) -> None:
+    assert line[1] in COMMANDS
+    command = COMMANDS[line[1]]
+    if hasattr(command, "list_commands"):
+        command = command.get_command(command.make_context(line[1], [], resilient_parsing=True), line[2])
+    assert {word for word in line[2:] if word.startswith("--")} <= options_of(command)
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_the_default_of_a_property_is_the_one_that_is_documented(name: str) -> None:
+    default, plain = PROPERTIES[name].default, Properties.parse({"store": "memory:"})
+    field = name.removeprefix("polaris.").replace("-", "_")
+    if getattr(plain, field, None) is None:
+        assert " " in default  # described in words
+    else:
+        assert getattr(Properties.parse({"store": "memory:", name: default}), field) == getattr(plain, field)
+
+
+def test_the_reference_describes_every_procedure_view_and_command(generated: Any) -> None:
+    pages = generated.reference()
+    for page, names in {
+        "procedures": [one.name for one in BUILT_IN],
+        "views": VIEWS,
+        "commands": COMMANDS,
+    }.items():
+        text = pages[f"reference/{page}.md"]
+        assert set(re.findall(r"^## ([a-z_-]+)$", text, re.MULTILINE)) >= set(names)
+        described = re.findall(r"^\| `.*\|$", text, re.MULTILINE)
+        assert described
+        assert [row for row in described if row.endswith("|  |")] == []
+
+
+def test_spark_accepts_every_statement_that_is_shown(spark: SparkSession) -> None:
+    calls, queries = [], []
+    for one in statements():
+        (calls if one.startswith("CALL") else queries).append(one)
+    assert calls
+    assert queries
+    for one in calls:  # EXPLAIN binds the arguments of a call and does not run it
+        (plan,) = spark.sql(f"EXPLAIN {one}").collect()
+        assert "Error" not in plan.plan, plan.plan
+    spark.sql("CREATE NAMESPACE polaris.shop")
+    spark.sql("CREATE TABLE polaris.shop.orders (id BIGINT, email STRING)")
+    spark.sql("INSERT INTO polaris.shop.orders VALUES (1, 'a@b.example')")
+    found = {one: len(spark.sql(one).collect()) for one in queries}
+    assert [one for one, rows in found.items() if rows == 0 and ".tasks" not in one] == []
+
+
+@pytest.mark.parametrize("snippet", blocks("python"), ids=lambda text: text.strip().splitlines()[-1])
+def test_python_compiles(snippet: str) -> None:
+    assert compile(snippet, "documentation", "exec")
+
+
+def test_the_program_without_a_jvm_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (snippet,) = [text for text in blocks("python") if "connect(" in text]
+    exec(compile(snippet, "documentation", "exec"), {})
+    assert capsys.readouterr().out.startswith("200 {'namespaces': [['shop']]")
+
+
+def test_the_program_with_pyiceberg_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (snippet,) = [text for text in blocks("python") if "load_catalog(" in text]
+    exec(compile(snippet, "documentation", "exec"), {})
+    assert capsys.readouterr().out == "[{'id': 2, 'item': 'coffee'}]\n"
+
+
+@pytest.mark.parametrize("page", DOCUMENTS)
+def test_files_that_a_document_of_the_root_links_to_exist(page: str) -> None:
+    for file in re.findall(r"\]\((?!http)([^)#]+)(?:#[^)]*)?\)", PAGES[page]):
+        assert (ROOT / file).exists(), file
+
+
+def test_links_between_the_pages_of_the_site_lead_somewhere(generated: Any) -> None:
+    made = {f"docs/{path}" for path in (*generated.reference(), *generated.root_documents())}
+    for page, text in PAGES.items():
+        prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL) if page.startswith("docs/") else ""
+        for file in re.findall(r"\]\((?!http)([^)#\s]+)(?:#[^)]*)?\)", prose):
+            target = (ROOT / page).parent.joinpath(file).resolve()
+            assert target.exists() or str(target.relative_to(ROOT)) in made, f"{page}: {file}"
+
+
+def test_the_number_of_broken_protocols_is_right() -> None:
+    assert str(len(MUTANTS) + len(SWEEP_MUTANTS)) in PAGES["docs/concepts/simulation.md"]
+
+
+def test_modules_that_are_named_can_be_imported() -> None:
+    for name in {name for text in PAGES.values() for name in re.findall(r"python -m ([a-z_.]+[a-z_])", text)}:
+        if name not in ("build", "venv"):
+            assert importlib.util.find_spec(name), name
