@@ -12,13 +12,11 @@ first time that a session has such a query. So each step imports what it needs a
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
+
+from polaris_spark.spark.worker_errors import errors_without_traceback
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -27,24 +25,6 @@ if TYPE_CHECKING:
     from polaris_spark.spark.view_reader import ViewReader
 
 FORMAT = "polaris-objects"
-
-
-@contextmanager
-def errors_without_traceback() -> Iterator[None]:
-    """Have Spark show an error of this package by its message alone, if this process is one that Spark started.
-
-    Spark's worker puts the traceback into the message of an error in planning, unless its environment says otherwise.
-    The worker ends after such an error, so no other query's errors lose their traceback.
-    """
-    from polaris_spark.errors import PolarisError
-
-    try:
-        yield
-    except PolarisError:
-        spec = sys.modules["__main__"].__spec__
-        if spec is not None and spec.name.startswith("pyspark."):
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        raise
 
 
 class PolarisObjects(DataSource):

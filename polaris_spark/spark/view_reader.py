@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from polaris_spark.spark.datasource import errors_without_traceback
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.planned import PlannedStore
 from polaris_spark.spark.pruning import Condition, conditions
@@ -17,6 +16,7 @@ from polaris_spark.spark.swept import Begun, begun, sweeps_told, with_new_heads
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.spark.views.columns import chosen
 from polaris_spark.spark.views.view import Request
+from polaris_spark.spark.worker_errors import errors_without_traceback
 
 if TYPE_CHECKING:
     import pyarrow as pa
