@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import re
 import shlex
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ COMMANDS: dict[str, Any] = {name: commands.load(name) for name in commands.COMMA
 def blocks(language: str) -> list[str]:
     """The code blocks of all documents in a language, without repetitions."""
     found = (re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL) for text in PAGES.values())
-    return list(dict.fromkeys(block for each in found for block in each))
+    return list(dict.fromkeys(textwrap.dedent(block) for each in found for block in each))
 
 
 def options_of(command: Any) -> set[str]:
@@ -145,7 +146,7 @@ def test_python_compiles(snippet: str) -> None:
 
 
 def test_the_program_without_a_jvm_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (snippet,) = [text for text in blocks("python") if "connect(" in text]
+    (snippet,) = [text for text in blocks("python") if "catalog.request(" in text]
     exec(compile(snippet, "documentation", "exec"), {})
     assert capsys.readouterr().out.startswith("200 {'namespaces': [['shop']]")
 
