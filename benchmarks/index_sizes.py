@@ -1,6 +1,6 @@
 """Bytes that an index writes per commit, by quota of the embedded part and size of shards. Prints a table.
 
-    python tests/benchmarks/index_sizes.py [--tables 100000] [--commits 2000] [--access uniform|hot|append]
+    python benchmarks/index_sizes.py [--tables 100000] [--commits 2000] [--access uniform|hot|append]
 
 Every commit changes one key and freezes. `embedded` is what the root takes in the commit's row, `shards` the
 rows of new shards, both as averages over commits; `spill` is how many shards a spill writes. `uniform` picks

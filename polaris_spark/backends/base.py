@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 MAX_NAME_BYTES = 512
 """The longest realm or reference name, in UTF-8 bytes."""
-"""What errors say of a database without a store, after its address."""
 
 Scope = Literal["process", "writer", "machine", "cluster"]
 Table = Literal["objects", "references"]

@@ -38,7 +38,7 @@ class IndexRoot(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class IndexSettings:
     """Sizes of shards, in bytes of their rows. They hold for what is written; any sizes can be read.
 
-    The defaults come from `tests/benchmarks/index_sizes.py`: 100,000 tables, one random table changed per commit,
+    The defaults come from `benchmarks/index_sizes.py`: 100,000 tables, one random table changed per commit,
     a quota of 4 KiB. Bytes per commit, embedded + shards: max 2 KiB 3.0 + 1.7 k, 4 KiB 3.0 + 2.8 k, 6 KiB 3.0 + 3.7 k,
     8 KiB 3.0 + 4.6 k. With 6 KiB there are 370 leaves of about 4 KB under two branches and a root, and a spill every
     60 commits writes 48 shards. Quotas of 2, 6 and 8 KiB give 5.8, 7.6 and 8.7 k in all. To keep an eighth of the
