@@ -4,7 +4,7 @@
 | --- | --- |
 | 1. start from the known head | nothing |
 | 2. prepare, apply | nothing: effects are in memory (prepare may read files, never writes any) |
-| 3. write every new file, then every new object, including the commit object | files and rows that nothing points to: deleted later by `remove_orphans` and `sweep` |
+| 3. write new files, then new objects, the commit object among them | what nothing points to: swept later |
 | 4. swap the reference to the new commit | the commit, acknowledged to nobody; its operation id tells |
 | 5. on a conflict: again from 1 with the fresh head | rows that nothing points to: swept later |
 
