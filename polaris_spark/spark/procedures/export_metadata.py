@@ -67,7 +67,7 @@ def _export(
 
     session = call.session
     directory = None if directory is None else folder(directory)
-    if len(items) > FEW and call.has_spark and session.properties.store.scheme != "memory":
+    if len(items) > FEW and call.has_executors:
         yield from export(
             call.spark(),
             items,

@@ -17,7 +17,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
     session = call.session
     executors = None
-    if call.has_spark and session.properties.store.scheme != "memory":
+    if call.has_executors:
         executors = Executors(call.spark(), location_of(session.properties).resolved())
     check = Check(
         session.connection.backend,

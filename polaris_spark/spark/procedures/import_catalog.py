@@ -77,7 +77,7 @@ def _run(call: Call) -> SparkRun | None:
     from polaris_spark.spark.options import location_of
 
     session = call.session
-    if session.properties.store.scheme == "memory" or not call.has_spark:
+    if not call.has_executors:
         return None
     return SparkRun(
         call.spark(),

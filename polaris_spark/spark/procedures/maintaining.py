@@ -210,11 +210,6 @@ def _zone(call: Call) -> tzinfo:
         ) from None
 
 
-def has_executors(call: Call) -> bool:
-    """Whether there are executors that can read the store."""
-    return call.has_spark and call.session.properties.store.scheme != "memory"
-
-
 def spread_of(call: Call) -> Spread:
     """Spreads work over executors where there are some that can read the store, else over threads of this process."""
     from polaris_spark.commits.state import StoredObjects
@@ -225,7 +220,7 @@ def spread_of(call: Call) -> Spread:
     session = call.session
     own = session.catalog.references.store
     here = Here(Reach(lambda realm: StoredObjects(own.of_realm(realm)), session.catalog.files))
-    if not has_executors(call):
+    if not call.has_executors:
         return here
     location = location_of(session.properties).resolved()
     return Executors(call.spark(), location, session.properties.other, here)

@@ -100,8 +100,7 @@ def _work(call: Call, target: Properties, there: Connection) -> Work:
     from polaris_spark.maintenance.migrating.steps import HERE
     from polaris_spark.spark.options import location_of
 
-    here = call.session.connection
-    if not call.has_spark or here.backend.scope == "process" or there.backend.scope not in _SHARED:
+    if not call.has_executors or there.backend.scope not in _SHARED:
         return HERE
     from polaris_spark.spark.jobs.migrating import spark_work
 

@@ -73,6 +73,11 @@ class Call:
         """Whether `spark` gives a session."""
         return self._spark is not None
 
+    @property
+    def has_executors(self) -> bool:
+        """Whether Spark's executors, which are other processes, can read the store."""
+        return self.has_spark and self.session.connection.backend.scope != "process"
+
     def spark(self) -> SparkSession:
         """The Spark session that the call came from; only for procedures with `uses_spark`.
 

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
 from polaris_spark.errors import InputError, PolarisError
-from polaris_spark.spark.procedures.maintaining import OLDER_THAN, has_executors, job, older_than, spread_of
+from polaris_spark.spark.procedures.maintaining import OLDER_THAN, job, older_than, spread_of
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def engine_of(call: Call, names: Names) -> Engine:
     from polaris_spark.spark.options import location_of
 
     session = call.session
-    if not has_executors(call):
+    if not call.has_executors:
         return LocalEngine(session.catalog.files, session.catalog.references.store.of_realm)
     location = location_of(session.properties).resolved()
     return SparkEngine(call.spark(), Reading(location, dict(session.properties.other), names))
