@@ -1,4 +1,4 @@
-"""Keys and rows in as many requests as a database wants them in."""
+"""Cuts sequences of keys, rows and ranges into parts: requests, or the splits of a scan."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ T = TypeVar("T")
 def chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
     """Items in runs of `size`; the last one may be shorter."""
     return [items[i : i + size] for i in range(0, len(items), size)]
+
+
+def runs(items: Sequence[T], most: int) -> list[Sequence[T]]:
+    """Items in at most `most` runs of about equal length."""
+    return chunks(items, max(1, -(-len(items) // max(1, most))))
 
 
 def sized(

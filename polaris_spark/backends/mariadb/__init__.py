@@ -39,7 +39,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
-from polaris_spark.backends.chunks import chunks
+from polaris_spark.backends.chunks import chunks, runs
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.backends.mariadb import ranges, statements
 from polaris_spark.backends.mariadb.connections import Connections
@@ -167,14 +167,14 @@ class MariaDBBackend(Backend):
         """Ranges of ids within realms, of about as many rows each by the server's estimates."""
         names = self._realms(table) if realms is None else distinct(realms)
         if table == "references":
-            return [Split(table, tuple((name,) for name in group)) for group in ranges.grouped(names, n)]
+            return [Split(table, tuple((name,) for name in group)) for group in runs(names, n)]
         per_realm = -(-max(1, n) // max(1, len(names)))
         parts = [
             (name, low, high)
             for name in names
             for low, high in self._connections.read(partial(ranges.of_realm, realm=name, n=per_realm))
         ]
-        return [Split(table, tuple(group)) for group in ranges.grouped(parts, n)]
+        return [Split(table, tuple(group)) for group in runs(parts, n)]
 
     def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
         for part in split.detail:

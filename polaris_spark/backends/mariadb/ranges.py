@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 from polaris_spark.backends.mariadb import statements
 from polaris_spark.backends.mariadb.session import Session
-
-T = TypeVar("T")
 
 _LAST: Final = 2**63 - 1
 _FEW: Final = 64  # rows that are not worth another cut
@@ -36,12 +34,6 @@ def of_realm(session: Session, realm: str, n: int) -> list[tuple[int, int]]:
     firsts = [0, *_starts(sorted((low, -weight) for weight, low, _ in pieces), n)]
     lasts = [first - 1 for first in firsts[1:]] + [_LAST]
     return list(zip(firsts, lasts, strict=True))
-
-
-def grouped(items: Sequence[T], n: int) -> list[Sequence[T]]:
-    """At most `n` runs of items of about equal length."""
-    size = max(1, -(-len(items) // max(1, n)))
-    return [items[i : i + size] for i in range(0, len(items), size)]
 
 
 def _halves(session: Session, realm: str, low: int, high: int) -> list[tuple[int, int]]:

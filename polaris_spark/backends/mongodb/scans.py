@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from pymongo.errors import PyMongoError
 
 from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
 from polaris_spark.backends.base import Split, Table
+from polaris_spark.backends.chunks import runs
 from polaris_spark.backends.limits import distinct
 from polaris_spark.backends.mongodb import keys
 from polaris_spark.backends.mongodb.connections import Connections, Documents, Opened
@@ -23,21 +24,19 @@ _SAMPLED_FOR_EACH: Final = 50
 _LEAST_SHARE: Final = 25
 _DROPPED_AT_ONCE: Final = 5_000
 
-T = TypeVar("T")
-
 
 def splits(opened: Opened, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
     """Ranges `(low, high)` of `_id`s in each split, that hold about as many rows each."""
     names = None if realms is None else distinct(realms)
     if table == "references":
         few = [keys.ALL_REFERENCES] if names is None else [keys.references_of(name) for name in names]
-        return [Split(table, tuple(group)) for group in _grouped(few, n)]
+        return [Split(table, tuple(group)) for group in runs(few, n)]
     ranges: list[tuple[bytes, bytes | None]] = (
         [keys.ALL_OBJECTS] if names is None else [keys.objects_of(name) for name in names]
     )
     if n > 1 and ranges:
         ranges = keys.cut(ranges, _sample(opened.objects, n), n)
-    return [Split(table, tuple(group)) for group in _grouped(ranges, n)]
+    return [Split(table, tuple(group)) for group in runs(ranges, n)]
 
 
 def scan(connections: Connections, split: Split) -> Iterator[pa.RecordBatch]:
@@ -113,9 +112,3 @@ def _batches(documents: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _grouped(items: Sequence[T], n: int) -> list[Sequence[T]]:
-    """At most `n` runs of items of about equal length."""
-    size = max(1, -(-len(items) // max(1, n)))
-    return [items[first : first + size] for first in range(0, len(items), size)]

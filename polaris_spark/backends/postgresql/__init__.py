@@ -44,7 +44,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
-from polaris_spark.backends.chunks import chunks, sized, value_bytes
+from polaris_spark.backends.chunks import chunks, runs, sized, value_bytes
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.backends.postgresql import binary, ranges
 from polaris_spark.backends.postgresql.connections import Connections
@@ -174,7 +174,7 @@ class PostgreSQLBackend(Backend):
         """Ranges of ids within realms, at bounds that the server's statistics hold, else even ones."""
         names = self._realms(table) if realms is None else distinct(realms)
         if table == "references":
-            return [Split(table, tuple((name,) for name in group)) for group in ranges.grouped(names, n)]
+            return [Split(table, tuple((name,) for name in group)) for group in runs(names, n)]
         per_realm = -(-max(1, n) // max(1, len(names)))
         parts = [
             (name, low, high)
@@ -183,7 +183,7 @@ class PostgreSQLBackend(Backend):
                 partial(ranges.of_realm, self._statements, self._settings.schema, name.encode(), per_realm)
             )
         ]
-        return [Split(table, tuple(group)) for group in ranges.grouped(parts, n)]
+        return [Split(table, tuple(group)) for group in runs(parts, n)]
 
     def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
         for part in split.detail:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Final
 
+from polaris_spark.backends.chunks import runs
 from polaris_spark.backends.postgresql import binary
 from polaris_spark.backends.postgresql.session import Session
 from polaris_spark.backends.postgresql.statements import Statements
-
-T = TypeVar("T")
 
 _LAST: Final = 2**63 - 1
 
@@ -34,15 +32,9 @@ def of_realm(
     starts = bounds[bisect_right(bounds, low) : bisect_left(bounds, high)]
     if len(starts) < 2 * n:
         starts = _guesses(statements, realm, low, high, n, session)
-    firsts = [0, *[group[0] for group in grouped([low, *starts], n)][1:]]
+    firsts = [0, *[group[0] for group in runs([low, *starts], n)][1:]]
     lasts = [first - 1 for first in firsts[1:]] + [_LAST]
     return list(zip(firsts, lasts, strict=True))
-
-
-def grouped(items: Sequence[T], n: int) -> list[Sequence[T]]:
-    """At most `n` runs of items of about equal length."""
-    size = max(1, -(-len(items) // max(1, n)))
-    return [items[i : i + size] for i in range(0, len(items), size)]
 
 
 def _histogram(statements: Statements, schema: str, session: Session) -> list[int]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.arrow import BATCH_BYTES, BATCH_ROWS, object_batch, reference_batch
@@ -27,7 +27,7 @@ from polaris_spark.backends.base import (
     Swapped,
     Table,
 )
-from polaris_spark.backends.chunks import chunks
+from polaris_spark.backends.chunks import chunks, runs
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
 from polaris_spark.backends.sqlite import lookups
 from polaris_spark.backends.sqlite.connections import Connections, Settings
@@ -37,7 +37,6 @@ from polaris_spark.config import StoreURI
 if TYPE_CHECKING:
     import pyarrow as pa
 
-T = TypeVar("T")
 
 _CHUNK = 512
 _READ = 'SELECT version, value FROM "references" WHERE realm = ? AND name = ?'
@@ -162,10 +161,10 @@ class SQLiteBackend(Backend):
         rows."""
         names = self._realms(table) if realms is None else distinct(realms)
         if table == "references":
-            return [Split(table, tuple((name,) for name in group)) for group in _grouped(names, n)]
+            return [Split(table, tuple((name,) for name in group)) for group in runs(names, n)]
         per_realm = -(-max(1, n) // max(1, len(names)))
         ranges = [(name, low, high) for name in names for low, high in self._ranges(name, per_realm)]
-        return [Split(table, tuple(group)) for group in _grouped(ranges, n)]
+        return [Split(table, tuple(group)) for group in runs(ranges, n)]
 
     def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
         for part in split.detail:
@@ -216,7 +215,7 @@ class SQLiteBackend(Backend):
                 if found is None:  # rows were deleted meanwhile
                     break
                 starts.append(found)
-        firsts = [0, *[group[0] for group in _grouped(starts, n)][1:]]
+        firsts = [0, *[group[0] for group in runs(starts, n)][1:]]
         lasts = [first - 1 for first in firsts[1:]] + [_LAST]
         return list(zip(firsts, lasts, strict=True))
 
@@ -229,12 +228,6 @@ def _row(statement: str, arguments: tuple[object, ...], connection: sqlite3.Conn
 def _reference(connection: sqlite3.Connection, realm: str, name: str) -> ReferenceRow | None:
     row = connection.execute(_READ, (realm, name)).fetchone()
     return None if row is None else ReferenceRow(*row)
-
-
-def _grouped(items: Sequence[T], n: int) -> list[Sequence[T]]:
-    """At most `n` runs of items of about equal length."""
-    size = max(1, -(-len(items) // max(1, n)))
-    return chunks(items, size)
 
 
 def _page(
