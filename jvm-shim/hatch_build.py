@@ -1,7 +1,7 @@
-"""Build hook of the wheel: the jar for Spark, and the module by which Spark finds the data source.
+"""Build hook: the jars, and the module by which Spark finds the data source.
 
-Serves ordinary wheels and editable installs alike. Maven runs only when a source is newer than the jar, so
-building again, or from a checkout that has the jar, needs no JDK.
+It serves wheels, editable installs and source distributions, all of which carry the jars. Maven runs only if a source
+is newer than a jar. So building again, or from a source distribution, needs neither Maven nor a JDK.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ class ShimBuildHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build the jar if it is out of date, and map Spark's discovery module to the top level."""
-        jar = self._packaged_jar()
-        if self._is_out_of_date(jar):
+        jars = self._packaged_jars()
+        if self._is_out_of_date(jars):
             self._run_maven()
-            self._package(jar)
+            self._package(jars)
+        if self.target_name != "wheel":
+            return
         top_level = {str(Path(self.root, DISCOVERED_MODULE)): Path(DISCOVERED_MODULE).name}
         if version == "editable":
             # The package itself comes by a .pth file, which cannot rename a module: this one is copied.
@@ -50,21 +52,27 @@ class ShimBuildHook(BuildHookInterface[Any]):
     def _jars(self) -> Path:
         return Path(self.root, "polaris_spark", "jars")
 
-    def _packaged_jar(self) -> Path:
-        return self._jars() / f"polaris-spark-shim-{self.metadata.version}.jar"
+    def _packaged_jars(self) -> dict[str, Path]:
+        """Maven's jars and their packaged copies: for shaded runtimes of Iceberg, and for `iceberg-core` itself."""
+        name = f"polaris-spark-shim-{self.metadata.version}"
+        return {
+            f"{name}-spark.jar": self._jars() / f"{name}.jar",
+            f"{name}.jar": self._jars() / f"{name}-core.jar",
+        }
 
-    def _is_out_of_date(self, jar: Path) -> bool:
-        if not jar.exists():
+    def _is_out_of_date(self, jars: dict[str, Path]) -> bool:
+        if not all(jar.exists() for jar in jars.values()):
             return True
         sources = [self._shim() / "pom.xml", *self._shim().glob("src/main/**/*.java")]
-        return max(source.stat().st_mtime for source in sources) > jar.stat().st_mtime
+        oldest = min(jar.stat().st_mtime for jar in jars.values())
+        return max(source.stat().st_mtime for source in sources) > oldest
 
     def _run_maven(self) -> None:
         for program, what in (("mvn", "Maven 3.8 or newer"), ("javac", "a JDK, version 17")):
             if shutil.which(program) is None:
                 raise BuildError(
                     f"Building polaris-spark from source needs {what}: '{program}' is not on the PATH. "
-                    "Install it, or install polaris-spark from a wheel, which holds the jar."
+                    "Install it, or install polaris-spark from a wheel or a source distribution, which hold the jars."
                 )
         command = ["mvn", "-q", "-B", f"-Drevision={self.metadata.version}", "clean", "package"]
         self.app.display_info("Building the JVM shim with Maven")
@@ -72,8 +80,9 @@ class ShimBuildHook(BuildHookInterface[Any]):
         if built.returncode != 0:
             raise BuildError(f"'{' '.join(command)}' failed in {self._shim()}:\n{built.stdout}{built.stderr}")
 
-    def _package(self, jar: Path) -> None:
-        jar.parent.mkdir(exist_ok=True)
-        for old in jar.parent.glob("*.jar"):
+    def _package(self, jars: dict[str, Path]) -> None:
+        self._jars().mkdir(exist_ok=True)
+        for old in self._jars().glob("*.jar"):
             old.unlink()
-        shutil.copyfile(self._shim() / "target" / f"{jar.stem}-spark.jar", jar)
+        for made, packaged in jars.items():
+            shutil.copyfile(self._shim() / "target" / made, packaged)

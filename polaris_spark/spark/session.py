@@ -118,13 +118,30 @@ def lineage_uri(store: str) -> str:
 def jar() -> str:
     """Return the path of the jar for Spark that this installation holds.
 
-    Raises `StateError` if there is none, as in a source tree that was never installed.
+    It also serves other engines whose Iceberg runtime is shaded, such as Flink's.
+
+    Raises:
+        StateError: there is no jar, as in a source tree that was never installed.
     """
-    found = sorted(str(path) for path in files("polaris_spark").joinpath("jars").iterdir() if path.is_file())
-    jars = [path for path in found if path.endswith(".jar")]
+    return _packaged_jar(core=False)
+
+
+def core_jar() -> str:
+    """Return the path of the jar for JVM programs that use `iceberg-core` itself, not a shaded runtime.
+
+    Raises:
+        StateError: there is no jar, as in a source tree that was never installed.
+    """
+    return _packaged_jar(core=True)
+
+
+def _packaged_jar(*, core: bool) -> str:
+    folder = files("polaris_spark").joinpath("jars")
+    found = [str(path) for path in folder.iterdir() if path.name.endswith(".jar")] if folder.is_dir() else []
+    jars = [path for path in found if path.endswith("-core.jar") == core]
     if len(jars) != 1:
         raise StateError(
-            f"expected one jar in {files('polaris_spark').joinpath('jars')}, found {len(jars)}; "
+            f"expected one jar in {folder}, found {len(jars)}; "
             "install the package (pip install -e . in a source tree), which builds it"
         )
     return jars[0]
