@@ -1,7 +1,7 @@
 """`PolarisCatalog`: pyiceberg's `Catalog` interface, in this process and without a server.
 
 pyiceberg's own `RestCatalog` is a client of the protocol that `polaris_spark.rest` implements. Here its HTTP session is
-replaced by function calls. So neither the catalog's rules nor pyiceberg's client are implemented twice.
+replaced by function calls. So neither the rules of the catalog nor pyiceberg's client is implemented twice.
 
     from pyiceberg.catalog import load_catalog
 

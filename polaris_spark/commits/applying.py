@@ -24,7 +24,7 @@ from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Entry
 
 SLOW_MS = 20.0
-"""A change that takes longer than this is not applied a second time in a batch with others. In milliseconds."""
+"""A change that takes longer than this is not applied a second time in a batch with other changes. In milliseconds."""
 
 TURN_MS = 200.0
 """Time for applying all changes of a batch, in milliseconds. After that, each change has `SLOW_MS`. The submitter of a

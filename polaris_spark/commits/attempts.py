@@ -42,7 +42,7 @@ class _Run:
         """Every change has its result or its error."""
         self.applied: Applied | None = None
         self.foreseen = False
-        """Whether the base of `applied` is a commit that was not yet committed."""
+        """Whether the base of `applied` is a commit whose swap had not taken place yet."""
         self.fresh: Snapshot | None = None
         """The head that was read last during this run."""
         self.publication: Publication | None = None
@@ -215,7 +215,7 @@ class Attempts:
             applied is None
             or applied.base is not base
             or applied.pendings != pendings[:done]
-            or (run.foreseen and applied.failed)  # the previous batch, then unwritten, may be why it failed
+            or (run.foreseen and applied.failed)  # perhaps only because a row was not written yet
         ):
             applied, done = self._applier.begin(base), 0
         self._applier.apply(applied, pendings[done:])

@@ -177,7 +177,7 @@ class Group:
             raise error
 
     def take_along(self, batch: Batch) -> list[Pending]:
-        """Move the changes that wait by now into the batch and return them; none if it has passed its turn on."""
+        """Move the waiting changes into the batch and return them; none if the batch has passed its turn on."""
         with self._guard:
             return self._take(batch) if self._computes is batch.leader else []
 

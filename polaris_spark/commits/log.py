@@ -11,7 +11,7 @@ from polaris_spark.store.objects import ObjectStore
 
 
 def ancestor(store: ObjectStore, head: Head, number: int) -> int:
-    """The id of the commit with `number` in the history of `head`, in O(log n) reads.
+    """Return the id of the commit with `number` in the history of `head`, in O(log n) reads.
 
     Raises:
         HistoryTrimmedError: `number` lies below the history floor.
@@ -28,7 +28,7 @@ def ancestor(store: ObjectStore, head: Head, number: int) -> int:
 
 
 def _step(commit: Commit, target: int) -> tuple[int, int]:
-    """The farthest known ancestor of `commit` that is not older than number `target`: (id, its number)."""
+    """Return (id, number) of the farthest known ancestor of `commit` whose number is at least `target`."""
     distance = commit.number - target
     if distance <= len(commit.parents):
         return commit.parents[distance - 1], target
@@ -42,7 +42,7 @@ def _step(commit: Commit, target: int) -> tuple[int, int]:
 
 
 def commit_at(store: ObjectStore, head: Head, time: int) -> int:
-    """The id of the newest commit whose time is at most `time` (milliseconds since 1970), by bisection.
+    """Return the id of the newest commit whose time is at most `time` (milliseconds since 1970), by bisection.
 
     Raises:
         HistoryTrimmedError: every commit from the floor on is newer.
@@ -103,7 +103,7 @@ def _newest_until(store: ObjectStore, head: Head, low: int, high: int, time: int
 
 
 def commits(store: ObjectStore, head: Head) -> Iterator[tuple[int, Commit]]:
-    """(id, commit) from the head back to the history floor."""
+    """Yield (id, commit) from the head back to the history floor."""
     pending = [head.commit]
     while pending:
         loaded = store.get_many(pending, Commit)
@@ -115,7 +115,7 @@ def commits(store: ObjectStore, head: Head) -> Iterator[tuple[int, Commit]]:
 
 
 def entries(store: ObjectStore, head: Head) -> Iterator[tuple[int, Commit, int, LogEntry]]:
-    """(commit id, commit, position, entry) from the newest change back to the history floor."""
+    """Yield (commit id, commit, position of the entry, entry) from the newest change back to the history floor."""
     for id, commit in commits(store, head):
         if commit.entries:
             listed = store.get(commit.entries, Entries).entries

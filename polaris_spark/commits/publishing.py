@@ -33,7 +33,7 @@ class Outcome(Enum):
 
 
 class Publication:
-    """One commit that is being written. A new leader of its batch can continue it. Written rows are never deleted."""
+    """One commit that is being written. A new leader of its batch can continue it. It never deletes rows it wrote."""
 
     def __init__(
         self,

@@ -45,8 +45,9 @@ def backoff_ms(attempt: int, age_ms: float, rng: random.Random) -> float:
 class Turns:
     """Turns of one process among the processes that commit to the same reference.
 
-    A process finds the others from the ids of the last commits, because an id contains the number of the node that made
-    it. A process that made more than its fair share of these commits waits longer; one that made none does not wait.
+    A process recognizes other processes by the ids of the last commits, because an id contains the number of the node
+    that made it. A process that made more than its fair share of these commits waits longer. A process that made none
+    of them does not wait.
     """
 
     def __init__(self, ids: IdGenerator, clock: Clock, rng: random.Random) -> None:

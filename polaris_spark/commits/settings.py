@@ -13,7 +13,10 @@ class FileWriter(Protocol):
     """Writer of metadata files. Thread-safe."""
 
     def write_all(self, files: Sequence[tuple[str, bytes]]) -> None:
-        """Write (location, content) pairs, replacing existing files. Other processes can read them once it returns."""
+        """Write (location, content) pairs, replacing existing files.
+
+        After the return, the files are durable enough to be read by other processes.
+        """
         ...
 
 

@@ -79,7 +79,7 @@ class StoredObjects:
         return self._store.get(id, cls)
 
     def get_many(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
-        """Objects by id."""
+        """Return objects by id."""
         return self._store.get_many(ids, cls)
 
     def prefetch(self, ids: Collection[int]) -> None:
@@ -87,7 +87,7 @@ class StoredObjects:
         self._store.prefetch(ids)
 
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Shard]:
-        """Index shards by id."""
+        """Return index shards by id."""
         found = self._store.read(ids)
         if self._rewrites:
             for id, decoded in found.items():

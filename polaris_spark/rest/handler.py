@@ -72,7 +72,7 @@ class Unmodified:
         headers: Mapping[str, str] | None = None,
         principal: str,
     ) -> Response:
-        """As `handle`."""
+        """Answer one request, like the function `handle`."""
         if method != "GET" or body or not headers:
             return handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
         try:

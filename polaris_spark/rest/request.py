@@ -91,5 +91,5 @@ JSON_HEADERS = {"Content-Type": "application/json"}
 
 
 def json_response(body: str, status: int = 200) -> Response:
-    """A response with a JSON body."""
+    """Return a response with a JSON body."""
     return Response(status, JSON_HEADERS, body)

@@ -35,7 +35,7 @@ class Health:
         self._at = float("-inf")
 
     async def problem(self) -> str:
-        """Return the reason why requests cannot be served, or an empty text if they can. It is at most a second old.
+        """Return why requests cannot be served, as known at most a second ago; empty if they can be served.
 
         The text does not contain the store's URI, because every client may read it. The log contains the details.
         """

@@ -133,7 +133,7 @@ class NodeLeases:
             self._references.put(f"{_NODE}/{lease.node}", found.version, self._references.row(record))
 
     def confirm(self, now_ms: int, expected_ms: int) -> None:
-        """As `StoreClock.confirm`."""
+        """Confirm a wall clock that jumped, like `StoreClock.confirm`."""
         self.store_clock.confirm(now_ms, expected_ms)
 
     def _holding(self, lease: Lease) -> Versioned[NodeRecord] | None:
@@ -141,7 +141,7 @@ class NodeLeases:
         return found if found is not None and found.version == lease.token else None
 
     def _candidates(self) -> Iterator[int]:
-        """Nodes to try: a few at random, which is nearly always enough, then all of them."""
+        """Yield the nodes to try: a few at random, which is nearly always enough, then all of them."""
         choice = random.Random(self._seed)
         yield from choice.sample(range(self._nodes), min(_PROBES, self._nodes))
         first = choice.randrange(self._nodes)
@@ -150,7 +150,7 @@ class NodeLeases:
 
 
 def node_records(backend: Backend) -> dict[int, NodeRecord]:
-    """The record of each node that is or was leased."""
+    """Return the record of each node that is or was leased, by node number."""
     found = {}
     references = system_references(backend)
     for split in backend.splits("references", [SYSTEM_REALM], 1):

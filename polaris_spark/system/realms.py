@@ -148,8 +148,8 @@ class Realms:
     ) -> RealmRecord:
         """Return the ACTIVE realm of that name; create and initialize it if it does not exist.
 
-        May be repeated, and may run in several processes at once. Then one process finishes what another one began, and
-        all get the same realm.
+        May be repeated, and may run in several processes at once. Then a process finishes a creation that another
+        process began, and all processes get the same realm.
 
         Args:
             name: name of the realm.

@@ -21,8 +21,8 @@ _FILE_BYTES: Final = 256 * 1024
 """Largest size of a file, in bytes. It is less than a large row, so every way of storing rows reaches the limit."""
 _LARGE: Final = b"x" * 300_000
 _LIMITED_S: Final = 60
-"""Time for which rows that do not fit are written again and again, in seconds: space that the store has reserved is used
-up first."""
+"""Time for which rows that do not fit are written again and again, in seconds. Space that the store has reserved is
+used up first."""
 
 
 class FileCases(StoreCases):

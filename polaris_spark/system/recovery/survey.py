@@ -67,7 +67,7 @@ class Found(NamedTuple):
     history_from: Known | None
     """The commit from which on the target's history is complete."""
     lost_history: tuple[Lost, ...]
-    """The lost objects because of which the complete history begins there, if it begins above the target's floor."""
+    """The lost objects that end the complete history, if it begins above the target's floor."""
     time_resets: tuple[int, ...]
     """Numbers of commits in the target's history whose time is not later than their parent's, ascending."""
     undone: Undone
@@ -354,7 +354,7 @@ def _began(row: _Row) -> Known | None:
 
 
 def _forks(rows: Sequence[_Row]) -> set[int]:
-    """Return the ids of commits from which a reference began within another one's history, or several began."""
+    """Return the ids of commits where a reference began in another one's history, or where several references began."""
     forks: set[int] = set()
     first: set[int] = set()
     for began in filter(None, map(_began, {row.row_name: row for row in rows}.values())):
