@@ -1,1 +1,1 @@
-"""The commit protocol: prepare, apply, write rows, one compare-and-swap; the log it leaves behind."""
+"""The commit protocol (prepare, apply, write rows, one compare-and-swap) and the log of commits."""

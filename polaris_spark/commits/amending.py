@@ -1,4 +1,4 @@
-"""Changing a reference's row without a commit: its floor, its fence, its seal, or where it points after a loss."""
+"""Changes of a reference's row without a commit: the floor, the fence, the seal, or the head after a loss of data."""
 
 from __future__ import annotations
 
@@ -24,19 +24,22 @@ def amend_row(
     deadline_ms: float,
     rng: random.Random | None = None,
 ) -> ReferenceRow:
-    """Swap in what `change` makes of a row's head; no object is read, so it works where the head's are lost.
+    """Replace the head in a reference's row by `change(head)`, with a compare-and-swap.
+
+    No object is read, so this works even if objects of the head are lost.
 
     Args:
-        change: gives the same when applied to its own result, because it is applied again while it is not known
-            whether the swap took place. Whatever it raises ends the attempt, with the row as it was.
-        deadline_ms: how long trouble of the database is retried, milliseconds.
+        change: returns the new head. It must be idempotent, because it is applied again while it is not known whether
+            the swap took place. An error that it raises is passed on, and the row is not changed.
+        deadline_ms: how long errors of the database are retried, in milliseconds.
     Returns:
-        the row as it is now: swapped with a fresh version, or untouched where `change` changes nothing.
+        the row as it is now: swapped with a new version, or unchanged if `change` changes nothing.
     Raises:
         ReferenceGoneError: the row is missing.
-        CorruptionError: its value cannot be decoded.
-        TryAgainError: from the database, until the deadline passed; the row is as it was.
-        OutcomeUnknownError: the same, where a swap may have happened or may still happen.
+        CorruptionError: the row's value cannot be decoded.
+        TryAgainError: the database raised it until the deadline passed; the row was not changed.
+        OutcomeUnknownError: the database failed until the deadline passed; the swap may have taken place or may still
+            take place.
     """
     rng = rng or random.Random()
     started = clock.monotonic_ms()

@@ -1,4 +1,4 @@
-"""Step 2 of the commit protocol: applies changes one after another, each on a savepoint of one working state."""
+"""Step 2 of the commit protocol: apply changes one after another, each on a savepoint of one working state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Entry
 
 SLOW_MS = 20.0
-"""A change that takes longer than this is not applied a second time in a batch with others. In milliseconds."""
+"""A change that takes longer than this is not applied a second time in a batch with other changes. In milliseconds."""
 
 TURN_MS = 200.0
 """Time for applying all changes of a batch, in milliseconds. After that, each change has `SLOW_MS`. The submitter of a
@@ -72,7 +72,7 @@ class _TurnOver(PrepareAgain):  # a signal, not an error, like its base
 
 
 class Applier:
-    """Applies changes to heads of one reference."""
+    """Executor of changes on heads of one reference."""
 
     def __init__(self, name: str, ids: IdGenerator, clock: Clock, operation_lifetime_ms: int) -> None:
         self._name = name
@@ -81,7 +81,7 @@ class Applier:
         self._lifetime_ms = operation_lifetime_ms
 
     def begin(self, base: Snapshot) -> Applied:
-        """A working state on a head, without changes.
+        """Return a working state on a head, without changes.
 
         Raises:
             ReferenceGoneError: the reference was dropped.
@@ -94,7 +94,7 @@ class Applier:
         return Applied(State(base, self._ids.next_id), self._ids.next_id())
 
     def repeated(self, change: Change[R], head: Snapshot | None) -> tuple[R] | None:
-        """The result of a change whose operation was carried out before; None if it was not.
+        """Return the result of a change whose operation was carried out before, or None if it was not.
 
         Args:
             head: the newest head, or the last head of a dropped reference; None if that head no longer exists.

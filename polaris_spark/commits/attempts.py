@@ -1,4 +1,4 @@
-"""Carrying out a batch of changes: attempts, each on the head that the last one found, until one is in force."""
+"""Attempts to commit a batch of changes: each uses the head that the last attempt found, until one is committed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class _Run:
-    """How far a batch came. Whoever leads it next goes on from here."""
+    """Progress of a batch. If another thread becomes the leader, that thread continues from this state."""
 
     def __init__(self, now: float, files: BatchFiles) -> None:
         self.began = now
@@ -42,19 +42,19 @@ class _Run:
         """Every change has its result or its error."""
         self.applied: Applied | None = None
         self.foreseen = False
-        """Whether `applied` stands on a commit that was not in force yet."""
+        """Whether the base of `applied` is a commit whose swap had not taken place yet."""
         self.fresh: Snapshot | None = None
         """The head that was read last during this run."""
         self.publication: Publication | None = None
         self.aboard: list[Pending] = []
-        """Whose changes the publication was made of."""
+        """The changes that the publication contains."""
         self.ahead: Snapshot | None = None
-        """The head that the next batch may compute on."""
+        """The head that the next batch may use as its base before this commit is written."""
         self.cause: Exception | None = None
 
 
 class Attempts:
-    """Carries out the batches of one reference in one process."""
+    """Executor of the batches of one reference in one process."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Attempts:
         self.group = Group(self, clock, max_batch=settings.max_batch, max_waiting=settings.max_waiting)
 
     def carry(self, batch: Batch, deadline: float) -> Exception | None:
-        """Carry a batch out; see `Carrier`."""
+        """Execute a batch; see `Carrier.carry`."""
         run: _Run | None = batch.progress
         if run is None:
             files = BatchFiles(self._name, self._files, self._clock)
@@ -93,7 +93,7 @@ class Attempts:
                     raise
                 self._wait_out(run, error, deadline)
             except BaseException:
-                run.applied = None  # whoever goes on does not know how far it came
+                run.applied = None  # the next leader cannot know how many changes were applied
                 raise
             if not run.settled and self._clock.monotonic_ms() >= deadline:
                 return self._late(run)
@@ -126,17 +126,20 @@ class Attempts:
             self._wait_out(run, publication.cause, deadline)
 
     def apply_apart(self, pending: Pending, base: Snapshot) -> None:
-        """Apply a change outside of any batch; see `Applier`."""
+        """Apply a change outside any batch; see `Applier.apply_apart`."""
         self._applier.apply_apart(pending, base)
 
     def repeated(self, change: Change[R], head: Snapshot | None) -> tuple[R] | None:
-        """The answer of a change whose operation was done before; None if it was not."""
+        """Return the result of a change whose operation was carried out before, or None if it was not."""
         return self._applier.repeated(change, head)
 
     # Computing
 
     def _publication(self, batch: Batch, run: _Run, deadline: float) -> Publication | None:
-        """The commit of the batch, ready to be written; None if the batch is settled, or its leader is late."""
+        """Return the commit of the batch, ready to be written.
+
+        None if the batch is settled, if the leader's deadline has passed, or if the changes must be applied again.
+        """
         early = self._foreseen(batch, run) if run.attempt == 0 else None
         if not self._await_turn(batch, run, deadline):
             return None
@@ -144,8 +147,8 @@ class Attempts:
             return self._ready(batch, run, early)
         applied = self._applied(batch, run)
         if not applied.effects and applied.base is not run.fresh:
-            run.fresh = self._heads.read()  # no swap would find out that the head has moved
-            if run.fresh is not applied.base:  # whoever comes after that read goes along in the next batch
+            run.fresh = self._heads.read()  # without a swap, only a read shows whether the head has moved
+            if run.fresh is not applied.base:  # changes submitted after this read go into the next batch
                 applied = self._applied(batch, run, run.fresh)
         if applied.effects:
             self._refuse_moving(applied.base)
@@ -159,10 +162,10 @@ class Attempts:
         return None if publication is None else self._ready(batch, run, publication)
 
     def _foreseen(self, batch: Batch, run: _Run) -> Publication | None:
-        """While the batch before is written, compute on what it will leave, if it succeeds.
+        """While the previous batch is being written, apply the changes to the head that this write will produce.
 
         Returns:
-            where rows are not written together with the swap: the commit, its rows written.
+            a commit whose rows are already written, or None; always None if the backend is transactional.
         """
         if run.applied is None:
             before: _Run | None = None if batch.previous is None else batch.previous.progress
@@ -182,7 +185,10 @@ class Attempts:
         return publication
 
     def _await_turn(self, batch: Batch, run: _Run, deadline: float) -> bool:
-        """Wait for the batch before, and for other processes; False if the deadline came first."""
+        """Wait for the previous batch to end, and give way to other processes.
+
+        Return False if the deadline passed before the previous batch ended.
+        """
         now, previous = self._clock.monotonic_ms(), batch.previous
         if previous is not None and previous.ended is not None:
             if not previous.ended.wait(deadline - now):
@@ -195,7 +201,10 @@ class Attempts:
         return True
 
     def _applied(self, batch: Batch, run: _Run, base: Snapshot | None = None) -> Applied:
-        """Every change of the batch, applied to `base`; or with those that came meanwhile to the head to commit on."""
+        """Apply every change of the batch to `base` and return the result.
+
+        Without `base`: first add the changes that were submitted meanwhile, and apply all to the head to commit on.
+        """
         if base is None:
             self.group.take_along(batch)
             run.fresh = self._heads.read() if run.attempt or self._turns.contended else None
@@ -206,7 +215,7 @@ class Attempts:
             applied is None
             or applied.base is not base
             or applied.pendings != pendings[:done]
-            or (run.foreseen and applied.failed)  # perhaps only for not finding what was being written
+            or (run.foreseen and applied.failed)  # perhaps only because a row was not written yet
         ):
             applied, done = self._applier.begin(base), 0
         self._applier.apply(applied, pendings[done:])
@@ -214,7 +223,7 @@ class Attempts:
         return applied
 
     def _refuse_moving(self, base: Snapshot) -> None:
-        """Let writers wait while their realm is about to be served by another store: perhaps it is not, after all."""
+        """Make writers try again while their realm is being moved to another store, because the move may be undone."""
         if base.head.move is not None:
             raise TryAgainError(
                 f"{self._name!r} takes no commits at this moment: its realm is being moved to {base.head.move.to}"
@@ -225,8 +234,11 @@ class Attempts:
         return Publication(self._store, self._name, applied.base, built.snapshot, built.objects)
 
     def _built_if_possible(self, run: _Run, applied: Applied) -> Publication | None:
-        """The commit; None if a change's objects cannot be written, which is refused then, or if rows of the head that
-        this process knew were swept, which is not the newest then."""
+        """Return the commit, or None if the changes must be applied again.
+
+        There are two such cases. If a change's objects cannot be written, that change is refused. If rows of the base
+        were swept, the base is no longer the newest head.
+        """
         try:
             return self._built(applied)
         except (ObjectTooLargeError, NewerFormatError):
@@ -241,7 +253,7 @@ class Attempts:
             return None
 
     def _refused(self, applied: Applied) -> bool:
-        """Refuse each change whose objects cannot be written, alone; whether there was any."""
+        """Refuse each change whose own objects cannot be written. Return whether there was at least one."""
         found = False
         for pending in applied.pendings:
             if pending.memo is not None and pending.refused is None:
@@ -252,7 +264,7 @@ class Attempts:
         return found
 
     def _ready(self, batch: Batch, run: _Run, publication: Publication) -> Publication:
-        """Let the next batch compute while this one is written, unless others are likely to come first."""
+        """Let the next batch compute while this one is written, unless other processes are likely to commit first."""
         run.aboard = [] if run.applied is None else list(run.applied.pendings)
         if run.attempt == 0 and not self._turns.contended:
             publication.remember()
@@ -266,17 +278,18 @@ class Attempts:
         """Wait before the next attempt.
 
         Raises:
-            StorageFullError: of the cause, unless the commit is in doubt: no attempt succeeds before there is space.
+            StorageFullError: `cause` is this error and the commit is not in doubt. No attempt can succeed before there
+                is space.
         """
         in_doubt = run.publication is not None and run.publication.in_doubt
         if isinstance(cause, StorageFullError) and not in_doubt:
             raise cause
         run.troubles, run.cause = run.troubles + 1, cause
-        pause = backoff_ms(run.troubles, 0.0, self._rng)  # in trouble age buys nothing
+        pause = backoff_ms(run.troubles, 0.0, self._rng)  # when the database fails, age gives no priority
         self._clock.sleep_ms(min(pause, max(0.0, deadline - self._clock.monotonic_ms())))
 
     def _late(self, run: _Run) -> Exception:
-        """What to tell a leader whose deadline has passed."""
+        """Return the error for a leader whose deadline has passed."""
         took = self._clock.monotonic_ms() - run.began
         why = f" ({run.cause})" if run.cause is not None else ""
         if run.publication is not None and run.publication.in_doubt:

@@ -1,4 +1,4 @@
-"""From applied changes to a commit that is ready to be written."""
+"""Building of a commit that is ready to be written from applied changes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from polaris_spark.store.references import new_version
 
 
 class Built(NamedTuple):
-    """A commit that is ready to be written: what the head will be, and all its new objects."""
+    """A commit that is ready to be written: the new head, and all new objects as (id, value)."""
 
     snapshot: Snapshot
     objects: list[tuple[int, msgspec.Struct]]
 
 
 class Builder:
-    """Builds commits of one reference."""
+    """Builder of the commits of one reference."""
 
     def __init__(self, store: ObjectStore, ids: IdGenerator, settings: CommitSettings) -> None:
         self._store = store
@@ -35,9 +35,9 @@ class Builder:
         self._settings = settings
 
     def build(self, applied: Applied) -> Built:
-        """A commit of everything that was applied, on the head that it was applied to."""
+        """Return a commit of all applied changes, whose parent is the head that they were applied to."""
         base = applied.base
-        if not base.ours:  # what a newer release says in its commit would not be carried on
+        if not base.ours:  # refuse a commit of a newer release: its unknown fields would be lost in the child
             self._store.get_for_rewrite(base.head.commit, Commit)
         time, resets = next_time(base.head, base.commit, self._ids.now_ms())
         objects = [item for effects in applied.effects for item in effects.objects]
@@ -80,14 +80,15 @@ class Builder:
 
 
 def _cut_off(operations: Index, quota: int, floor: bytes) -> int:
-    """Before which time operations may be missing once `operations` is frozen: just after the newest below `floor`.
+    """Return the time before which operations may be missing once the index `operations` is frozen.
 
-    Not the time of `floor` itself: with a clock that is ahead, that is later than the keys that others make now.
+    It is in milliseconds since 1970, just after the newest operation below `floor`. The time of `floor` itself would be
+    wrong: if this process's clock is ahead, it may be later than the keys that other processes make now.
     """
     if operations.embedded_bytes <= quota:
         return 0
     try:
         newest = next(operations.range(b"", floor, reverse=True), None)
-    except (CorruptionError, NewerFormatError):  # of a leaf that perhaps nothing else needs
+    except (CorruptionError, NewerFormatError):  # the commit may not need this unreadable leaf otherwise
         return made_ms(floor)
     return 0 if newest is None else made_ms(newest[0]) + 1

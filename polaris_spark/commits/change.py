@@ -1,4 +1,4 @@
-"""What a caller of the commit protocol writes: a change in two parts."""
+"""The interface that callers of the commit protocol implement: a change in two parts, `prepare` and `apply`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 class Operation(NamedTuple):
-    """Who asks for what, so that asking twice does it once."""
+    """Identity of a request: a request that is sent twice is carried out once."""
 
     id: bytes
     """16 bytes of a UUIDv7, or empty: then the change is not protected against repetition by the client."""
@@ -27,17 +27,17 @@ class Operation(NamedTuple):
 
     @property
     def made_ms(self) -> int:
-        """When its id was made by the client's clock, milliseconds since 1970."""
+        """Time at which the id was made, by the client's clock, in milliseconds since 1970."""
         return made_ms(self.id)
 
 
 def made_ms(key: bytes) -> int:
-    """The time in an operation's id, or in its key in the index: milliseconds since 1970 (RFC 9562, 5.7)."""
+    """Return the time in an operation's id, or in its index key, in milliseconds since 1970 (RFC 9562, 5.7)."""
     return int.from_bytes(key[:6], "big")
 
 
 class PrepareAgain(Exception):  # noqa: N818  # not an error: it asks for another round
-    """Raised by `apply`: it needs what `prepare` did not read. The change is prepared again, on a fresh head."""
+    """Raised by `apply` if it needs data that `prepare` did not read. The change is prepared again, on a fresh head."""
 
 
 class Change(ABC, Generic[R]):
@@ -45,17 +45,20 @@ class Change(ABC, Generic[R]):
 
     operation: Operation
     size: int = 1
-    """About how many steps `apply` takes: one for each part of the request, such as an update or a column."""
+    """Approximate number of steps of `apply`: one for each part of the request, such as an update or a column."""
 
     def prepare(self, view: State) -> object:
-        """Fix times, uuids and locations; read files. What is read of `view` must still hold when applied."""
+        """Choose times, UUIDs and locations; read files. Return them for `apply`.
+
+        If data that is read from `view` has changed by the time of `apply`, the change is prepared again.
+        """
         return None
 
     @abstractmethod
     def apply(self, state: State, prepared: object) -> R:
-        """Judge requirements and make the change on `state`; whatever is raised makes this change alone fail.
+        """Check requirements and make the change on `state`. An error makes only this change of the batch fail.
 
-        A change of many steps calls `state.check_time()` at each step, and does not catch the errors that this raises.
+        A change of many steps calls `state.check_time()` at each step, and must not catch the errors that this raises.
 
         Raises:
             PrepareAgain: the change needs data that `prepare` did not read, or has taken too long.
@@ -63,4 +66,4 @@ class Change(ABC, Generic[R]):
 
     @abstractmethod
     def repeat(self, state: State, entries: list[LogEntry]) -> R:
-        """The answer once more, for an operation that was done before and left `entries` in the log."""
+        """Return the result again for an operation that was carried out before, from its log entries `entries`."""

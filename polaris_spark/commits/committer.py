@@ -3,12 +3,13 @@
 | step | a crash right after it leaves behind |
 | --- | --- |
 | 1. start from the known head | nothing |
-| 2. prepare, apply | nothing: effects are in memory (prepare may read files, never writes any) |
-| 3. write new files, then new objects, the commit object among them | what nothing points to: swept later |
-| 4. swap the reference to the new commit | the commit, acknowledged to nobody; its operation id tells |
-| 5. on a conflict: again from 1 with the fresh head | rows that nothing points to: swept later |
+| 2. prepare, apply | nothing: effects are in memory (prepare may read files, but never writes any) |
+| 3. write new files, then new objects, including the commit object | unreferenced files and rows: swept later |
+| 4. swap the reference to the new commit | an unacknowledged commit; the client repeats its operation id to find out |
+| 5. on a conflict: again from 1 with the fresh head | unreferenced rows: swept later |
 
-Where the database has transactions, 3 and 4 are one. Nothing that an attempt wrote is ever deleted by it.
+If the database has transactions, step 4 and the writes of objects in step 3 are one transaction. An attempt never
+deletes anything that it wrote.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
 
 APART_SIZE = 200
-"""The submitter of a change with more steps than this applies it before it enters a batch."""
+"""Largest number of steps of a change that is applied only in a batch. The submitter of a larger change first applies
+it outside any batch."""
 
 R = TypeVar("R")
 
 
 class Committer:
-    """Commits changes to one reference row, from any number of threads, grouped."""
+    """Committer of changes to one reference row. Any number of threads may use it; their changes are batched."""
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Committer:
     # Reading
 
     def read(self) -> Snapshot:
-        """The head as it is now: one read of the reference row, and of the commit if it has moved.
+        """Return the present head: one read of the reference row, and one of the commit if the head has moved.
 
         Raises:
             ReferenceGoneError: the row is missing.
@@ -79,20 +81,20 @@ class Committer:
         return self._heads.read()
 
     def known(self) -> Snapshot:
-        """The head that this process knows, perhaps no longer the newest; read now if it knows none."""
+        """Return the remembered head, which may no longer be the newest; read it if none is remembered."""
         return self._heads.known()
 
     def amend(self, change: Callable[[Head], Head]) -> Snapshot:
-        """Change the row without a commit: its floor, its fence, its seal.
+        """Change the row without a commit: its floor, its fence or its seal.
 
         Args:
-            change: gives the same when applied to its own result, because it is applied again while it is not
-                known whether the swap took place.
+            change: returns the new head. It must be idempotent, because it is applied again while it is not known
+                whether the swap took place.
         Returns:
-            the amended head. Commits that others began before fail their swap and begin again on it.
+            the amended head. Commits that other processes began earlier fail their swap and start again on this head.
         Raises:
             ReferenceGoneError: the row is missing.
-            TryAgainError, OutcomeUnknownError: from the database, until the deadline passed.
+            TryAgainError, OutcomeUnknownError: the database failed until the deadline passed.
         """
         row = amend_row(
             self._store.backend,
@@ -106,7 +108,7 @@ class Committer:
         return self._heads.adopt(row)
 
     def last(self) -> Snapshot | None:
-        """The head, also of a reference that takes no more commits; None if nothing is left of it."""
+        """Return the head, even of a dropped reference; None if the row, the commit or its history is gone."""
         try:
             return self._heads.last()
         except MissingObjectError:
@@ -115,24 +117,26 @@ class Committer:
     # Committing
 
     def repeated_at_the_end(self, change: Change[R]) -> tuple[R] | None:
-        """The answer of a change that was done before its reference took its last commit; None if it was not.
+        """Return the result of a change whose operation was carried out before the reference took its last commit.
+
+        None if the operation was not carried out.
 
         Raises:
-            OutcomeUnknownError: it may have been, and that was forgotten since.
+            OutcomeUnknownError: the operation may have been carried out and forgotten.
         """
         return self._attempts.repeated(change, self.last())
 
     def commit(self, change: Change[R], *, deadline_ms: float | None = None) -> R:
-        """Carry out a change: all of it, once, or an error and nothing of it.
+        """Carry out a change atomically and exactly once, or raise an error.
 
         Args:
-            deadline_ms: how long to try, milliseconds; that of the settings unless given.
+            deadline_ms: how long to try, in milliseconds; by default that of the settings.
         Raises:
-            RequestError: a requirement failed, judged against a fresh head.
+            RequestError: a requirement failed, checked against a fresh head.
             TryAgainError: nothing was changed before the deadline, or too many changes wait already.
-            OutcomeUnknownError: it may have been done; the same operation id will tell.
+            OutcomeUnknownError: the change may have been made; repeat it with the same operation id to find out.
             ReferenceGoneError: the reference was dropped meanwhile, and nothing was changed.
-            RealmMovedError: another store serves the realm by now, and nothing was changed here.
+            RealmMovedError: another store already serves the realm, and nothing was changed here.
         """
         try:
             return self._commit(change, deadline_ms)
@@ -158,11 +162,12 @@ class Committer:
             except Exception as error:
                 newest = self.read()
                 repeated = self._attempts.repeated(change, newest)
-                if repeated is not None:  # what it refuses now may be what it did
+                if repeated is not None:  # the change may fail only because it was already carried out
                     return repeated[0]
                 if newest.version == view.version and not isinstance(error, PrepareAgain):
                     raise
-                if self._clock.monotonic_ms() >= deadline:  # what failed was prepared for an old head
+                # The change failed on an old head, so this error is not the final outcome.
+                if self._clock.monotonic_ms() >= deadline:
                     if isinstance(error, TryAgainError):
                         raise
                     raise self._contended() from None

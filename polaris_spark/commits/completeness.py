@@ -1,7 +1,8 @@
-"""Whether everything that an object points to is there: strong pointers followed level by level, by headers only.
+"""Check whether every object reachable from an object exists.
 
-Headers say what an object points to whatever its type, so types that are not installed are followed like all others.
-The cache is not asked: it may hold rows that the database lost.
+The check follows strong pointers level by level and reads only headers. A header lists the pointers of an object of any
+type, so objects whose type is not installed are followed too. The cache is not used, because it may hold rows that the
+database lost.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ class Lost(NamedTuple):
 
     id: int
     holder: int
-    """The object that points to it; 0 for a commit, which a reference names."""
+    """Id of the object that points to the lost object; 0 for a commit, because references point to commits."""
     holder_type: str
     reason: str
-    """What is wrong with it, in words."""
+    """Why it cannot be read, in words."""
     part: int = 0
-    """The part of it that is wrong."""
+    """Number of the part of the object that cannot be read."""
 
 
 class Completeness:
-    """What is known of the objects of one realm. Nothing is read twice; not thread-safe.
+    """Results of completeness checks on the objects of one realm. `check` reads no header twice. Not thread-safe.
 
-    It remembers about 100 bytes for each object that was found complete, and who points to what is lost.
+    Takes about 100 bytes of memory for each complete object, and remembers which objects point to lost ones.
     """
 
     def __init__(
@@ -51,8 +52,8 @@ class Completeness:
         """
         Args:
             realm: instance id of the realm.
-            on_read: told how many objects were read, each time.
-            newer_is_lost: whether rows of an unknown format count as lost; else they raise.
+            on_read: called after each read, with the number of objects that were read.
+            newer_is_lost: whether rows of an unknown format count as lost; otherwise they raise `NewerFormatError`.
         """
         self._newer_is_lost = newer_is_lost
         self._backend = backend
@@ -63,10 +64,10 @@ class Completeness:
         self._lost: dict[int, Lost] = {}
 
     def check(self, ids: Collection[int]) -> bool:
-        """Whether these objects, and everything below them, are there and readable.
+        """Whether these objects and all objects below them exist and can be read.
 
         Raises:
-            NewerFormatError: a newer release wrote a row; it is not lost, unless that was asked for.
+            NewerFormatError: a newer release wrote a row, and `newer_is_lost` is false.
         """
         roots = {id: (0, "") for id in ids if id not in self._complete}
         level = {id: holder for id, holder in roots.items() if not self._known(id)}
@@ -88,11 +89,11 @@ class Completeness:
         return all(self.complete(id) for id in ids)
 
     def complete(self, id: int) -> bool:
-        """Whether an object that was checked is there with everything below it."""
+        """Whether a checked object and all objects below it exist and can be read."""
         return id in self._complete
 
     def lost_below(self, id: int) -> list[Lost]:
-        """What is missing at or below an object that was checked, each once, by id."""
+        """Return the lost objects at or below a checked object: each once, ordered by id."""
         found, pending, seen = [], [id], {id}
         while pending:
             at = pending.pop()
@@ -104,7 +105,10 @@ class Completeness:
         return sorted(found)
 
     def path_to(self, lost: int, top: int) -> tuple[int, ...]:
-        """The shortest way by strong pointers from an object that was checked to a lost one below it, both included."""
+        """Return the shortest path of strong pointers from the checked object `top` to the lost object `lost` below it.
+
+        The path consists of object ids and includes both ends.
+        """
         before, level = {top: 0}, [top]
         while level and lost not in before:
             following: list[int] = []
@@ -120,7 +124,7 @@ class Completeness:
         return tuple(reversed(path))
 
     def values(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
-        """Those of these objects that can be read and are of a type, decoded."""
+        """Return the decoded objects that can be read and are of type `cls`, by id; the others are left out."""
         values: dict[int, S] = {}
         for id, read in self._read(ids, whole=True).items():
             if isinstance(read, Read):
@@ -136,7 +140,7 @@ class Completeness:
         return id in self._complete or id in self._broken or id in self._lost
 
     def _headers(self, level: dict[int, tuple[int, str]]) -> Iterator[tuple[int, Header]]:
-        """The headers of a level's objects; what cannot be read is noted as lost."""
+        """Yield the headers of a level's objects, by id; record the objects that cannot be read as lost."""
         ids = list(level)
         for start in range(0, len(ids), BATCH):
             for id, read in self._read(ids[start : start + BATCH], whole=False).items():
@@ -146,7 +150,7 @@ class Completeness:
                     self._lost[id] = Lost(id, *level[id], read.reason, read.part)
 
     def _conclude(self, visited: set[int], holders: array[int], pointers: array[int]) -> None:
-        """Tell the visited objects that lead to lost ones from those that are complete."""
+        """Divide the visited objects into those from which a lost object is reachable and those that are complete."""
         above: dict[int, list[int]] = {}
         if any(pointer in self._lost or pointer in self._broken for pointer in pointers):
             for holder, pointer in zip(holders, pointers, strict=True):
@@ -163,7 +167,7 @@ class Completeness:
         self._complete.update(id for id in visited if id not in self._broken and id not in self._lost)
 
     def _read(self, ids: Collection[int], *, whole: bool) -> dict[int, Read | Unreadable]:
-        """Objects by id, in the order of `ids`: read, or what is wrong with them."""
+        """Return each object or the reason why it cannot be read, by id, in the order of `ids`."""
         found = read_each(self._backend, self._realm, ids, whole=whole, on_read=self._on_read)
         for read in found.values():
             if isinstance(read, Unreadable) and read.newer is not None and not self._newer_is_lost:

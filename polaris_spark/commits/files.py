@@ -1,4 +1,4 @@
-"""Files that changes come with, such as `metadata.json`: written before the rows that name them."""
+"""Files of changes, such as `metadata.json`: written before the rows that refer to them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from polaris_spark.commits.settings import FileWriter
 from polaris_spark.errors import CorruptionError
 
 _PATIENCE_MS: Final = 10.0
-"""Files are written one after the other while that is as quick as this; then several at a time."""
+"""Time for which the files of a batch are written one after the other, in milliseconds. The rest is written in
+parallel."""
 _THREADS: Final = 16
 
 _Files = list[tuple[str, bytes]]
 
 
 class BatchFiles:
-    """The files of one batch. Its changes may come with other files in each attempt."""
+    """The files of one batch. The files of a change may differ from attempt to attempt."""
 
     def __init__(self, name: str, writer: FileWriter | None, clock: Clock) -> None:
         self._name = name
         self._clock = clock
         self._writer = writer
         self._written: dict[str, bytes] = {}
-        """What the attempt before wrote, by location; contended changes are not to pile files up in memory."""
+        """Content that the previous attempt wrote, by location. Earlier attempts are not kept, to limit memory."""
 
     def write(self, pendings: Sequence[Pending]) -> bool:
-        """Write the files of each change that was applied, unless the attempt before wrote the same.
+        """Write the files of each applied change, except those that the previous attempt wrote with the same content.
 
         Returns:
-            False if those of some change could not be written: it is refused, alone.
+            whether all files were written. A change whose files could not be written is refused; the others are not.
         """
         before, self._written = self._written, {}
         missing: list[tuple[Pending, _Files]] = []

@@ -1,13 +1,14 @@
-"""Leader and followers: changes that wait for the same reference are carried out together, without idle waits.
+"""Group commit: changes that wait for the same reference are committed together, by one of the waiting threads.
 
-One thread at a time *computes*: it leads a batch of everything that waits. When its commit is ready to be written it
-may pass the turn on, so that the next leader computes while the database is at work. Batches end in the order in
-which they began. A leader that must leave, because its deadline passed or because it was interrupted, hands its batch
-to another thread of the batch, which carries on where it stopped; so nobody's leaving delays or fails the others.
+One thread at a time has the turn to *compute*: it leads a batch of all waiting changes. When its commit is ready to be
+written, it may pass the turn on, so that the next leader computes while the database writes. Batches end in the order
+in which they began. A leader must leave if its deadline passed or if it was interrupted. It then hands its batch to
+another thread of the batch, which continues where the leader stopped. So the other changes are not delayed and do not
+fail.
 
-An interrupt (Ctrl-C in a notebook's cell) may come at any call here. So whoever is interrupted, wherever that was,
-leaves once more by the same way, and every step of leaving and ending may be repeated: what belongs together is
-assigned without a call in between, and who is woken twice has gone on already.
+An interrupt (Ctrl-C in a notebook's cell) may come at any call here. So an interrupted thread always runs the steps of
+leaving, even if it was leaving already, and every step of leaving and ending may be repeated. Attributes that must
+change together are assigned without a call in between. A thread that is woken a second time has already continued.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 
 
 class Memo:
-    """The outcome of one run of `apply`, to be reused while what it read still holds."""
+    """The outcome of one run of `apply`. It may be reused while the reads of that run would have the same results."""
 
     __slots__ = ("effects", "fence", "reads", "result")
 
@@ -37,7 +38,7 @@ class Memo:
 
 
 class Pending:
-    """A change on its way. Its submitter alone touches it, except while it is in a batch that another leads."""
+    """A submitted change. Only its submitter accesses it, except while it is in a batch that another thread leads."""
 
     __slots__ = (
         "batch",
@@ -62,9 +63,9 @@ class Pending:
     def __init__(self, change: Change[Any], since: float, deadline: float, turn: Signal) -> None:
         """
         Args:
-            since: when it began, on the monotonic clock, milliseconds.
-            deadline: when its submitter stops waiting, on that clock.
-            turn: set when its submitter is to go on.
+            since: when it began, in milliseconds on the monotonic clock.
+            deadline: when its submitter stops waiting, in milliseconds on the monotonic clock.
+            turn: set to wake its submitter.
         """
         self.change = change
         self.since = since
@@ -77,9 +78,9 @@ class Pending:
         """A snapshot in which nothing that the change read has changed."""
         self.memo: Memo | None = None
         self.batch: Batch | None = None
-        """What it goes along in, once it waits no more."""
+        """The batch that contains this change; None while it waits."""
         self.must_prepare = False
-        """Whether its submitter is to prepare and submit it again."""
+        """Whether its submitter must prepare and submit it again."""
         self.slow = False
         """Whether it took long to apply."""
         self.took_ms = 0.0
@@ -87,13 +88,13 @@ class Pending:
         self.too_long = False
         """Whether it needs more time than a batch allows; it is then applied only outside batches."""
         self.refused: Exception | None = None
-        """Why it fails whatever the head is; it is not applied any more."""
+        """The error with which it fails on any head; it is not applied any more."""
         self.result: Any = None
         self.error: BaseException | None = None
 
     @property
     def done(self) -> bool:
-        """Whether it has its result or its error."""
+        """Whether it has its result or its error, which is so once its batch is over."""
         return self.batch is not None and self.batch.over
 
     def succeed(self, result: Any) -> None:
@@ -114,25 +115,25 @@ class Batch:
         self.leader = leader
         self.pendings = [leader]
         self.previous = previous
-        """The batch before it, if that had not ended when this one began."""
+        """The previous batch, if it had not ended when this one began."""
         self.over = False
-        """Whether every change of it has its result or its error, or its submitter left."""
+        """Whether each of its changes has its result or its error, or was left by its submitter."""
         self.ended: Signal | None = None
-        """Set when it is over; there is one once another batch follows, which waits for it."""
+        """Set when this batch is over. None until a following batch needs the signal, in order to wait for it."""
         self.sent = False
-        """Whether a commit of it may be in force, or come into force."""
+        """Whether a commit of this batch may have taken place or may still take place."""
         self.progress: Any = None
-        """How far its leader came; another leader goes on from there."""
+        """Progress of its leader; a new leader continues from there."""
 
 
 class Carrier(Protocol):
-    """What carries out batches."""
+    """Executor of batches."""
 
     def carry(self, batch: Batch, deadline: float) -> Exception | None:
-        """Carry a batch out, until every change of it has its result or its error: then None. Else, at `deadline`
-        on the monotonic clock, the error for the leader, whom another one is to replace.
+        """Execute a batch, and return None when each of its changes has a result or an error.
 
-        Whatever it raises becomes the error of every change of the batch.
+        If `deadline` (in milliseconds on the monotonic clock) passes first, return the error for the leader, which
+        another leader then replaces. An error that is raised becomes the error of every change of the batch.
         """
         ...
 
@@ -152,16 +153,16 @@ class Group:
         self._guard = threading.Lock()
         self._waiting: list[Pending] = []
         self._computes: Pending | None = None
-        """Whose submitter has the turn to compute; it leads its batch, or is to begin one."""
+        """The change whose submitter has the turn to compute: it leads a batch, or will begin one."""
         self._last: Batch | None = None
-        """The batch that began last, if it is not over."""
+        """The newest batch that is not over."""
 
     def submit(self, pending: Pending) -> None:
         """Return when `pending` has its result or error.
 
         Raises:
             TryAgainError: too many wait already, or the deadline passed; nothing was changed.
-            OutcomeUnknownError: the deadline passed while a commit of it was being written.
+            OutcomeUnknownError: the deadline passed while a commit of the change was being written.
         """
         try:
             error = self._take_part(pending)
@@ -171,12 +172,12 @@ class Group:
             except BaseException:  # interrupted again
                 self._leave(pending)
             raise
-        pending.batch = None  # no cycle is left that only the collector could free
+        pending.batch = None  # break the reference cycle, so that the objects are freed at once
         if error is not None:
             raise error
 
     def take_along(self, batch: Batch) -> list[Pending]:
-        """Changes that came meanwhile, now of the batch; none if it has passed its turn to compute on."""
+        """Move the waiting changes into the batch and return them; none if the batch has passed its turn on."""
         with self._guard:
             return self._take(batch) if self._computes is batch.leader else []
 
@@ -186,22 +187,24 @@ class Group:
             self._pass_on(batch.leader)
 
     def send(self, batch: Batch, applied: list[Pending]) -> bool:
-        """From now on who leaves the batch does not know its outcome. False: somebody of those who were applied has
-        left, and nothing may be sent.
+        """Mark the batch as sent: from now on, a submitter that leaves it gets `OutcomeUnknownError`.
+
+        Return False if the changes of the batch are not those in `applied`, because a submitter has left. Then the
+        commit must not be sent.
         """
         with self._guard:
             batch.sent = batch.pendings == applied
             return batch.sent
 
     def unsent(self, batch: Batch) -> None:
-        """The commit that was sent is certainly not in force."""
+        """Mark the batch as not sent: its commit certainly did not take place."""
         with self._guard:
             batch.sent = False
 
     # Taking part
 
     def _take_part(self, pending: Pending) -> Exception | None:
-        """Wait, lead, or both, until the change is done; or what to tell its submitter instead."""
+        """Wait, lead, or both, until the change is done. If it cannot be, return the error for its submitter."""
         if not self._enter(pending):
             return TryAgainError(
                 f"{self._max_waiting} changes wait for this reference already; nothing was changed"
@@ -215,7 +218,7 @@ class Group:
         return self._lead(pending)
 
     def _enter(self, pending: Pending) -> bool:
-        """Lead if nobody does, else wait; False: too many wait already."""
+        """Take the turn to compute if it is free, else join the queue. Return False if the queue is full."""
         with self._guard:
             if self._computes is None:
                 self._computes = pending
@@ -241,7 +244,7 @@ class Group:
         return None
 
     def _batch(self, first: Pending) -> Batch:
-        """A batch of `first` and whoever waits."""
+        """Begin a batch of `first` and the waiting changes, and return it."""
         with self._guard:
             previous = self._last
             if previous is not None and previous.ended is None:
@@ -252,7 +255,7 @@ class Group:
             return batch
 
     def _take(self, batch: Batch) -> list[Pending]:
-        """Let as many of those who wait go along as there is room for; the guard is held."""
+        """Move waiting changes into the batch, as many as it has room for, and return them. The guard must be held."""
         room = max(0, self._max_batch - len(batch.pendings))
         taken = self._waiting[:room]
         for pending in taken:
@@ -264,7 +267,7 @@ class Group:
     # Leaving and ending
 
     def _leave(self, pending: Pending) -> bool:
-        """Take no part any more; whether the change was done before. May be repeated."""
+        """Remove a change from the queue or its batch. Return whether it was already done. May be repeated."""
         with self._guard:
             batch = pending.batch
             if pending in self._waiting:
@@ -280,7 +283,7 @@ class Group:
             return False
 
     def _leave_batch(self, pending: Pending, batch: Batch) -> None:
-        """The guard is held."""
+        """Remove a change from its batch; if it led the batch, choose another leader. The guard must be held."""
         if pending in batch.pendings:
             batch.pendings.remove(pending)
         if not batch.pendings:
@@ -294,7 +297,7 @@ class Group:
         batch.leader.turn.set()
 
     def _end(self, batch: Batch) -> None:
-        """The guard is held."""
+        """End a batch and wake its submitters. The guard must be held."""
         batch.over = True
         if self._last is batch:
             before = batch.previous
@@ -308,7 +311,7 @@ class Group:
             pending.turn.set()
 
     def _pass_on(self, leader: Pending) -> None:
-        """Let the next in the queue compute, if `leader` has the turn; the guard is held."""
+        """If `leader` has the turn to compute, pass it to the next change in the queue. The guard must be held."""
         if self._computes is leader:
             heir = self._waiting[0] if self._waiting else None
             if heir is not None:
@@ -318,13 +321,13 @@ class Group:
             self._wake()
 
     def _wake(self) -> None:
-        """Wake who computes; whoever gave it the turn was perhaps interrupted before."""
+        """Wake the thread that has the turn, because the thread that passed it on may have been interrupted."""
         if self._computes is not None:
             self._computes.turn.set()
 
 
 def _late(pending: Pending) -> Exception:
-    """What to tell a submitter who left at its deadline."""
+    """Return the error for a submitter that left at its deadline."""
     if pending.batch is not None and pending.batch.sent:
         return OutcomeUnknownError(
             "the deadline passed while the commit was being written; the operation id will tell"
@@ -333,10 +336,10 @@ def _late(pending: Pending) -> Exception:
 
 
 def _twin(error: Exception) -> Exception:
-    """The same error to be raised in another thread: each raising adds to an error's traceback."""
+    """Return a copy of an error, to be raised in another thread, because each raise extends an error's traceback."""
     try:
         twin = copy.copy(error)
-    except Exception:  # its class has its own way to be made
+    except Exception:  # the class needs constructor arguments that copy does not supply
         return error
     twin.__cause__ = error.__cause__
     return twin.with_traceback(error.__traceback__)
@@ -346,7 +349,7 @@ _groups: weakref.WeakSet[Group] = weakref.WeakSet()
 
 
 def _start_in_child() -> None:
-    """Who leads in the parent does not exist in its fork."""
+    """Reset all groups in a forked child, because the threads of the parent do not exist there."""
     for group in _groups:
         group._begin()
 

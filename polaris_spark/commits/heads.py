@@ -1,4 +1,4 @@
-"""Recent heads of a reference, thinned by time, for recovery after a database lost its newest writes."""
+"""Recent heads of a reference, thinned by time, for recovery after the database lost its newest writes."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from polaris_spark.commits.rows import RecentHead
 ALWAYS_KEPT = 4
 KEPT = 20
 SPACINGS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000)
-"""Beyond the newest four, about one head per second, ten seconds, minute, ten minutes and hour."""
+"""Time between kept heads, in milliseconds. Beyond the newest four, about three heads are kept for each spacing: one
+second, ten seconds, one minute, ten minutes and one hour."""
 
 _PER_SPACING = 3
 
 
 def thin(recent: Sequence[RecentHead], newest: RecentHead) -> tuple[RecentHead, ...]:
-    """`newest` followed by those of `recent` (newest first) worth keeping: at most 20.
+    """Return `newest` followed by the heads of `recent` to keep, newest first: at most 20 heads.
 
-    For each spacing, heads are kept that fall into different multiples of it, the oldest of each multiple first seen,
-    so that a head once kept for a wide spacing stays until a wider one takes over.
+    Each spacing divides time into intervals. For each spacing, the oldest head of each of the three newest intervals is
+    kept. So a head that is kept for one spacing stays until a wider spacing keeps it.
     """
     following = recent[ALWAYS_KEPT - 1 : ALWAYS_KEPT + 1]
     if len(following) == 2 and following[0].time // SPACINGS_MS[0] == following[1].time // SPACINGS_MS[0]:
-        # The head that is no longer among the newest has an older one in the multiple of every spacing, since each
-        # spacing divides the next: it goes, and the others stay as they are.
+        # The head that leaves the newest four shares its interval with an older head, for every spacing, since each
+        # spacing divides the next. So this head is removed, and the others stay as they are.
         return (newest, *recent[: ALWAYS_KEPT - 1], *recent[ALWAYS_KEPT:])
     kept = [newest, *recent[: ALWAYS_KEPT - 1]]
     rest = list(recent[ALWAYS_KEPT - 1 :])

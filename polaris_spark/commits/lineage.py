@@ -1,7 +1,7 @@
-"""The history of a reference some of whose commits are lost: which can still be named, and which are complete.
+"""The history of a reference with lost commits: which commits have a known id, and which commits are complete.
 
-A commit names its 20 nearest ancestors, and farther ones at powers of two; a reference's row names recent heads. So the
-ids of lost commits are mostly known, and the walk goes on below them.
+A commit lists the ids of its 20 nearest ancestors, and of farther ones at powers of two. A reference's row lists recent
+heads. So the ids of most lost commits are known, and the search continues below them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class Known(NamedTuple):
     number: int
     id: int
     time: int = 0
-    """Milliseconds since 1970; 0 where the commit itself is lost."""
+    """Time of the commit, in milliseconds since 1970; 0 if the commit is lost."""
     entries: int = 0
-    """Its log entries."""
+    """Id of the commit's log entries; 0 if the commit is lost or has none."""
 
 
 Lineage = dict[int, Known]
@@ -29,7 +29,7 @@ Lineage = dict[int, Known]
 
 
 def lineage(objects: Completeness, named: Iterable[Known], floor: int) -> Lineage:
-    """Every commit from number `floor` on that can be reached by pointers to ancestors from the ones named."""
+    """Return the commits in `named` and those reachable from them by ancestor pointers, down to the number `floor`."""
     found: Lineage = {}
     unread: dict[int, int] = {}
     for known in named:
@@ -49,7 +49,7 @@ def lineage(objects: Completeness, named: Iterable[Known], floor: int) -> Lineag
 
 
 def named_by(head: Head) -> list[Known]:
-    """The commits that a reference's row names."""
+    """Return the commits that are listed in a reference's row: the head and the recent heads."""
     return [
         Known(head.number, head.commit, head.time),
         *(Known(recent.number, recent.commit, recent.time) for recent in head.recent),
@@ -57,7 +57,7 @@ def named_by(head: Head) -> list[Known]:
 
 
 def ancestors(commit: Commit) -> list[tuple[int, int]]:
-    """(number, id) of the ancestors that a commit names."""
+    """Return (number, id) of each ancestor that is listed in a commit."""
     last = commit.number - 1
     near = [(commit.number - distance, id) for distance, id in enumerate(commit.parents, 1)]
     shifts = range(FIRST_SKIP, FIRST_SKIP + len(commit.skips))
@@ -65,7 +65,7 @@ def ancestors(commit: Commit) -> list[tuple[int, int]]:
 
 
 def first_complete(objects: Completeness, candidates: Sequence[Known]) -> Known | None:
-    """The first of these commits that is there with all its content; None if there is none."""
+    """Return the first of these commits that exists with all its content, or None."""
     start, together = 0, 1
     while start < len(candidates):
         some = candidates[start : start + together]
@@ -78,7 +78,10 @@ def first_complete(objects: Completeness, candidates: Sequence[Known]) -> Known 
 
 
 def complete_back_to(objects: Completeness, commits: Lineage, newest: Known, floor: int) -> int:
-    """The lowest number such that every commit from it up to `newest`, which is complete, is so, too."""
+    """Return the lowest number N such that all commits from N to `newest` are complete.
+
+    `newest` must be complete. The result is not below `floor`.
+    """
     number, together = newest.number, 1
     while number > floor:
         some = [commits.get(below) for below in range(number - 1, max(floor, number - together) - 1, -1)]

@@ -11,11 +11,11 @@ from polaris_spark.store.objects import ObjectStore
 
 
 def ancestor(store: ObjectStore, head: Head, number: int) -> int:
-    """The id of the commit with `number` in the history of `head`, in O(log n) reads.
+    """Return the id of the commit with `number` in the history of `head`, in O(log n) reads.
 
     Raises:
-        HistoryTrimmedError: it lies below the history floor.
-        ValueError: it is newer than the head, or negative.
+        HistoryTrimmedError: `number` lies below the history floor.
+        ValueError: `number` is larger than the head's, or negative.
     """
     if number < 0 or number > head.number:
         raise ValueError(f"no commit {number} in a history of {head.number}")
@@ -28,7 +28,7 @@ def ancestor(store: ObjectStore, head: Head, number: int) -> int:
 
 
 def _step(commit: Commit, target: int) -> tuple[int, int]:
-    """The farthest known ancestor of `commit` that is not older than number `target`: (id, its number)."""
+    """Return (id, number) of the farthest known ancestor of `commit` whose number is at least `target`."""
     distance = commit.number - target
     if distance <= len(commit.parents):
         return commit.parents[distance - 1], target
@@ -42,11 +42,11 @@ def _step(commit: Commit, target: int) -> tuple[int, int]:
 
 
 def commit_at(store: ObjectStore, head: Head, time: int) -> int:
-    """The id of the newest commit whose time is at most `time` (milliseconds since 1970), by bisection.
+    """Return the id of the newest commit whose time is at most `time` (milliseconds since 1970), by bisection.
 
     Raises:
         HistoryTrimmedError: every commit from the floor on is newer.
-        BeforeHistoryError: the same, and nothing was trimmed.
+        BeforeHistoryError: every commit is newer, and the history was never trimmed.
     """
     first = 0
     for low, high in reversed(_spans(head)):
@@ -60,11 +60,11 @@ def commit_at(store: ObjectStore, head: Head, time: int) -> int:
 
 
 def last_before(store: ObjectStore, head: Head, time: int, now_ms: int) -> int | None:
-    """The id of the newest commit of which the commit itself and all commits below it are from `time` or earlier; None
-    if there is none.
+    """Return the id of the newest commit C such that C and all commits below C have times of at most `time`.
 
-    Commits more than `AHEAD_MS` in the future are ignored, because a wrong clock made them. If times go back because a
-    process's clock was behind, commits below it that are later than `time` are not ignored.
+    None if there is no such commit. Times are milliseconds since 1970. Commits more than `AHEAD_MS` after `now_ms` are
+    ignored, because a process with a wrong clock made them. If times go back because a process's clock was behind,
+    commits below that point with times later than `time` are not ignored.
     """
     found = None
     for low, high in _spans(head):
@@ -89,8 +89,10 @@ def _spans(head: Head) -> list[tuple[int, int]]:
 
 
 def _newest_until(store: ObjectStore, head: Head, low: int, high: int, time: int) -> int:
-    """The newest commit with at most this time, among the commits numbered `low` to `high`, whose times increase. The
-    commit `low` must be such a commit."""
+    """Return the id of the newest commit numbered `low` to `high` whose time is at most `time`.
+
+    Times must increase in that range, and the time of commit `low` must be at most `time`.
+    """
     while low < high:
         middle = (low + high + 1) // 2
         if store.get(ancestor(store, head, middle), Commit).time <= time:
@@ -101,7 +103,7 @@ def _newest_until(store: ObjectStore, head: Head, low: int, high: int, time: int
 
 
 def commits(store: ObjectStore, head: Head) -> Iterator[tuple[int, Commit]]:
-    """(id, commit) from the head back to the history floor."""
+    """Yield (id, commit) from the head back to the history floor."""
     pending = [head.commit]
     while pending:
         loaded = store.get_many(pending, Commit)
@@ -113,7 +115,7 @@ def commits(store: ObjectStore, head: Head) -> Iterator[tuple[int, Commit]]:
 
 
 def entries(store: ObjectStore, head: Head) -> Iterator[tuple[int, Commit, int, LogEntry]]:
-    """(commit id, commit, position, entry) from the newest change back to the history floor."""
+    """Yield (commit id, commit, position of the entry, entry) from the newest change back to the history floor."""
     for id, commit in commits(store, head):
         if commit.entries:
             listed = store.get(commit.entries, Entries).entries

@@ -1,9 +1,9 @@
-"""Steps 3 and 4 of the commit protocol: rows, then the swap, until it is known whether it took place.
+"""Steps 3 and 4 of the commit protocol: write the rows, then swap until the outcome of the swap is known.
 
-A swap whose outcome is unknown is repeated as it is, with the same version token, which is always safe. It is done if a
-repetition succeeds, if the head's version is ours, or if the ancestor of the head at our commit's number is our commit.
-It can never be done any more if another version is there and that ancestor is not ours. Once in doubt, no error of the
-database may be passed on as "nothing was changed".
+A swap whose outcome is unknown is repeated unchanged, with the same version token. This is always safe. The swap has
+taken place if a repetition succeeds, if the head's version is ours, or if the ancestor of the head at our commit's
+number is our commit. The swap can never take place any more if the head has another version and that ancestor is not
+our commit. While the commit is in doubt, no error of the database may be reported as "nothing was changed".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
 class Outcome(Enum):
-    """What came of one try to publish a commit."""
+    """Outcome of one try to publish a commit."""
 
     COMMITTED = "it is in force"
     LOST = "another commit came first; this one is not in force and never will be"
@@ -33,7 +33,7 @@ class Outcome(Enum):
 
 
 class Publication:
-    """One commit on its way into the store. Whoever leads goes on with it; nothing of it is ever taken back."""
+    """One commit that is being written. A new leader of its batch can continue it. It never deletes rows it wrote."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class Publication:
     ) -> None:
         """
         Args:
-            base: the head to replace.
-            new: the head to be.
-            objects: every new object, the commit among them.
+            base: the head that the commit replaces.
+            new: the head that the commit produces.
+            objects: (id, value) of every new object, including the commit.
         """
         self.base = base
         self.new = new
         self.in_doubt = False
-        """Whether it may be in force, or come into force, as far as is known."""
+        """Whether the commit may have taken place or may still take place."""
         self.cause: Exception | None = None
-        """Why the last try was not conclusive."""
+        """The error because of which the outcome of the last try is not final."""
         self._rows = store.rows(objects)
         self._row = ReferenceRow(new.version, encode_head(new.head))
         self._store = store
@@ -64,17 +64,17 @@ class Publication:
         self._lost = self._remembered = False
 
     def remember(self) -> None:
-        """Let readers in this process find the new objects without asking the database."""
+        """Put the new objects into the cache of this process, so that readers need not query the database."""
         if not self._remembered:
             self._store.remember(self._rows)
             self._remembered = True
 
     def write_rows(self) -> None:
-        """Write the objects, where that is apart from the swap. May be repeated.
+        """Write the objects, unless they are written together with the swap. May be repeated.
 
         Raises:
-            TryAgainError, OutcomeUnknownError: from the database. Nothing points to the rows as yet, so that nothing
-                was changed in either case.
+            TryAgainError, OutcomeUnknownError: from the database. No reference points to the rows yet, so nothing was
+                changed in either case.
         """
         if not self._together and not self._rows_written:
             self._store.backend.write_objects(self._store.realm, self._rows)
@@ -84,8 +84,8 @@ class Publication:
         """Try once to write the objects and to swap the reference.
 
         Raises:
-            OutcomeUnknownError: it is in doubt and can never be known: history was trimmed, or the database fails in
-                a way that trying again does not help.
+            OutcomeUnknownError: the commit is in doubt, and its outcome can never be known: the history was trimmed,
+                or the database fails in a way that is not solved by trying again.
         """
         try:
             self.write_rows()
@@ -93,7 +93,7 @@ class Publication:
             self.cause = error
             return Outcome.BUSY
         doubted = self.in_doubt
-        self.in_doubt = True  # whoever goes on after an interrupt does not know how far it came
+        self.in_doubt = True  # after an interrupt, the next leader cannot know whether the swap was sent
         try:
             if not self._lost:
                 if self._swap():
@@ -122,7 +122,7 @@ class Publication:
         return isinstance(outcome, Swapped)
 
     def _happened(self) -> bool:
-        """After a conflict of a repeated swap: did an earlier try of it succeed?"""
+        """Whether an earlier try of this swap succeeded; called after a repeated swap had a conflict."""
         row = self._store.backend.read_reference(self._store.realm, self._name)
         if row is None:
             raise CorruptionError(f"reference {self._name!r} vanished")
@@ -135,10 +135,10 @@ class Publication:
 
 
 def read_head(row: ReferenceRow, name: str) -> Head:
-    """The value of a reference row that holds commits.
+    """Return the decoded value of a reference row that holds commits.
 
     Raises:
-        CorruptionError: it cannot be decoded.
+        CorruptionError: the value cannot be decoded.
     """
     try:
         return _decode_head(row.value)

@@ -1,4 +1,4 @@
-"""The head of a reference, as one process knows it."""
+"""The newest head of a reference that a process has read or written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polaris_spark.store.objects import ObjectStore
 
 
 class HeadReader:
-    """Reads the head of one reference and remembers it. Thread-safe."""
+    """Reader of the head of one reference; remembers the newest head. Thread-safe."""
 
     def __init__(self, store: ObjectStore, name: str, ids: IdGenerator) -> None:
         self._store = store
@@ -21,7 +21,7 @@ class HeadReader:
         self._known: Snapshot | None = None
 
     def read(self) -> Snapshot:
-        """The head as it is now: one read of the reference row, and of the commit if it has moved.
+        """Return the present head: one read of the reference row, and one of the commit if the head has moved.
 
         Raises:
             ReferenceGoneError: the row is missing or sealed.
@@ -30,16 +30,18 @@ class HeadReader:
         return self.adopt(self._store.backend.read_reference(self._store.realm, self._name))
 
     def known(self) -> Snapshot:
-        """The head that this process knows, perhaps no longer the newest; read now if it knows none, or if it takes no
-        commits, as far as is known."""
+        """Return the remembered head, which may no longer be the newest.
+
+        The head is read from the database if none is remembered, or if the remembered one is marked as being moved.
+        """
         known = self._known
         return self.read() if known is None or known.head.move is not None else known
 
     def adopt(self, row: ReferenceRow | None) -> Snapshot:
-        """The head that a row says.
+        """Return the head that a row contains, and remember it.
 
         Raises:
-            ReferenceGoneError: there is no row, or it is sealed.
+            ReferenceGoneError: the row is missing or sealed.
             RealmMovedError: the realm was moved to another store.
         """
         known = self._known
@@ -58,10 +60,10 @@ class HeadReader:
         return self.advance(self._snapshot(row, head))
 
     def last(self) -> Snapshot | None:
-        """The head of a reference that may take no more commits; None if nothing is left of it.
+        """Return the head of a reference, even if it is sealed; None if the row or its history is gone.
 
         Raises:
-            MissingObjectError: its commit was swept.
+            MissingObjectError: the head's commit was swept.
         """
         row = self._store.backend.read_reference(self._store.realm, self._name)
         head = None if row is None else read_head(row, self._name)
@@ -72,8 +74,10 @@ class HeadReader:
         return Snapshot(self._store, row.version, head, commit, row_name=self._name)
 
     def advance(self, snapshot: Snapshot) -> Snapshot:
-        """Know a head that is in the store, unless a later one is known. A recovery goes back in numbers, but its
-        fence says that it is later."""
+        """Remember a head that is in the store, unless a later one is remembered, and return `snapshot`.
+
+        A recovery may lower the number of the head. It raises the fence, so heads are compared by fence first.
+        """
         known, head = self._known, snapshot.head
         if known is None or (head.fence, head.number) >= (known.head.fence, known.head.number):
             self._known = snapshot

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt, and how processes take turns at one reference."""
+"""Waiting times before the next attempt to commit, and turns between processes that commit to one reference."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from polaris_spark.ids import IdGenerator, id_time_ms, unpack
 BASE_MS = 2.0
 CAP_MS = 400.0
 PATIENCE_MS = 500.0
-"""A change that has waited this long waits half as long as a new one, and so on: age buys priority."""
+"""Age at which a change waits half as long as a new one, in milliseconds. The wait is divided by 1 + age / this, so
+older changes have priority."""
 
 PATIENCE_COMMITS = 20
-"""The same among processes that take turns, in the time of a commit."""
+"""Like `PATIENCE_MS`, for processes that take turns; in multiples of the average time of a commit."""
 
 COURTESY = (0.35, 1.05)
-"""What part of a round of everybody else's commits a process lets pass before it begins. With 4 and 8 processes on
-PostgreSQL half of it costs fairness, and twice of it throughput."""
+"""Range of the random wait before the first attempt, as a fraction of one round (one commit of each rival) times this
+process's share. With 4 and 8 processes on PostgreSQL, half of these values reduce fairness, and twice of them reduce
+throughput."""
 
 DOUBLINGS = 4
-"""How often the wait doubles from one lost attempt to the next, at most."""
+"""Largest number of times that the limit of the random wait is doubled after lost attempts."""
 
 LEAST_SHARE = 0.25
-"""For how large a share a process waits at least that lost an attempt."""
+"""Smallest share of recent commits that is assumed when the wait after a lost attempt is computed."""
 
 RIVALRY_MS = 1_000.0
-"""Other processes count as rivals until so long after one of them came first."""
+"""Time for which other processes count as rivals after one of them committed first, in milliseconds."""
 
 
 def backoff_ms(attempt: int, age_ms: float, rng: random.Random) -> float:
@@ -41,10 +43,11 @@ def backoff_ms(attempt: int, age_ms: float, rng: random.Random) -> float:
 
 
 class Turns:
-    """How a process takes turns with others that commit to the same reference.
+    """Turns of one process among the processes that commit to the same reference.
 
-    Nobody tells a process who else is there; the ids of the last commits do, because they carry the number of the node
-    that made them. A process that had more than its share of them waits longer, one that had none does not wait.
+    A process recognizes other processes by the ids of the last commits, because an id contains the number of the node
+    that made it. A process that made more than its fair share of these commits waits longer. A process that made none
+    of them does not wait.
     """
 
     def __init__(self, ids: IdGenerator, clock: Clock, rng: random.Random) -> None:
@@ -53,23 +56,28 @@ class Turns:
         self._rng = rng
         self._rivals_until = -1.0
         self._commit_ms = BASE_MS
-        """How long it takes to publish a commit, a running average, milliseconds."""
+        """Running average of the time that it takes to publish a commit, in milliseconds."""
 
     @property
     def contended(self) -> bool:
-        """Whether other processes are likely to commit in between."""
+        """Whether another process is likely to commit first."""
         return self._clock.monotonic_ms() < self._rivals_until
 
     def lost(self) -> None:
-        """Another process came first."""
+        """Record that another process committed first."""
         self._rivals_until = self._clock.monotonic_ms() + RIVALRY_MS
 
     def won(self, took_ms: float) -> None:
-        """A commit was published in so many milliseconds."""
+        """Record that a commit was published in `took_ms` milliseconds."""
         self._commit_ms += (took_ms - self._commit_ms) / 8
 
     def pause_ms(self, head: Snapshot, attempt: int, age_ms: float) -> float:
-        """Milliseconds to let others commit, before attempt number `attempt` (from 0) of a batch `age_ms` old."""
+        """Return the milliseconds to wait for other processes before an attempt.
+
+        Args:
+            attempt: number of the attempt, from 0.
+            age_ms: age of the oldest change of the batch, in milliseconds.
+        """
         if not self.contended:
             return 0.0
         rivals, share = self._share(head)
@@ -81,7 +89,7 @@ class Turns:
         return min(CAP_MS, wait / (1.0 + age_ms / (self._commit_ms * PATIENCE_COMMITS)))
 
     def _share(self, head: Snapshot) -> tuple[int, float]:
-        """How many others made the last commits, and this process's part of them in relation to a fair one."""
+        """Return how many other nodes made the last commits, and this node's share of them divided by a fair share."""
         since = id_time_ms(head.head.commit) - RIVALRY_MS
         nodes = [unpack(id).node for id in (head.head.commit, *head.commit.parents) if id_time_ms(id) > since]
         mine = unpack(self._ids.next_id()).node

@@ -1,4 +1,4 @@
-"""What a commit is made of: the commit object, its log entries, and the value of the reference that points to it."""
+"""Rows of a commit: the commit object, its log entries, and the value of the reference that points to the commit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from polaris_spark.index import IndexRoot
 from polaris_spark.objects import Strong, Weak, object_type
 
 INLINE_PARENTS = 20
-"""How many ancestors a commit names directly."""
+"""Number of nearest ancestors whose ids a commit lists directly."""
 
 MOST_RESETS = 16
-"""Largest number of times that time may go back in a history. After that, commit times stay above a wrong clock's."""
+"""Largest number of commits in a history whose time may be earlier than their parent's. Once it is reached, commit
+times continue from a parent's time even if that time came from a clock that was far ahead."""
 
 FIRST_SKIP = 4
-"""Skip pointers begin at 2**FIRST_SKIP: nearer ancestors are inline parents."""
+"""Exponent of the smallest spacing of skip pointers, 2**FIRST_SKIP commits: nearer ancestors are in `parents`."""
 
 
 @object_type("commit", revision=1)
@@ -39,11 +40,12 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     index_names: tuple[str, ...] = ()
     index_roots: tuple[IndexRoot, ...] = ()
     operations_floor: int = 0
-    """Milliseconds since 1970: what was done under operation ids made earlier may be forgotten, whoever made them."""
+    """Milliseconds since 1970. Operations whose ids were made earlier, by any client, may be missing from the index of
+    operations, even if they were carried out."""
 
 
 class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One change to one entity: audit trail, change feed and recovery in one row."""
+    """One change to one entity, for the audit trail, the change feed and recovery."""
 
     operation: bytes
     """The operation id that the client gave (16 bytes of a UUID), or empty."""
@@ -60,9 +62,9 @@ class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The entity's content before and after; 0 where it did not exist or no longer does."""
     summary: dict[str, str] = {}
     result: bytes = b""
-    """What of the answer cannot be rebuilt from the content."""
+    """The part of the response that cannot be rebuilt from the content."""
     old_key: bytes = b""
-    """For a rename: the key before it."""
+    """The key before a rename; empty for other changes."""
 
 
 @object_type("entries", revision=1)
@@ -73,7 +75,7 @@ class Entries(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RecentHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A head that the reference had, kept for recovery."""
+    """An earlier head of the reference, kept for recovery."""
 
     time: int
     number: int
@@ -81,14 +83,14 @@ class RecentHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Why a reference takes no commits: its realm is on its way to another store, or there already."""
+    """Mark that stops commits to a reference because its realm is being moved, or was moved, to another store."""
 
     to: str
-    """That store's URI, without a password."""
+    """URI of the other store, without a password."""
     pause: str
-    """The one attempt to switch over that set this mark."""
+    """Identifier of the attempt to switch over that set this mark."""
     done: bool = False
-    """Whether the realm is served there by now."""
+    """Whether the other store already serves the realm."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -99,21 +101,21 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     time: int
     floor_number: int = 0
     floor_time: int = 0
-    """The history floor: commits below `floor_number` may have been swept."""
+    """Number and time of the history floor: commits below `floor_number` may have been swept."""
     recent: tuple[RecentHead, ...] = ()
     """Newest first."""
     fence: int = 0
-    """An id: rows prepared before it must be written again under new ids."""
+    """An id: rows with smaller ids that nothing points to yet must be written again under new ids."""
     sealed: bool = False
-    """The reference was dropped: look in the registry again."""
+    """Whether the reference was dropped; a reader must then look in the registry again."""
 
     @property
     def given_up(self) -> bool:
-        """Whether it was dropped so long ago that nothing of its history is kept."""
+        """Whether the reference was dropped so long ago that its history is no longer kept."""
         return self.sealed and not self.commit
 
     move: Move | None = None
-    """Set while commits are stopped, or for ever: the realm is moved to another store."""
+    """Set while the realm is being moved to another store, and permanently after the move; stops commits."""
 
     time_resets: tuple[int, ...] = ()
     """Numbers of commits above the floor whose time is earlier than their parent's, ascending: the parent was made by a
@@ -121,10 +123,11 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def next_time(head: Head, parent: Commit, now_ms: int) -> tuple[int, tuple[int, ...]]:
-    """The time of the commit after a head, and the time resets of its head.
+    """Return the time of the commit that follows `head`, and the `time_resets` of the new head.
 
-    The time is later than the parent's. But if the parent's time lies far ahead, a wrong clock made it, and time goes
-    back to now. Otherwise history could not be trimmed or searched by time until that time has come.
+    The time is later than the parent's, with one exception. If the parent's time is far in the future, a wrong clock
+    made it, and the new commit has the present time. Otherwise the history could not be trimmed or searched by time
+    until the present time reaches the parent's.
     """
     resets = head.time_resets
     if resets:
@@ -135,7 +138,7 @@ def next_time(head: Head, parent: Commit, now_ms: int) -> tuple[int, tuple[int, 
 
 
 def child_pointers(number: int, id: int, commit: Commit) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Parents and skips of a commit that follows `commit` (number `number`, id `id`)."""
+    """Return `parents` and `skips` of the commit that follows `commit`, which has the number `number` and id `id`."""
     parents = (id, *commit.parents[: INLINE_PARENTS - 1])
     levels = max(0, number.bit_length() - FIRST_SKIP)
     zeros = (number & -number).bit_length() - 1

@@ -1,4 +1,4 @@
-"""Tunable behaviour of the protocol, and what it writes files with."""
+"""Settings of the commit protocol, and the interface for writing metadata files."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ OPERATIONS = "operations"
 
 
 class FileWriter(Protocol):
-    """Writes metadata files; durable enough to be read by others once it returns. Thread-safe."""
+    """Writer of metadata files. Thread-safe."""
 
     def write_all(self, files: Sequence[tuple[str, bytes]]) -> None:
-        """Write (location, content) pairs, replacing what is there."""
+        """Write (location, content) pairs, replacing existing files.
+
+        After the return, the files are durable enough to be read by other processes.
+        """
         ...
 
 
 class CommitSettings(NamedTuple):
-    """Tunable behaviour of the protocol."""
+    """Settings of the commit protocol."""
 
     quotas: dict[str, int]
-    """Bytes that each index may keep embedded in the commit; others have `default_quota`."""
+    """Bytes that each index, by name, may keep embedded in the commit; indexes not named here have `default_quota`."""
     default_quota: int = 2_048
     operation_lifetime_ms: int = 30 * 60 * 1_000
     deadline_ms: float = 60_000.0
-    """How long a caller waits, unless it says otherwise, before it is told to try again (or that the outcome is
-    unknown)."""
+    """Default time limit of a commit, in milliseconds. After that, the caller gets `TryAgainError` or
+    `OutcomeUnknownError`."""
     max_batch: int = 256
-    """The most changes of one commit."""
+    """Largest number of changes in one commit."""
     max_waiting: int = 10_000
-    """The most changes of one process that wait for one reference; more are told to try again."""
+    """Largest number of changes of one process that wait for one reference; further ones get `TryAgainError`."""

@@ -1,4 +1,4 @@
-"""What a change sees and does: one commit's indexes and objects, a record of what was read, and pending effects."""
+"""The state that a change reads and writes: one commit's indexes and objects, recorded reads, and pending effects."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _EMPTY = IndexRoot()
 
 
 class Point(NamedTuple):
-    """A key that was looked up, and the entry found there (None where it was absent)."""
+    """A key that was looked up, and the entry that was found (None if the key was absent)."""
 
     name: str
-    """Of the index."""
+    """Name of the index."""
     key: bytes
     found: Entry | None
 
 
 class Range(NamedTuple):
-    """A range that was read up to `limit` entries, and what was in it."""
+    """A range of which up to `limit` entries were read, and the (key, entry) pairs that were found."""
 
     name: str
-    """Of the index."""
+    """Name of the index."""
     start: bytes
     end: bytes | None
     reverse: bool
@@ -42,10 +42,10 @@ class Range(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A tree that was rewritten, and the embedded changes of a range that went into it."""
+    """A tree that was rewritten, and the embedded changes of a range that were merged into it."""
 
     name: str
-    """Of the index."""
+    """Name of the index."""
     tree: IndexRoot
     start: bytes
     end: bytes | None
@@ -53,39 +53,41 @@ class Tree(NamedTuple):
 
 
 class Replanted(NamedTuple):
-    """A tree put in the place of another that holds the same but for the changes `absorbed`."""
+    """A tree that replaces another tree with the same entries, except for the merged changes `absorbed`."""
 
     name: str
-    """Of the index."""
+    """Name of the index."""
     tree: IndexRoot
     absorbed: tuple[bytes, ...]
+    """Keys of the embedded changes that the new tree contains."""
 
 
 class StoredObjects:
-    """Objects and index shards of a store, through its cache: what renders and reads committed content."""
+    """Reader of committed objects and index shards, through the store's cache."""
 
     def __init__(self, store: ObjectStore, *, rewrites: bool = False) -> None:
         """
         Args:
-            rewrites: refuse index shards of a newer release, for whoever may write changed copies of them.
+            rewrites: whether the caller may write changed copies of index shards. If so, index shards that a newer
+                release wrote are refused.
         """
         self._store = store
         self._rewrites = rewrites
 
     def get(self, id: int, cls: type[S]) -> S:
-        """The object `id`, which is a `cls`."""
+        """Return the object `id` of type `cls`."""
         return self._store.get(id, cls)
 
     def get_many(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
-        """Objects by id."""
+        """Return objects by id."""
         return self._store.get_many(ids, cls)
 
     def prefetch(self, ids: Collection[int]) -> None:
-        """Have objects in the cache, by one read of those that are not there."""
+        """Load objects into the cache, with one read of those that it does not hold."""
         self._store.prefetch(ids)
 
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Shard]:
-        """Index shards by id."""
+        """Return index shards by id."""
         found = self._store.read(ids)
         if self._rewrites:
             for id, decoded in found.items():
@@ -109,9 +111,9 @@ class Snapshot:
     ) -> None:
         """
         Args:
-            row_name: of the reference whose head it is, or was; empty where that does not matter.
-            ours: whether this process made it, and maybe has not written it yet.
-            indexes: those that are open already.
+            row_name: name of the row of the reference whose head the commit is or was; empty if the name is not needed.
+            ours: whether this process made the commit; it may not be written yet.
+            indexes: the indexes that are already open, by name.
         """
         self.row_name = row_name
         self.ours = ours
@@ -122,7 +124,7 @@ class Snapshot:
         self._indexes = {} if indexes is None else indexes
 
     def index(self, name: str) -> Index:
-        """An index of this commit; not to be changed (copy it first)."""
+        """Return an index of this commit. Do not change it; change a copy."""
         found = self._indexes.get(name)
         if found is None:
             commit = self.commit
@@ -133,10 +135,10 @@ class Snapshot:
 
 
 class _Shards:
-    """Reads index shards, including new ones that are not written yet.
+    """Reader of index shards, including new shards that are not written yet.
 
-    It holds no reference to the state that its index belongs to. Such a cycle would keep the state, with all its
-    objects, in memory until Python's cycle collector runs.
+    It does not refer to the `State` that owns the index. Such a reference cycle would keep the state and all its
+    objects in memory until Python's cycle collector runs.
     """
 
     def __init__(self, new: Mapping[int, Any], stored: StoredObjects) -> None:
@@ -152,14 +154,15 @@ class _Shards:
 class State:
     """A working copy of a snapshot that records reads and collects effects.
 
-    Several changes may be applied to one state, one after the other, each between `begin` and `end` (or `undo`).
-    Readers use it too: an object reader (`get`, `get_many`, `read_shards`) and lookups in indexes.
+    Several changes may be applied to one state, one after the other, each after a call of `begin`; `undo` takes back
+    the last one. Code that only reads uses it too, to read objects (`get`, `get_many`, `read_shards`) and indexes.
     """
 
     def __init__(self, base: Snapshot, new_id: Callable[[], int], *, rewrites: bool = True) -> None:
         """
         Args:
-            rewrites: whether changes may be made on it: index shards of a newer release are then refused.
+            rewrites: whether changes may be made on this state. If so, index shards that a newer release wrote are
+                refused.
         """
         self.base = base
         self.new_id = new_id
@@ -176,13 +179,13 @@ class State:
     # Reading
 
     def lookup(self, index: str, key: bytes) -> Entry | None:
-        """The entry of `key`, recorded as read."""
+        """Return the entry of `key`, or None, and record the read."""
         found = self._open(index).get(key)
         self.reads.append(Point(index, key, found))
         return found
 
     def lookup_many(self, index: str, keys: list[bytes]) -> list[Entry | None]:
-        """The entries of `keys`, in their order, recorded as read."""
+        """Return the entry of each key, or None, in the order of `keys`, and record the reads."""
         found = self._open(index).get_many(keys)
         self.reads.extend(Point(index, key, entry) for key, entry in zip(keys, found, strict=True))
         return found
@@ -196,23 +199,23 @@ class State:
         limit: int | None = None,
         reverse: bool = False,
     ) -> tuple[tuple[bytes, Entry], ...]:
-        """Up to `limit` entries with start <= key < end, in order (or backwards), recorded as read."""
+        """Return up to `limit` entries with start <= key < end, in key order or reverse order, and record the read."""
         found = _take(self._open(index).range(start, end, reverse=reverse), limit)
         self.reads.append(Range(index, start, end, reverse, limit, found))
         return found
 
     def get(self, id: int, cls: type[S]) -> S:
-        """An object written by this state or stored before.
+        """Return an object that was added to this state or that is stored.
 
         Raises:
-            WrongTypeError: it is of another type.
-            CorruptionError: there is none.
+            WrongTypeError: the object has another type.
+            CorruptionError: the object does not exist.
         """
         mine = self._mine(id, cls)
         return self.base.store.get(id, cls) if mine is None else mine
 
     def get_for_rewrite(self, id: int, cls: type[S]) -> S:
-        """An object of which a changed copy is to be written; refused if a newer release wrote it."""
+        """Return an object, in order to write a changed copy of it; refused if a newer release wrote the object."""
         mine = self._mine(id, cls)
         return self.base.store.get_for_rewrite(id, cls) if mine is None else mine
 
@@ -221,7 +224,7 @@ class State:
         return self.base.store.allows(cls)
 
     def _mine(self, id: int, cls: type[S]) -> S | None:
-        """An object written by this state; None if it wrote none of this id."""
+        """Return the object `id` if it was added to this state, else None."""
         mine = self._objects.get(id)
         if mine is None or isinstance(mine, cls):
             return mine
@@ -231,17 +234,17 @@ class State:
         )
 
     def get_many(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
-        """Objects by id, those written by this state among them."""
+        """Return objects by id, including those that were added to this state."""
         mine = {id: o for id in ids if isinstance(o := self._objects.get(id), cls)}
         rest = [id for id in ids if id not in mine]
         return mine | self.base.store.get_many(rest, cls) if rest else mine
 
     def prefetch(self, ids: Collection[int]) -> None:
-        """Have stored objects in the cache, by one read of those that are not there."""
+        """Load stored objects into the cache, with one read of those that it does not hold."""
         self.base.store.prefetch([id for id in ids if id not in self._objects])
 
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Any]:
-        """Index shards by id, those written by this state among them."""
+        """Return index shards by id, including those that were added to this state."""
         return self._shards(ids)
 
     # Writing
@@ -252,12 +255,12 @@ class State:
         self.effects.puts.append((index, key, entry))
 
     def remove(self, index: str, key: bytes) -> None:
-        """Map `key` to nothing."""
+        """Remove the entry of `key`."""
         self._writable(index).remove(key)
         self.effects.puts.append((index, key, None))
 
     def compact(self, index: str, start: bytes, leaves: int) -> Compacted:
-        """Rewrite some consecutive leaves of an index, from the one of key `start` on, to fewer fuller ones."""
+        """Rewrite some consecutive leaves of an index, from the leaf of key `start` on, as fewer and fuller leaves."""
         found = self._open(index)
         compacted = compact(found, start, leaves, self._shards, self.new_id)
         embedded = found.embedded(compacted.start, compacted.end)
@@ -272,35 +275,35 @@ class State:
         self.effects.trees.append(replanted)
 
     def add(self, value: msgspec.Struct) -> int:
-        """A new object; its id."""
+        """Add a new object and return its id."""
         id = self.new_id()
         self.add_all([(id, value)])
         return id
 
     def add_all(self, objects: Iterable[tuple[int, msgspec.Struct]]) -> None:
-        """New objects under ids that `new_id` gave."""
+        """Add new objects, given as (id, value); the ids come from `new_id`."""
         for id, value in objects:
             self._objects[id] = value
             self.effects.objects.append((id, value))
 
     def write_file(self, location: str, data: bytes) -> None:
-        """A file to be written before the swap."""
+        """Add a file, which is written before the swap."""
         self.effects.files.append((location, data))
 
     def log(self, entry: LogEntry) -> None:
-        """A log entry of this change."""
+        """Add a log entry of this change."""
         self.effects.entries.append(entry)
 
     # Savepoints
 
     def begin(self) -> None:
-        """Start a change: what it reads and does is collected from here on."""
+        """Start a change: its reads and effects are collected from now on."""
         self.reads = []
         self.effects = Effects()
         self._savepoints = {}
 
     def undo(self) -> None:
-        """Take back everything since `begin`."""
+        """Undo everything since `begin`."""
         for name, savepoint in self._savepoints.items():
             self.indexes[name].rollback(savepoint)
         for id, _ in self.effects.objects:
@@ -308,7 +311,7 @@ class State:
         self.begin()
 
     def holds(self, reads: Iterable[Point | Range | Tree]) -> bool:
-        """Whether everything that was read before would be read the same now."""
+        """Whether every one of these earlier reads would have the same result now."""
         return all(self._same(read) for read in reads)
 
     def redo(self, effects: Effects) -> None:
@@ -345,7 +348,7 @@ class State:
 
 
 class Effects:
-    """What one change does, in the order in which it did it."""
+    """The effects of one change, each kind in the order in which they were added."""
 
     __slots__ = ("entries", "files", "objects", "puts", "trees")
 
@@ -357,7 +360,7 @@ class Effects:
         self.trees: list[Replanted] = []
 
     def copy(self) -> Effects:
-        """The same effects, apart from what is added to these later."""
+        """Return a copy that effects added to this object later do not change."""
         copy = Effects()
         copy.puts, copy.objects = list(self.puts), list(self.objects)
         copy.files, copy.entries = list(self.files), list(self.entries)

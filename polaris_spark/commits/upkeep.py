@@ -1,4 +1,4 @@
-"""What maintenance changes of a reference's row, as functions of its value: for `amend`."""
+"""Changes that maintenance makes to a reference's row, as functions from head to head, for `amend`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from polaris_spark.commits.rows import Commit, Head
 
 
 def raise_floor(head: Head, commit: Commit) -> Head:
-    """The head with its history trimmed to begin at `commit`, one of its history; a floor never goes back.
+    """Return the head with its history trimmed to begin at `commit`, a commit of this history.
 
-    A head that a recovery took back behind that commit meanwhile stays as it is.
+    The floor is never lowered. If a recovery has meanwhile reset the head to before that commit, the head is returned
+    unchanged.
     """
     if not head.floor_number < commit.number <= head.number:
         return head
@@ -18,9 +19,9 @@ def raise_floor(head: Head, commit: Commit) -> Head:
 
 
 def fence(head: Head, id: int) -> Head:
-    """The head with a fence: rows with ids below `id` that nothing points to yet are not to be pointed to any more.
+    """Return the head with a fence: rows with ids below `id` that nothing points to yet must never be pointed to.
 
     Args:
-        id: made by whoever fences; a fence never goes back.
+        id: a new id of the calling process. A fence is never lowered.
     """
     return msgspec.structs.replace(head, fence=max(head.fence, id))

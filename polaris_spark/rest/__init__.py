@@ -1,1 +1,1 @@
-"""The Iceberg REST protocol: the one internal contract, answered by a plain function from request to response."""
+"""The Iceberg REST protocol, which is the one internal contract: a plain function from request to response."""

@@ -1,4 +1,4 @@
-"""The configuration endpoint: what this catalog offers to a client."""
+"""The configuration endpoint, and the list of all routes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONTENT_ROUTES = [
 
 
 def endpoints(catalog: Catalog) -> list[str]:
-    """What a client may ask for; reports are not asked for where none are kept."""
+    """Return the endpoints to advertise to clients; the endpoint of metrics reports only if reports are kept."""
     reports = catalog.effective_properties().metrics_reports
     routes = [r for r in CONTENT_ROUTES if reports or r not in metrics.ROUTES]
     return [f"{route.method} /v1/{{prefix}}/{route.path}" for route in routes]
@@ -45,7 +45,11 @@ def config(catalog: Catalog, request: Request) -> Response:
 
 
 def _prefix(catalog: Catalog) -> dict[str, str]:
-    """Makes a client that chose the catalog by its name say so in every path; clients put the prefix there as it is."""
+    """Return the property that makes a client put the catalog's name into every path, as the prefix.
+
+    Clients put the prefix into paths unchanged, so it is escaped here. It is left out if the name equals the first part
+    of a route.
+    """
     return {} if catalog.name in _ROOTS else {"prefix": quote(catalog.name, safe="")}
 
 

@@ -1,6 +1,10 @@
-"""Errors as the REST protocol's error model. What a client may do decides the status: 4xx nothing happened, 503 try
-again, 504 the outcome is not known (Iceberg's clients then raise CommitStateUnknownException), 507 nothing happened and
-trying again does not help before there is space."""
+"""Errors in the error model of the REST protocol. The status tells a client what it may do:
+
+- 4xx: nothing was changed;
+- 503: try again;
+- 504: the outcome is not known (Iceberg's clients then raise CommitStateUnknownException);
+- 507: nothing was changed, and trying again does not help before there is space.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +45,7 @@ _STATUS: list[tuple[type[PolarisError], int, str]] = [
 
 
 def response_of(error: Exception) -> Response:
-    """The response to an error. An unexpected error is logged with its traceback and answered with 500.
+    """Return the response to an error. An unexpected error is logged with its traceback and answered with status 500.
 
     The tracebacks of the error are removed (`strip`), because they would keep the request in memory.
     """

@@ -1,4 +1,4 @@
-"""From request to response: the one contract, whatever carried the request here."""
+"""The function from request to response, which every transport calls."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from polaris_spark.rest.router import Router
 ROUTER = Router(ROUTES)
 
 REMEMBERED = 1_024
-"""Requests whose responses a session remembers."""
+"""Largest number of requests whose responses a session remembers."""
 SHORT = 1_024
-"""Characters of a request; responses to longer ones are not remembered."""
+"""Largest length of a request whose response is remembered, in characters."""
 
 
 def handle(
@@ -29,13 +29,14 @@ def handle(
     headers: Mapping[str, str] | None = None,
     principal: str,
 ) -> Response:
-    """Answer one request to one catalog; errors become responses of the error model.
+    """Answer one request to one catalog. Errors become responses of the error model.
 
     Args:
-        path: as the specification writes it, with or without a prefix: `v1/namespaces/a%1Fb/tables`.
+        path: path in the form of the specification, with or without a prefix: `v1/namespaces/a%1Fb/tables`.
         query: decoded parameters.
         body: JSON text.
-        headers: names in any case.
+        headers: headers by name; the case of names does not matter.
+        principal: principal for the log.
     """
     try:
         query, headers = query or {}, headers or {}
@@ -51,10 +52,10 @@ def handle(
 
 
 class Unmodified:
-    """The requests of one session that were answered with 304.
+    """Cache of the requests of one session that were answered with status 304. Thread-safe.
 
-    A client that has a table asks for it again and again. While the head of the branch is the same, so is the answer,
-    and reading the head is all that remains to be done. Thread-safe.
+    Clients often request a table that they already have. As long as the head of the branch is the same, the response is
+    the same too, so only the head is read.
     """
 
     def __init__(self) -> None:
@@ -71,13 +72,13 @@ class Unmodified:
         headers: Mapping[str, str] | None = None,
         principal: str,
     ) -> Response:
-        """As `handle`."""
+        """Answer one request, like the function `handle`."""
         if method != "GET" or body or not headers:
             return handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
         try:
             key = (path, *(query or {}).items(), None, *headers.items())
             known = self._known.get(key)
-        except (AttributeError, TypeError):  # what is not text is refused
+        except (AttributeError, TypeError):  # values that are not text are refused by `handle`
             return handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
         if known is not None:
             try:
@@ -97,7 +98,8 @@ class Unmodified:
 
 
 def _refuse_no_text(*given: object) -> None:
-    """Types are not checked where a Python program calls; what it forgot to write as text is its mistake, not ours."""
+    """Refuse values that are not text. A Python caller can pass any type; this is the caller's error, not an internal
+    one."""
     for one in given:
         if one is not None and not isinstance(one, str):
             raise BadRequestError(

@@ -16,11 +16,12 @@ _LONE_SURROGATE: Final = re.compile(
     r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
     r"|[\ud800-\udfff]"
 )
-"""Half of a surrogate pair, escaped or not. An escaped backslash before it is mistaken for an escape."""
+"""Pattern of half of a surrogate pair, as an escape or as a character. It may also match after an escaped backslash,
+where the text is not an escape."""
 
 
 class Message(msgspec.Struct, rename="kebab", frozen=True, omit_defaults=True, gc=False):
-    """Base of bodies with fields-written-so; unknown fields are ignored, as the specification asks."""
+    """Base of bodies whose field names are in kebab case. Unknown fields are ignored, as the specification requires."""
 
 
 class CreateNamespaceRequest(Message, frozen=True, gc=False):
@@ -99,7 +100,7 @@ class ErrorResponse(Message, frozen=True, gc=False):
 
 
 class OAuthError(Message, frozen=True, rename=None, gc=False):
-    """An error of an OAuth token endpoint (RFC 6749, 5.2), whose fields are written with underscores."""
+    """An error of an OAuth token endpoint (RFC 6749, 5.2), whose field names have underscores."""
 
     error: str
     error_description: str
@@ -131,15 +132,15 @@ _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
 
 def encode(message: Any) -> str:
-    """A body as JSON text."""
+    """Return a body as JSON text."""
     return _encoder.encode(message).decode()
 
 
 def decode(body: str | None, cls: type[T]) -> T:
-    """A request's body as a message.
+    """Return the body of a request as a message of class `cls`.
 
     Raises:
-        BadRequestError: no body, no JSON, or not of that shape.
+        BadRequestError: the body is missing, is not JSON, or does not fit `cls`.
     """
     if not body:
         raise BadRequestError("the request has no body")

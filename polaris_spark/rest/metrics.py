@@ -14,8 +14,8 @@ from polaris_spark.rest.tables import name_of
 def report_metrics(catalog: Catalog, request: Request) -> Response:
     """POST namespaces/{namespace}/tables/{table}/metrics
 
-    A report on a table that is not in the catalog is accepted and not kept: engines report on tables whose creation
-    they have staged and not committed yet.
+    A report on a table that is not in the catalog is accepted but not kept, because engines also report on tables whose
+    creation is staged and not committed yet.
     """
     head = catalog.head()
     if not catalog.context.binding.of(head).metrics_reports:

@@ -26,12 +26,14 @@ _PAGE_SIZE = re.compile(r"0*[1-9][0-9]{0,8}", re.ASCII)
 
 
 def namespace_of(text: str) -> NamespaceName:
-    """A namespace from a path or query, its levels joined by 0x1F."""
+    """Return the namespace in a path or query, where its levels are joined by the character 0x1F."""
     return tuple(text.split(SEPARATOR))
 
 
 def page(request: Request) -> tuple[str | None, int | None]:
-    """Page token and page size of a listing; without a `pageToken` everything is listed, as the specification says.
+    """Return the page token and the page size of a listing. Each is None if it does not apply.
+
+    Without `pageToken` and `pageSize` everything is listed.
 
     Raises:
         BadRequestError: the page size is not a positive number.
@@ -58,7 +60,8 @@ def list_namespaces(catalog: Catalog, request: Request) -> Response:
 
 
 def _parent(view: State, text: str) -> NamespaceName:
-    """The parent that a query names. pyiceberg escapes it twice; so what does not exist as it stands is unescaped."""
+    """Return the parent namespace in a query. pyiceberg escapes it twice, so a name that does not exist is unescaped
+    again."""
     name = namespace_of(text)
     if "%" in text and find(view, namespace_key(name)) is None:
         name = namespace_of(unquote(text))

@@ -1,7 +1,7 @@
-"""An OpenAPI description of what is answered, made from the routes and messages themselves.
+"""An OpenAPI description of the supported endpoints, generated from the routes and messages.
 
-What the messages leave open (schemas, requirements, updates) is described as far as clients and random tests need it;
-the specification is https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml.
+Parts that the messages do not define (schemas, requirements, updates) are described as far as clients and random tests
+need them. The specification is https://github.com/apache/iceberg/blob/main/open-api/rest-catalog-open-api.yaml.
 """
 
 from __future__ import annotations
@@ -174,14 +174,14 @@ _UPDATES: dict[str, dict[str, Json]] = {
 
 @cache
 def text() -> str:
-    """The description, as JSON."""
+    """Return the description as JSON text."""
     return msgspec.json.encode(description()).decode()
 
 
 def description() -> Json:
-    """The description (OpenAPI 3.1) of every route, without prefix."""
+    """Return the description (OpenAPI 3.1) of every route, without a prefix in the path."""
     paths: dict[str, Json] = {}
-    for route in [one for one in ROUTES if one is not unsupported.TOKENS]:  # which has errors of its own form
+    for route in [one for one in ROUTES if one is not unsupported.TOKENS]:  # its errors have another form
         paths.setdefault(f"/v1/{route.path}", {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.0",

@@ -1,4 +1,4 @@
-"""A request of the REST protocol, taken apart, and the response to it."""
+"""A parsed request of the REST protocol, and the response to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polaris_spark.errors import BadRequestError
 
 
 class Request(NamedTuple):
-    """One request; header names are lower case."""
+    """One request. Header names are in lower case."""
 
     method: str
     path: str
@@ -26,11 +26,11 @@ class Request(NamedTuple):
     principal: str
 
     def operation(self) -> Operation:
-        """Who asks for what; protected against repetition where the client sent an `Idempotency-Key`.
+        """Return the operation of this request. If the client sent an `Idempotency-Key`, a repetition is detected.
 
         Raises:
-            BadRequestError: the key is not a UUIDv7. Others are not ordered by time, so that they would be forgotten
-                at once or never.
+            BadRequestError: the key is not a UUIDv7. Other UUIDs are not ordered by time, so they would be forgotten at
+                once or never.
         """
         text = self.headers.get("idempotency-key")
         if not text:
@@ -62,27 +62,27 @@ class Response(NamedTuple):
 
 
 class NotModified(Response):
-    """The response 304, which follows from the request and the head of the branch alone."""
+    """A response with status 304, which depends only on the request and the head of the branch."""
 
     _head: weakref.ref[Snapshot]
 
     @classmethod
     def of(cls, tag: str, head: Snapshot) -> NotModified:
-        """The response to a client that knows the version of this tag.
+        """Return the response to a client that has the version with this entity tag.
 
         Args:
-            head: from which it was decided; not kept alive.
+            head: the head that the response was computed from; kept as a weak reference.
         """
         made = cls(304, {"ETag": tag}, "")
         made._head = weakref.ref(head)
         return made
 
     def fresh(self) -> Response:
-        """A copy for a caller, who may change the headers."""
+        """Return a copy. The caller may change its headers."""
         return Response(self.status, dict(self.headers), self.body)
 
     def holds_at(self, head: Snapshot) -> bool:
-        """Whether it answers the same request at this head, too; False if that is not certain."""
+        """Whether the same request has this response at `head` too; False if that is not certain."""
         return self._head() is head
 
 
@@ -91,5 +91,5 @@ JSON_HEADERS = {"Content-Type": "application/json"}
 
 
 def json_response(body: str, status: int = 200) -> Response:
-    """A response with a JSON body."""
+    """Return a response with a JSON body."""
     return Response(status, JSON_HEADERS, body)

@@ -1,4 +1,4 @@
-"""Which function answers which method and path."""
+"""Routing of requests to functions by method and path."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from polaris_spark.errors import BadRequestError, NotFoundError, UnsupportedOper
 from polaris_spark.rest.request import Request, Response
 
 _REMEMBERED = 4_096
-"""Paths whose routes a router remembers."""
+"""Largest number of paths whose routes a router remembers."""
 _SHORT = 256
-"""Characters of a path; routes of longer ones are not remembered."""
+"""Largest length of a path whose route is remembered, in characters."""
 
 Answer = Callable[[Catalog, Request], Response]
 
@@ -38,7 +38,7 @@ class Match(NamedTuple):
 
 
 class Router:
-    """Finds routes by the shape of the path."""
+    """Finder of routes by the shape of the path."""
 
     def __init__(self, routes: list[Route]) -> None:
         self._by_length: dict[int, list[tuple[tuple[str, ...], dict[str, Answer]]]] = {}
@@ -50,15 +50,15 @@ class Router:
                 shapes.append((shape, methods := {}))
             methods[route.method] = route.answer
         self.roots = frozenset(route.path.split("/")[0] for route in routes)
-        """First parts of paths: a catalog of such a name cannot be told by a prefix."""
+        """First parts of the routes' paths. A catalog whose name is one of these cannot be selected by a prefix."""
         self._remembered = lru_cache(_REMEMBERED)(self._found)
 
     def find(self, method: str, path: str) -> Match:
-        """The route of a request.
+        """Return the route of a request.
 
         Raises:
-            NotFoundError: no route has that path.
-            UnsupportedOperationError: the path has no such method.
+            NotFoundError: no route has this path.
+            UnsupportedOperationError: routes have this path, but none has this method.
         """
         return (self._remembered if len(path) <= _SHORT else self._found)(method, path)
 
@@ -92,7 +92,8 @@ class Router:
 
 
 def _unescape(part: str) -> str:
-    """A part as Iceberg's Java client writes it: like form data, with `+` for a space and `%2B` for a plus."""
+    """Return an unescaped part of a path. Iceberg's Java client escapes parts like form data: `+` is a space and `%2B`
+    is a plus."""
     return _unquoted(part, unquote_plus) if "%" in part or "+" in part else part
 
 

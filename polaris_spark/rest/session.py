@@ -1,4 +1,4 @@
-"""`polaris_spark.connect`: an opened catalog that answers requests of the REST protocol."""
+"""`polaris_spark.connect`, which opens a catalog that answers requests of the REST protocol."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ QUOTAS = {
     "references": 4_096,
     "reports": 2_048,
 }
-"""Bytes that each index of a commit keeps embedded: sized so that a commit of one table stays small."""
+"""Bytes that each index may keep embedded in a commit, by index name. They keep the commit of one table small."""
 
 MAX_PRINCIPAL_BYTES = 512
-"""The longest principal, in UTF-8 bytes."""
+"""Largest length of a principal, in UTF-8 bytes."""
 
 
 class Session:
-    """An open catalog. Thread-safe; close it to give its lease of ids back."""
+    """An open catalog. Thread-safe. Close it to give back its lease of ids."""
 
     def __init__(
         self, properties: Properties, connection: Connection, catalog: Catalog, principal: str
@@ -81,12 +81,12 @@ class Session:
 
         Args:
             method: `GET`, `HEAD`, `POST` or `DELETE`.
-            path: as the specification writes it: `v1/namespaces/a%1Fb/tables`; a prefix is optional.
+            path: path in the form of the specification: `v1/namespaces/a%1Fb/tables`; a prefix is optional.
             query: decoded parameters.
             body: JSON text.
-            headers: such as `Idempotency-Key` and `If-None-Match`.
+            headers: headers such as `Idempotency-Key` and `If-None-Match`.
         Returns:
-            status, headers, body (JSON text, or empty). Errors are answers, too.
+            status, headers, body (JSON text, or empty). Errors are responses too.
         """
         self._require_open()
         return self._unmodified.handle(
@@ -94,7 +94,7 @@ class Session:
         )
 
     def catalog_properties(self) -> dict[str, str]:
-        """The properties that the catalog has now, which bind all sessions."""
+        """Return the present properties of the catalog, which apply to all sessions."""
         self._require_open()
         row = find_catalog(self.catalog.references, self.catalog.name)
         return dict((row or self.catalog.row).properties)
@@ -102,13 +102,13 @@ class Session:
     def set_catalog_properties(
         self, updates: Mapping[str, str] | None = None, *, removals: Collection[str] = ()
     ) -> dict[str, str]:
-        """Set and remove properties of the catalog. They bind all sessions when this returns.
+        """Set and remove properties of the catalog. When this returns, they apply to all sessions.
 
         Args:
             updates: values by name, such as `{"gc.enabled": "false"}`.
             removals: names of properties to remove.
         Returns:
-            the properties that the catalog has now.
+            the new properties of the catalog.
         Raises:
             InputError: a property cannot be set, or its value cannot be used.
             NewerFormatError: a newer release wrote the catalog's row.
@@ -125,7 +125,7 @@ class Session:
             raise InputError("this catalog was closed")
 
     def close(self) -> None:
-        """Release the store; later requests raise. Closing twice is allowed."""
+        """Release the store. Later requests raise `InputError`. Closing twice is allowed."""
         with self._closing:
             was_closed, self._closed = self._closed, True
         if not was_closed:
@@ -142,18 +142,19 @@ class Session:
 def connect(
     *, store: str, warehouse: str | None = None, clock: Clock | None = None, **properties: Any
 ) -> Session:
-    """Open a catalog, creating store, realm and catalog where they are missing (unless `create=False`).
+    """Open a catalog. Create the store, the realm and the catalog if they are missing, unless `create=False`.
 
     Args:
         store: URI of the database, such as `sqlite:///path/catalog.db` or `memory:`.
-        warehouse: location below which tables are put that name none; kept by the catalog when it is created.
-        clock: for tests.
-        properties: catalog properties, with underscores or dashes (`metadata_files="never"`); None is as if
-            left out.
+        warehouse: location for tables that are created without a location; stored in the catalog when it is created.
+            Without a warehouse only an existing catalog can be opened.
+        clock: clock to use; for tests.
+        properties: catalog properties, with underscores or dashes (`metadata_files="never"`). A property whose value is
+            None is ignored.
     Raises:
-        InputError: a property that cannot be used.
-        NoStoreError: there is no store, and `create` is false.
-        StateError: the realm or catalog does not serve, or a newer release made the store.
+        InputError: a property cannot be used.
+        NoStoreError: the store does not exist, and `create` is false.
+        StateError: the realm or catalog cannot be used in its present state, or a newer release made the store.
     """
     given = {"store": store, **properties}
     if warehouse is not None:
@@ -163,10 +164,10 @@ def connect(
 
 
 def open_session(properties: Properties, clock: Clock) -> Session:
-    """Open the catalog that parsed properties describe."""
+    """Open the catalog that is given by parsed properties."""
     process_cache().provide(properties.cache_bytes)
     principal, sharing = principal_of(properties), _sharing(properties)
-    given_by(properties)  # refuses values before anything is opened
+    given_by(properties)  # refuse invalid values before anything is opened
     create = properties.create and properties.warehouse is not None
     _refuse_cluster(properties)
     try:
@@ -243,7 +244,7 @@ def _open(properties: Properties, connection: Connection, principal: str, sharin
 
 
 def _wanted(properties: Properties, sharing: str | None) -> dict[str, str]:
-    """The properties of a catalog that a session creates.
+    """Return the properties of a catalog that a session creates.
 
     Raises:
         InputError: a value cannot be used.
@@ -269,15 +270,15 @@ def _warn_of_nesting(store: StoreURI, warehouse: str, catalog: str) -> None:
 
 
 def principal_of(properties: Properties) -> str:
-    """Who changes are logged for: the property, else the user of this process."""
+    """Return the principal for the log: the property `principal`, or else the user of this process."""
     return check_principal(properties.principal or os_user())
 
 
 def check_principal(principal: str) -> str:
-    """A principal that can stand in the log.
+    """Return the principal if it can be used in the log, else raise an error.
 
     Raises:
-        InputError: it is not printable (`polaris_spark.names`), or too long to stand in index keys.
+        InputError: the principal is not printable (`polaris_spark.names`), or too long for index keys.
     """
     problem = problem_of(principal)
     if problem is not None:
@@ -289,10 +290,10 @@ def check_principal(principal: str) -> str:
 
 
 def os_user() -> str:
-    """The name of this process's user."""
+    """Return the name of this process's user."""
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # a container's user that no password file names
+    except (OSError, KeyError):  # a container's user that is not in the password file
         return f"uid-{os.getuid()}"
 
 
@@ -318,10 +319,10 @@ def _context(properties: Properties, row: CatalogRow, context: Context) -> Conte
 
 
 def _refuse_cluster(properties: Properties) -> None:
-    """Refuse a store that a cluster's executors could not read, before it is created.
+    """Refuse a store that a cluster's executors could not read, before the store is created.
 
     Raises:
-        InputError: it is one.
+        InputError: Spark runs on a cluster, and the store serves only one process or machine.
     """
     master = properties.other.get("spark.master", "local")
     if master.startswith("local"):
@@ -341,5 +342,5 @@ def _text(value: object) -> str:
 
 
 def _dashed(name: str) -> str:
-    """A keyword argument as a property; names with dots are not identifiers and come as they are."""
+    """Return the property name for a keyword argument. Names with dots are not identifiers and stay unchanged."""
     return name if "." in name else name.replace("_", "-")

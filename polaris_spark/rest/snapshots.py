@@ -1,19 +1,19 @@
-"""The snapshots that an answer with `snapshots=refs` left out, on demand: an extension of the REST protocol.
+"""An extension of the REST protocol: load the snapshots that a response with `snapshots=refs` left out.
 
-Such an answer carries the header `Polaris-Snapshots: TABLE-VERSION-SET-UUID` unless branches and tags name every
-snapshot: in hexadecimal digits the table's stable id, the version that was answered, and a fingerprint of its snapshots
-that stays the same while they do; then the table's UUID, or a digest where that is some other text. The rest is asked
-for by table and version, so that nothing that others do meanwhile changes it, be it commits, renaming or dropping the
-table:
+A response with `snapshots=refs` has the header `Polaris-Snapshots: TABLE-VERSION-SET-UUID`, unless branches and tags
+refer to every snapshot. TABLE is the table's stable id, VERSION the version in the response, and SET a fingerprint of
+its snapshots, which is the same as long as the snapshots are the same; all three are hexadecimal. UUID is the table's
+UUID, or a digest if the UUID is set to some other text. The other snapshots are requested by table and version. So the
+result does not depend on commits to the table, or on a rename or drop of it, in the meantime:
 
     GET /v1/{prefix}/tables/{TABLE}/versions/{VERSION}/snapshots?uuid={UUID}&since={another version}
 
-Of a table that is not in the catalog (any more), versions are shown to those only who know its UUID, which nobody can
-guess: they have been shown the table.
+If the table is not in the catalog (any more), the request must contain its UUID. The UUID cannot be guessed, so such a
+client has loaded the table before.
 
-The answer is `{"since": "...", "removed": [ids], "snapshots": [...]}`: what leads from the snapshots of the version
-`since` to those asked for, removed ones first, the others added at the end. Without `since`, or if that version is
-not there or does not help, `since` is missing in the answer, and `snapshots` holds all of them.
+The response is `{"since": "...", "removed": [ids], "snapshots": [...]}`. To get the snapshots of the requested version,
+take those of the version `since`, remove `removed`, then append `snapshots`. If the request has no `since`, or that
+version does not exist or is not useful, the response has no `since`, and `snapshots` contains all snapshots.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _UUID = frozenset(string.ascii_letters + string.digits + "-")
 
 
 def pin(stored: Stored[Table]) -> dict[str, str]:
-    """The header that says how to ask for the snapshots of a version; none where there are no others."""
+    """Return the header with which a client can request the other snapshots of a version; empty if there are none."""
     table = stored.value
     if all_named(table):
         return {}
@@ -73,15 +73,18 @@ def load_snapshots(catalog: Catalog, request: Request) -> Response:
 
 
 def _uuid(table: Table) -> str:
-    """A table's UUID as it may stand in a header: clients can set it to any text."""
+    """Return a table's UUID in a form that is valid in a header, because clients can set the UUID to any text."""
     if len(table.uuid) <= _MOST_OF_UUID and _UUID.issuperset(table.uuid):
         return table.uuid
     return hashlib.blake2b(table.uuid.encode(), digest_size=16).hexdigest()
 
 
 def _version(view: State, table_id: int, version: int) -> Table | None:
-    """A version of a table; None if it is not there. Entity ids are never reused, so one that matches proves that the
-    version belongs to the table, whatever number was asked for."""
+    """Return a version of a table, or None if it does not exist.
+
+    `version` may be the id of any object. Entity ids are never reused, so an equal entity id proves that the object is
+    a version of this table.
+    """
     try:
         table = view.get(version, Table)
     except CorruptionError:  # no such row, or a row of something else
@@ -90,10 +93,10 @@ def _version(view: State, table_id: int, version: int) -> Table | None:
 
 
 def _number(text: str) -> int:
-    """An id written in hexadecimal digits.
+    """Return the id that is written in hexadecimal digits.
 
     Raises:
-        BadRequestError: it is none.
+        BadRequestError: the text is not an id in hexadecimal digits.
     """
     digits = set(text) <= set("0123456789abcdef")
     if not text or len(text) > _MOST_DIGITS or not digits or int(text, 16) >= 1 << 63:

@@ -56,22 +56,22 @@ Snapshots = Literal["all", "refs"]
 
 
 def name_of(request: Request) -> TableName:
-    """The table that a path names."""
+    """Return the name of the table in the path of a request."""
     return TableName(namespace_of(request.params["namespace"]), request.params["table"])
 
 
 def identifier_name(identifier: messages.Identifier) -> TableName:
-    """The table that a body names."""
+    """Return the name of the table or view in an identifier of a body."""
     return TableName(tuple(identifier.namespace), identifier.name)
 
 
 def etag(content: int, snapshots: Snapshots) -> str:
-    """Identifies one version of a table as it is served; follows from the index alone."""
+    """Return the entity tag of one version of a table and one mode. It needs only the id in the index."""
     return f'"{content:x}-{snapshots}"'
 
 
 def answer(reader: ObjectReader, stored: Stored[Table], snapshots: Snapshots) -> Response:
-    """A LoadTableResult. Where it leaves snapshots out, a header says how to ask for them."""
+    """Return a LoadTableResult. If snapshots are left out, a header tells how to request them."""
     location = msgspec.json.encode(stored.value.metadata_location)
     metadata = render(stored.value, reader, snapshots=snapshots)
     body = (b'{"metadata-location":%b,"metadata":%b,"config":{}}' % (location, metadata)).decode()
@@ -82,8 +82,11 @@ def answer(reader: ObjectReader, stored: Stored[Table], snapshots: Snapshots) ->
 
 
 def _mode(request: Request) -> Snapshots:
-    """Which snapshots an answer shall hold. The specification has the parameter for loading; here, whatever answers
-    with a table takes it."""
+    """Return which snapshots the response should contain.
+
+    In the specification only the request that loads a table has this parameter. Here every request whose response
+    contains a table has it.
+    """
     mode = request.query.get("snapshots") or "all"
     if mode not in ("all", "refs"):
         raise BadRequestError(f"snapshots is {mode!r}; it is 'all' or 'refs'")
@@ -96,7 +99,7 @@ def list_tables(catalog: Catalog, request: Request) -> Response:
 
 
 def list_kind(catalog: Catalog, request: Request, kind: bytes) -> Response:
-    """Identifiers of tables or views in a namespace."""
+    """Return the response with the identifiers of the tables or views in a namespace."""
     token, size = page(request)
     namespace = namespace_of(request.params["namespace"])
     view = catalog.view()
@@ -121,7 +124,10 @@ def create_table(catalog: Catalog, request: Request) -> Response:
 
 
 def _stage(catalog: Catalog, change: CreateTable) -> Response:
-    """The metadata that a table would have; no file is written. Its location is checked before data goes there."""
+    """Return the response to a staged create: the metadata that the table would have. Writes no file.
+
+    The table's location is checked now, before the client writes data there.
+    """
     head = catalog.head()
     scratch = State(head, count(head.head.commit + 1).__next__)
     prepared = change.prepare(scratch)
@@ -137,8 +143,11 @@ def _stage(catalog: Catalog, change: CreateTable) -> Response:
 
 
 def _make_metadata_folder(catalog: Catalog, table: Table) -> None:
-    """Make the local folder of a staged table's metadata: some engines, such as DuckDB, write manifests into it and do
-    not make it. Failure is ignored: engines that make the folder themselves may run where it can be made."""
+    """Create the local folder of a staged table's metadata.
+
+    Some engines, such as DuckDB, write manifests into the folder but do not create it. A failure is ignored, because
+    engines that create the folder themselves may run on a machine where it can be created.
+    """
     with contextlib.suppress(OSError, ValueError, PolarisError):
         catalog.files.make_folder(metadata_directory(table))
 
@@ -155,7 +164,7 @@ def load_table(catalog: Catalog, request: Request) -> Response:
 
 
 def _matches(known: str | None, tag: str) -> bool:
-    """Whether `If-None-Match` names this version: a list of tags, weak ones too, or `*` (RFC 9110, 13.1.2)."""
+    """Whether the value of `If-None-Match` matches a tag: a list of strong or weak tags, or `*` (RFC 9110, 13.1.2)."""
     if not known or known == tag:
         return known == tag
     tags = [one.strip().removeprefix("W/") for one in known.split(",")]
@@ -171,22 +180,25 @@ def table_exists(catalog: Catalog, request: Request) -> Response:
 
 
 def commit_updates(catalog: Catalog, change: Change[R]) -> R:
-    """Commit updates. Where others kept coming first until the deadline, Iceberg's clients are told of a failed commit:
-    nothing was changed, and they look again and retry, while a 503 would leave them in doubt."""
+    """Commit updates of a table or view.
+
+    If other commits came first until the deadline, `CommitFailedError` is raised instead of `TryAgainError`. Iceberg's
+    clients then refresh and retry, while status 503 would leave them in doubt about the outcome.
+    """
     try:
         return catalog.commit(change)
     except StorageFullError:
-        raise  # to retry is useless, and 507 leaves no doubt
+        raise  # a retry is useless, and status 507 leaves no doubt
     except TryAgainError as error:
         raise CommitFailedError(str(error)) from error
 
 
 def answer_done(build: Callable[[], Response]) -> Response:
-    """The answer to a change that was made.
+    """Return the response to a change that was made.
 
     Raises:
-        OutcomeUnknownError: what it is to say cannot be read now. To say "try again" would deny the change; whoever
-            repeats the request with its operation id is answered.
+        OutcomeUnknownError: the data for the response cannot be read now. "Try again" would mean that the change was
+            not made. A client that repeats the request with its operation id gets the response.
     """
     try:
         return build()
@@ -239,8 +251,10 @@ def drop_table(catalog: Catalog, request: Request) -> Response:
 
 
 def keep_metadata(catalog: Catalog, name: TableName, dropped: Table | View | Unloaded) -> None:
-    """Write the metadata file of what was dropped but not purged, where commits do not: then it can be registered
-    again, here or elsewhere, as after any drop that leaves the files. An error must not say that it was not dropped.
+    """Write the metadata file of a table or view that was dropped without purge, unless commits write metadata files.
+
+    With this file the table can be registered again, here or in another catalog. An error is only logged, because it
+    must not look as if the drop had failed.
     """
     if isinstance(dropped, Unloaded):
         return
@@ -248,15 +262,15 @@ def keep_metadata(catalog: Catalog, name: TableName, dropped: Table | View | Unl
         if catalog.effective_properties().metadata_files:
             return
         catalog.files.write_all([metadata_file(dropped, catalog.reader)])
-    except Exception as error:  # whatever a file system or database raises: the rows are in the history
+    except Exception as error:  # any error of a file system or database: the rows are still in the history
         log.warning("%s was dropped, its metadata file not written: %s", name, error, exc_info=error)
 
 
 def _purge(catalog: Catalog, name: TableName, table: Table) -> None:
-    """Delete the files of a table that was dropped. An error of that must not say that the table was not."""
+    """Delete the files of a dropped table. An error is only logged, because it must not look as if the drop failed."""
     try:
         kept = purge(catalog, table)
-    except Exception as error:  # whatever a file system or database raises: the log entry says what is to go
+    except Exception as error:  # any error of a file system or database: the log entry records what to delete
         log.warning("purge of %s is left to maintenance: %s", name, error, exc_info=error)
         return
     if kept.because:

@@ -1,7 +1,7 @@
-"""What the specification has and this catalog does not offer: refused as unsupported, and not advertised.
+"""Endpoints of the specification that this catalog does not support: they are refused and not advertised.
 
-Clients read and write files with their own credentials, plan their scans themselves, and have no functions here. A
-table leaves the catalog with its files by being dropped without purge, its metadata file written.
+Clients read and write files with their own credentials and plan their scans themselves. The catalog contains no
+functions. To unregister a table and keep its files, drop it without purge, which writes its metadata file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from polaris_spark.rest.router import Route
 
 
 def refuse(_: Catalog, request: Request) -> Response:
-    """Any of them.
+    """Refuse a request to any unsupported endpoint.
 
     Raises:
         UnsupportedOperationError: always.
@@ -25,7 +25,7 @@ def refuse(_: Catalog, request: Request) -> Response:
 def refuse_to_issue_tokens(_catalog: Catalog, _request: Request) -> Response:
     """POST oauth/tokens
 
-    The answer has the form of OAuth's errors (RFC 6749, 5.2), because clients parse nothing else here.
+    The response has the form of OAuth errors (RFC 6749, 5.2), because clients parse no other form here.
     """
     return NO_TOKENS
 
@@ -40,7 +40,7 @@ NO_TOKENS = json_response(
     ),
     400,
 )
-"""The answer to every request for a token."""
+"""The response to every request for a token."""
 
 TOKENS = Route("POST", "oauth/tokens", refuse_to_issue_tokens)
 

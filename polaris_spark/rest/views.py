@@ -28,12 +28,12 @@ from polaris_spark.rest.tables import (
 
 
 def name_of(request: Request) -> TableName:
-    """The view that a path names."""
+    """Return the name of the view in the path of a request."""
     return TableName(namespace_of(request.params["namespace"]), request.params["view"])
 
 
 def answer(catalog: Catalog, stored: Stored[View]) -> Response:
-    """A LoadViewResult."""
+    """Return a LoadViewResult."""
     location = msgspec.json.encode(stored.value.metadata_location).decode()
     metadata = render_view(stored.value, catalog.reader).decode()
     return json_response(f'{{"metadata-location":{location},"metadata":{metadata},"config":{{}}}}')

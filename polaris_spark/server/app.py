@@ -1,6 +1,6 @@
-"""The ASGI application: every request of the protocol is answered by the handler that answers in process.
+"""The ASGI application. Requests of the protocol are answered by the same handler as requests in process.
 
-`/healthz` says whether requests can be served, to everyone. `/metrics` is open on loopback and needs a token elsewhere.
+`/healthz` returns whether requests can be served, and needs no token. `/metrics` needs a token, except on loopback.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from polaris_spark.server.metrics import CHANGES, Metrics
 from polaris_spark.server.tokens import Tokens
 
 MAX_BODY: Final = 16 * 2**20
-"""Bytes of the largest body that is taken, by default."""
+"""Default for the largest size of a body, in bytes."""
 
 _COMPRESS_FROM: Final = 2_048
-"""Bytes from which an answer is compressed for clients that take it so."""
+"""Smallest size of a response that is compressed for clients that accept gzip, in bytes."""
 
 _LARGE_ANSWER: Final = 64 * 1024
-"""Answers of at least this many bytes are claimed until the client has read them. The number of connections bounds the
-memory of smaller answers."""
+"""Smallest size of a response whose memory is claimed until the client has read it, in bytes. The number of connections
+bounds the memory of smaller responses."""
 
 _WAITING_PER_THREAD: Final = 32
-"""Requests that may be under way for each thread before others are sent away for a while."""
+"""Largest number of requests in progress for each thread. Further requests are answered with "try again"."""
 
 _READERS_OF: Final = 4
-"""One thread out of this number is reserved for requests that change nothing."""
+"""One of this number of threads is reserved for requests that change nothing."""
 
 
 class Arguments(NamedTuple):
@@ -75,7 +75,7 @@ class Arguments(NamedTuple):
 
 
 class Protocol:
-    """Answers the REST protocol."""
+    """The ASGI application of the REST protocol."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Protocol:
             with self.metrics.in_flight.track_inprogress():
                 try:
                     response = await self._respond(request, route, claim)
-                except (ClientDisconnect, asyncio.CancelledError):  # serving ends, and the client is gone
+                except (ClientDisconnect, asyncio.CancelledError):  # at shutdown; the client is gone
                     return
                 except Exception as error:
                     claim.give_back()
@@ -118,11 +118,11 @@ class Protocol:
                 await _send_and_wait(response, send)
 
     def principal(self, request: Request) -> str:
-        """Who sends a request.
+        """Return the principal of a request.
 
         Raises:
-            NotAuthorizedError: the request has no token that is known.
-            ForbiddenError: without tokens, it was sent to another name than loopback's.
+            NotAuthorizedError: the server has tokens, and the request has none of them.
+            ForbiddenError: the server has no tokens, and the request was sent to a host other than loopback.
         """
         if self.tokens is None:
             requests.require_local_host(request)
@@ -133,10 +133,10 @@ class Protocol:
     async def _respond(self, request: Request, route: Match | RequestError, claim: Claim) -> Response:
         if (
             isinstance(route, Match) and route.template == unsupported.TOKENS.path
-        ):  # asked for without a token
+        ):  # clients send this request before they have a token
             return as_http(unsupported.NO_TOKENS, gzipped=False)
         principal = self.principal(request)
-        if isinstance(route, RequestError):  # before the body is awaited
+        if isinstance(route, RequestError):  # raised before the body is read
             raise route
         arguments = Arguments(
             route,
@@ -148,7 +148,7 @@ class Protocol:
             principal,
         )
         gzipped = requests.accepts_gzip(request)
-        # Counted from here on: clients that send slowly take no thread, so they must not keep others away.
+        # Requests count from here on. A client that sends its body slowly uses no thread, so it must not count.
         if self._under_way >= self._most:
             raise TryAgainError("too many requests are under way; nothing was changed")
         self._under_way += 1
@@ -158,7 +158,7 @@ class Protocol:
             self._under_way -= 1
 
     async def _in_thread(self, arguments: Arguments, claim: Claim, *, gzipped: bool) -> Response:
-        """Handle a request in a thread. Changes never occupy all threads, because they may wait for the database."""
+        """Handle a request in a thread. Changes may wait for the database, so they never occupy all threads."""
         run = asyncio.get_running_loop().run_in_executor
         if arguments.method in CHANGES:
             async with self._changes:
@@ -185,7 +185,7 @@ class Protocol:
         return as_http(answer, gzipped=gzipped)
 
     def _catalog(self, arguments: Arguments) -> tuple[Catalog, Mapping[str, str]]:
-        """The catalog that a request is for, and the query that it understands."""
+        """Return the catalog for a request, and the query with that catalog's name in place of a warehouse location."""
         query, route = arguments.query, arguments.route
         if route.template != "config" or route.prefix is not None:
             return self.catalogs.choose(route.prefix), query
@@ -196,22 +196,23 @@ class Protocol:
 
 
 async def _send_and_wait(response: Response, send: Send) -> None:
-    """Send an answer, and wait until the client has read most of it. uvicorn waits before it takes the second part."""
+    """Send a response, and wait until the client has read most of it: uvicorn waits before it accepts the second
+    part."""
     head = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
     await send(head)
     await send({"type": "http.response.body", "body": response.body, "more_body": True})
-    response.body = b""  # the connection has a copy of what is still to be sent
-    with contextlib.suppress(asyncio.CancelledError):  # serving ends, and the client is gone
+    response.body = b""  # free the memory; the connection has a copy of the bytes still to be sent
+    with contextlib.suppress(asyncio.CancelledError):  # the server shuts down
         await send({"type": "http.response.body", "body": b""})
 
 
 def as_http(answer: Answer, *, gzipped: bool) -> Response:
-    """An answer of the handler as an HTTP response."""
+    """Return a response of the handler as an HTTP response."""
     content, headers = answer.body.encode(), {**answer.headers, **_ALWAYS}
     if gzipped and len(content) >= _COMPRESS_FROM:
         content = gzip.compress(content, compresslevel=1)
         headers["Content-Encoding"] = "gzip"
-        if "ETag" in headers:  # other bytes under the same strong tag would be wrong (RFC 9110, 8.8.3.3)
+        if "ETag" in headers:  # a strong tag must not be the same for different bytes (RFC 9110, 8.8.3.3)
             headers["ETag"] = f"W/{headers['ETag']}"
     return Response(content, answer.status, headers)
 
@@ -220,7 +221,7 @@ _ALWAYS = {"Vary": "Accept-Encoding", "X-Content-Type-Options": "nosniff"}
 
 
 def refusal(error: Exception) -> Response:
-    """The response to a request that never reached the handler."""
+    """Return the response to a request that did not reach the handler."""
     answer = response_of(error)
     headers = dict(answer.headers)
     if answer.status == NotAuthorizedError.status:
@@ -235,7 +236,7 @@ _UNREAD = (RequestTimeoutError.status, RequestTooLargeError.status)
 
 
 def _route(request: Request) -> Match | RequestError:
-    """The route of a request, or the error if it has none. Only clients with a valid token are told that error."""
+    """Return the route of a request, or the error if there is none. Only clients with a valid token get that error."""
     try:
         return ROUTER.find(request.method, requests.path_of(request))
     except RequestError as error:
@@ -252,17 +253,17 @@ def create_app(
     memory: MemoryBound,
     max_body: int = MAX_BODY,
 ) -> Starlette:
-    """The application.
+    """Return the application.
 
     Args:
-        catalogs: what is served.
-        pool: where requests are handled; it has `threads` threads.
-        tokens: tokens of clients and their principals; None: no token is needed, and changes are logged under the
+        catalogs: the catalogs to serve.
+        pool: the threads that handle requests; there are `threads` of them.
+        tokens: tokens of clients and their principals. If None, no token is needed, and changes are logged under the
             session's principal.
-        threads: bounds how many requests may wait, too.
+        threads: number of threads; it also bounds how many requests may wait.
         local: whether only this machine can reach the server.
         memory: the bound on the memory of all requests together.
-        max_body: bytes of the largest body.
+        max_body: largest size of a body, in bytes.
     """
     protocol = Protocol(catalogs, tokens, pool, threads, max_body, memory)
     health = Health(catalogs.check)
@@ -292,7 +293,7 @@ def create_app(
         ],
         exception_handlers={PolarisError: _tell, HTTPException: _tell_http},
     )
-    # Not a `Mount`: its pattern matches no path that has a line break in it, and names may have one.
+    # A `Mount` cannot be used: its pattern does not match paths with line breaks, which names may contain.
     app.router.default = protocol
     app.router.redirect_slashes = False
     return app

@@ -1,4 +1,4 @@
-"""The catalogs of a realm that one server answers for."""
+"""The catalogs of a realm that one server serves."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ from polaris_spark.system.stores import check_store
 
 
 class ServedCatalogs:
-    """The catalog of an opened session, and the others of its realm, opened when they are first asked for.
+    """The catalog of an opened session, and the other catalogs of its realm, which are opened at their first request.
 
-    All are restricted: what clients name lies below a catalog's warehouse or below a location allowed here.
-    Thread-safe. Closing it closes the session.
+    All are restricted: locations that clients give must lie below the catalog's warehouse or below an allowed location.
+    Thread-safe. `close` closes the session.
     """
 
     def __init__(self, session: Session, *, allowed: Sequence[str] = (), follow_links: bool = False) -> None:
         """Serve a session's realm.
 
         Args:
-            follow_links: whether to follow symbolic links below those locations that lead below one of them.
+            session: the session of the default catalog.
+            allowed: locations that clients may use besides the warehouses.
+            follow_links: whether to follow a symbolic link below those locations if its target lies below one of them.
         Raises:
-            BadRequestError: an allowed location is not an absolute one.
+            BadRequestError: an allowed location is not absolute.
         """
         self.session = session
         self.default = session.catalog.restricted(allowed, follow_links=follow_links)
@@ -40,7 +42,8 @@ class ServedCatalogs:
         self._guard = threading.Lock()
 
     def choose(self, name: str | None) -> Catalog:
-        """The catalog of that name; the default where there is none: the handler refuses names that are not its own."""
+        """Return the catalog of that name. If it does not exist, return the default catalog, for which the handler
+        refuses the name."""
         if name is None or name == self.default.name:
             return self.default
         opened = self._others.get(name)  # needs no guard, which is held while another catalog is opened
@@ -55,10 +58,10 @@ class ServedCatalogs:
             return found[1]
 
     def of_warehouse(self, text: str | None) -> Catalog:
-        """The catalog that a client asks for by name or by the location of its warehouse; else the default, as above.
+        """Return the catalog with this name or this warehouse location; if there is none, the default, as `choose`.
 
         Raises:
-            BadRequestError: paths could not tell it from the protocol's own words.
+            BadRequestError: the catalog's name equals the first part of a route's path, so paths would be ambiguous.
         """
         if not text or text == self.default.name:
             return self.default
@@ -76,13 +79,13 @@ class ServedCatalogs:
         return found
 
     def check(self) -> None:
-        """Read what requests read: the records of the store and the realm, and the default catalog's newest commit.
+        """Read the rows that requests read: the records of the store and the realm, and the default catalog's head.
 
         Raises:
             RealmMovedError: the realm was moved to another store.
             NoStoreError: the store is gone.
             StateError: the realm or the catalog is gone, or the realm was deactivated.
-            Exception: whatever a database raises where it cannot be read.
+            Exception: any error of a database that cannot be read.
         """
         check_store(self.session.connection.backend)
         self.session.connection.realms.active(self.session.properties.realm)

@@ -1,4 +1,5 @@
-"""Client connections: uvicorn's, with a deadline for every state and a bound on everything that a client may send.
+"""Client connections: uvicorn's connections, with a deadline for every state and limits on the bytes that a client may
+send.
 
 | state | the server waits for | deadline |
 | --- | --- | --- |
@@ -55,7 +56,7 @@ class _HeadTooLargeError(Exception):
 
 
 def flush_seconds(size: int) -> float:
-    """Time that a client has to read this number of bytes, in seconds."""
+    """Return the time that a client has to read `size` bytes, in seconds."""
     return FLUSH_SECONDS + size / FLUSH_BYTES_PER_SECOND
 
 
@@ -68,7 +69,7 @@ class BoundedConnection(HttpToolsProtocol):
     """Called when the connection is lost."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """A client has connected."""
+        """Called when a client has connected."""
         super().connection_made(transport)
         self._answers = _Answers(self)
         self._body_awaited = False
@@ -83,12 +84,12 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is not answered yet."""
+        """Whether the response to a request is not complete yet."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def answering(self) -> bool:
-        """Whether an answer was begun and is not complete."""
+        """Whether a response has begun and is not complete."""
         return self.busy and bool(self.cycle.response_started)
 
     @property
@@ -108,7 +109,7 @@ class BoundedConnection(HttpToolsProtocol):
     # Requests
 
     def data_received(self, data: bytes) -> None:
-        """The client has sent bytes."""
+        """Called when the client has sent bytes."""
         if self._deaf:
             return
         if self._state is _State.REQUEST and not self.busy:
@@ -124,17 +125,17 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse(413, "RequestTooLargeException", "the body is too large")
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Called when a request begins."""
         super().on_message_begin()
         self._await_head()
 
     def on_url(self, url: bytes) -> None:
-        """A part of the request line has arrived."""
+        """Called when a part of the request line has arrived."""
         self._count_head(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header has arrived. Trailers after a body are ignored, so that they do not fill memory."""
+        """Called when a header has arrived. Trailers after a body are ignored, so that they do not fill memory."""
         if self._state is _State.HEAD:
             self._count_head(len(name) + len(value) + _HEADER_EXTRA)
             super().on_header(name, value)
@@ -147,11 +148,11 @@ class BoundedConnection(HttpToolsProtocol):
             raise _HeadTooLargeError
 
     def on_headers_complete(self) -> None:
-        """All headers of a request have arrived."""
+        """Called when all headers of a request have arrived."""
         if self.parser.should_upgrade() and any(
             name in _BODY and value != b"0" for name, value in self.headers
         ):
-            # The parser takes the body for data of the other protocol, so the body would be lost.
+            # The parser treats the body as data of the other protocol, so the body would be lost.
             raise ValueError("this server does not upgrade connections; send the request without Upgrade")
         if len(self.pipeline) >= MAX_PIPELINED:
             raise ValueError("too many requests wait for their answers on this connection")
@@ -164,17 +165,18 @@ class BoundedConnection(HttpToolsProtocol):
         self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
-        """A whole request has arrived."""
+        """Called when a whole request has arrived."""
         self._body_awaited = False
         if not self.cycle.response_started:
             self.cycle.keep_alive = self._may_stay
         super().on_message_complete()
 
     def eof_received(self) -> None:
-        """The client has ended its sending side. The connection is closed, because the client may have gone."""
+        """Called when the client has shut down its sending side. The connection is then closed, because the client may
+        have gone."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone."""
+        """Called when the connection is lost."""
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         self._answers.connection = None
@@ -185,7 +187,7 @@ class BoundedConnection(HttpToolsProtocol):
     # Answers
 
     def on_response_complete(self) -> None:
-        """A whole answer was written to the transport."""
+        """Called when a whole response was written to the transport."""
         if self._state is not _State.LINGERING:
             super().on_response_complete()
 
@@ -203,12 +205,12 @@ class BoundedConnection(HttpToolsProtocol):
                 self.transport.write_eof()
 
     def pause_writing(self) -> None:
-        """The write buffer is full, because the client reads slowly."""
+        """Called when the write buffer is full, because the client reads slowly."""
         super().pause_writing()
         self._flush_deadline = self._flushed_by()
 
     def resume_writing(self) -> None:
-        """The client has read most of the write buffer."""
+        """Called when the client has read most of the write buffer."""
         super().resume_writing()
         self._flush_deadline = math.inf
 
@@ -280,7 +282,7 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.abort()
 
     def shutdown(self) -> None:
-        """The server shuts down: answer a request that has arrived completely, and drop one that has not."""
+        """Shut down with the server: answer a request that has arrived completely, and drop one that has not."""
         if self.busy and not self._body_awaited:
             self._stop_reading()
         elif self._state is _State.REQUEST and not self.busy:
@@ -311,5 +313,5 @@ class _Answers:
 
 
 def bounded(largest: int) -> type[Any]:
-    """A class of connections whose request bodies have at most `largest` bytes."""
+    """Return a class of connections whose request bodies have at most `largest` bytes."""
     return type("Connection", (BoundedConnection,), {"largest": largest})

@@ -1,4 +1,4 @@
-"""Whether requests can be served: what load balancers ask often, and anyone may."""
+"""Health check: whether requests can be served. Load balancers query it often, and it needs no token."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _PATIENCE_SECONDS: Final = 5.0
 
 
 class Health:
-    """Checks the store in a thread of its own, at most once a second however many ask.
+    """Checker of the store, in a separate thread. Runs at most one check a second, however many requests there are.
 
-    A store that does not answer within five seconds counts as unreadable, and is not asked again before it does.
+    If a check takes longer than five seconds, the store counts as unreadable. No new check begins before that check
+    ends.
     """
 
     def __init__(self, check: Callable[[], None]) -> None:
         """
         Args:
-            check: reads what every request reads; raises whatever a request would.
+            check: reads the rows that every request reads, and raises the errors that a request would raise.
         """
         self._check = check
         self._pool = ThreadPoolExecutor(1, "polaris-health")
@@ -34,9 +35,9 @@ class Health:
         self._at = float("-inf")
 
     async def problem(self) -> str:
-        """Why requests cannot be served, as known a second ago or later; empty if they can.
+        """Return why requests cannot be served, as known at most a second ago; empty if they can be served.
 
-        The text names no store: everyone may read it. The log has the details.
+        The text does not contain the store's URI, because every client may read it. The log contains the details.
         """
         now = time.monotonic()
         running = self._running
@@ -51,7 +52,7 @@ class Health:
     def _try(self) -> str:
         try:
             self._check()
-        except Exception as error:  # whatever a database raises; details are for the log
+        except Exception as error:  # any error of a database; details are only logged
             log.warning("requests cannot be served: %s", error)
             return _reason(error)
         return ""

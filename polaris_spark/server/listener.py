@@ -30,7 +30,8 @@ _RESERVE_PER_THREAD: Final = 8
 """File descriptors reserved for the store, for metadata files and for libraries."""
 
 SLOW_HEAD_SECONDS: Final = 2.0
-"""At the bound, a new connection may replace one that has been sending the head of a request for longer than this."""
+"""At the total bound, a new connection may replace one that has been sending the head of a request for longer than
+this, in seconds."""
 
 _NO_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -43,7 +44,8 @@ class ConnectionBounds(NamedTuple):
     """From one IPv4 address or one IPv6 /64 network. A value equal to `all` has no effect; use that behind a proxy."""
 
     def within_descriptors(self, threads: int) -> ConnectionBounds:
-        """These bounds, or lower ones if the process may not open enough files. Raises its soft limit first if needed.
+        """Return these bounds, or lower ones if the process may not open enough files. If needed, the soft limit of the
+        process is raised first.
 
         Raises:
             InputError: the limit leaves fewer than four connections.
@@ -73,12 +75,13 @@ class ConnectionBounds(NamedTuple):
 
 
 class Listener:
-    """Accepts connections up to the bounds.
+    """Acceptor of connections, up to the bounds.
 
-    At the total bound, a new connection replaces the one that has been idle for longest. If none is idle, it replaces
-    the one that has been sending the head of a request for longest, if longer than `SLOW_HEAD_SECONDS`. Otherwise the
-    new connection waits until another one ends, and no more are accepted meanwhile. A connection over the bound of its
-    address is closed at once. A connection counts from the moment it is accepted, so TLS handshakes count.
+    At the total bound, a new connection replaces the connection that has been idle for longest. If none is idle, it
+    replaces the connection that has been sending the head of a request for longest, if for longer than
+    `SLOW_HEAD_SECONDS`. Otherwise the new connection waits until another connection ends, and no more connections are
+    accepted meanwhile. A connection over the bound of its address is closed at once. Connections count from the moment
+    they are accepted, so connections in their TLS handshake count.
     """
 
     def __init__(
@@ -92,8 +95,9 @@ class Listener:
     ) -> None:
         """
         Args:
-            listening: non-blocking.
-            make: makes the protocol of a new connection.
+            listening: the listening socket, non-blocking.
+            make: returns the protocol object for a new connection.
+            tls: TLS settings; None for plain HTTP.
             connections: all open connections.
         """
         self._socket = listening
@@ -108,7 +112,7 @@ class Listener:
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
-        """Stop accepting connections, and drop those whose TLS handshake is under way."""
+        """Stop accepting connections, and close those in their TLS handshake."""
         asyncio.get_running_loop().remove_reader(self._socket)
         self._accepting.cancel()
         for task in self._handshakes:
@@ -124,7 +128,7 @@ class Listener:
                 if error.errno in _NO_RESOURCES:
                     log.warning("no connection can be accepted: %s", error)
                     await asyncio.sleep(_PAUSE_SECONDS)
-                else:  # the client has gone already
+                else:  # the client has already closed the connection
                     await asyncio.sleep(0)
                 continue
             source = source_of(address[0])
@@ -156,7 +160,7 @@ class Listener:
             self._room.clear()
             with contextlib.suppress(
                 asyncio.TimeoutError
-            ):  # look again: another connection may have become idle
+            ):  # after the timeout, check again whether a connection has become idle
                 await asyncio.wait_for(self._room.wait(), _PAUSE_SECONDS)
 
     def _longest_idle(self) -> BoundedConnection | None:
@@ -196,12 +200,12 @@ class Listener:
             )
         except BaseException as error:
             release()
-            if not isinstance(error, OSError):  # a handshake that fails is the client's affair
+            if not isinstance(error, OSError):  # a failed TLS handshake is not an error of the server
                 raise
 
 
 def source_of(address: str) -> str:
-    """The key that connections are counted by: the IPv4 address, or the /64 network of the IPv6 address."""
+    """Return the key by which connections are counted: the IPv4 address, or the /64 network of the IPv6 address."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -214,7 +218,7 @@ def source_of(address: str) -> str:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A non-blocking socket that listens.
+    """Return a non-blocking listening socket.
 
     Raises:
         OSError: the address is in use, or is not an address of this machine.

@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus."""
+"""Metrics of a server, for Prometheus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COMMITS = {409: "conflict", 504: "unknown"}
 
 
 class Metrics:
-    """The metrics of one server; labels have few values, whatever clients send."""
+    """The metrics of one server. Labels have few values, whatever requests clients send."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -42,10 +42,10 @@ class Metrics:
         """Count an answered request.
 
         Args:
-            method: of the request.
-            route: path of its route; None where no route answers it.
-            status: of the answer.
-            seconds: that it took.
+            method: method of the request.
+            route: path of the request's route; None if no route matches.
+            status: status of the response.
+            seconds: time from the request's headers to the response, in seconds.
         """
         known, where = (method, route) if route is not None else ("other", "unmatched")
         self._requests.labels(known, where, str(status)).inc()
@@ -55,5 +55,5 @@ class Metrics:
             self._changes.labels(outcome).inc()
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""From an HTTP request to the arguments of the protocol's handler: what is not well-formed is refused here."""
+"""Conversion of an HTTP request to the arguments of the protocol's handler. Malformed requests are refused here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polaris_spark.errors import (
 )
 
 BODY_SECONDS: Final = 60.0
-"""How long a client may take to send a body."""
+"""Time limit for sending a body, in seconds."""
 
 _HOST: Final = re.compile(
     r"(?:\[(?P<address>[0-9a-fA-F:.]+)\]|(?P<name>[^\[\]:@/?#\s]+))(?::[0-9]{1,5})?", re.ASCII
@@ -29,14 +29,15 @@ _MAX_PARAMETERS: Final = 64
 _DIGITS: Final = 19
 
 _SMALL: Final = 64 * 1024
-"""Bytes up to which a body is not claimed: the number of connections bounds the memory of small bodies."""
+"""Largest size of a body whose memory is not claimed, in bytes: the number of connections bounds the memory of small
+bodies."""
 
 
 def path_of(request: Request) -> str:
-    """The path as the client wrote it, not unescaped: only so can names hold slashes.
+    """Return the path in the escaped form that the client sent, because names may contain escaped slashes.
 
     Raises:
-        BadRequestError: it is not ASCII.
+        BadRequestError: the path is not ASCII.
     """
     raw: bytes = request.scope["raw_path"]
     try:
@@ -46,10 +47,10 @@ def path_of(request: Request) -> str:
 
 
 def query_of(request: Request) -> dict[str, str]:
-    """The decoded parameters of the query.
+    """Return the decoded parameters of the query.
 
     Raises:
-        BadRequestError: they are not UTF-8, too many, or one is given twice.
+        BadRequestError: the parameters are not UTF-8, there are too many of them, or one is given twice.
     """
     raw: bytes = request.scope["query_string"]
     if not raw:
@@ -58,7 +59,7 @@ def query_of(request: Request) -> dict[str, str]:
         pairs = parse_qsl(
             raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS
         )
-    except ValueError as error:  # UnicodeDecodeError is one
+    except ValueError as error:  # including UnicodeDecodeError
         raise BadRequestError(f"the query cannot be read: {error}") from error
     query = dict(pairs)
     if len(query) < len(pairs):
@@ -68,7 +69,7 @@ def query_of(request: Request) -> dict[str, str]:
 
 
 def headers_of(request: Request) -> dict[str, str]:
-    """The headers by their lower-case names; the values of one that comes several times are joined (RFC 9110, 5.3)."""
+    """Return the headers by lower-case name. The values of a repeated header are joined by commas (RFC 9110, 5.3)."""
     headers: dict[str, str] = {}
     for name, value in request.headers.items():
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
@@ -76,19 +77,22 @@ def headers_of(request: Request) -> dict[str, str]:
 
 
 async def body_of(request: Request, limit: int, claim: Claim) -> str | None:
-    """The body as text; None if there is none. A large one is claimed before it is read, and again as it is parsed.
+    """Return the body as text, or None if it is empty.
+
+    Memory for a large body is claimed before the body is read, and memory for parsing it is claimed afterwards.
 
     Args:
-        request: whose body has not been read yet.
-        limit: the most bytes that it may have.
-        claim: the request's memory.
+        request: a request whose body has not been read yet.
+        limit: largest size of the body, in bytes.
+        claim: the request's claim of memory.
     Raises:
-        RequestTooLargeError: it has more, or parsing it would take more memory than there is for all requests.
-        RequestTimeoutError: it did not arrive in time.
+        RequestTooLargeError: the body is larger than `limit`, or parsing it would need more memory than all requests
+            together may use.
+        RequestTimeoutError: the body did not arrive in time.
         TryAgainError: other requests held the memory for too long.
-        UnsupportedMediaTypeError: its Content-Type is not application/json, or it is compressed.
-        BadRequestError: it is not UTF-8.
-        ClientDisconnect: the client went away.
+        UnsupportedMediaTypeError: the body's Content-Type is not application/json, or the body is compressed.
+        BadRequestError: the body is not UTF-8.
+        ClientDisconnect: the client closed the connection.
     """
     declared = request.headers.get("content-length", "")
     size = int(declared) if declared.isdecimal() and len(declared) < _DIGITS else None
@@ -132,7 +136,11 @@ def _too_large(limit: int) -> RequestTooLargeError:
 
 
 def _check_type(request: Request) -> None:
-    """Only JSON: a web page of another origin cannot send that without asking first, so none can act for its reader."""
+    """Refuse bodies that are not JSON.
+
+    A web page of another origin cannot send JSON without a preflight request. So it cannot send requests in the name of
+    a user who views the page.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise UnsupportedMediaTypeError(f"the body is {kind[:80]!r}; it must be application/json")
@@ -142,10 +150,11 @@ def _check_type(request: Request) -> None:
 
 
 def require_local_host(request: Request) -> None:
-    """Refuse a request to another name than this machine's: a web page may have its own name resolve to loopback.
+    """Refuse a request to a host name other than this machine's, because a web page may let its own host name resolve
+    to a loopback address.
 
     Raises:
-        ForbiddenError: the `Host` header names no loopback address, or there are several.
+        ForbiddenError: the `Host` header does not contain a loopback host, or there is not exactly one such header.
     """
     hosts = request.headers.getlist("host")
     host = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
@@ -156,7 +165,7 @@ def require_local_host(request: Request) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is `localhost` or an address of loopback."""
+    """Whether a host is `localhost` or a loopback address."""
     if host.lower() == "localhost":
         return True
     try:
@@ -166,7 +175,7 @@ def is_loopback(host: str) -> bool:
 
 
 def accepts_gzip(request: Request) -> bool:
-    """Whether the client takes answers compressed by gzip (RFC 9110, 12.5.3)."""
+    """Whether the client accepts responses that are compressed with gzip (RFC 9110, 12.5.3)."""
     for item in request.headers.get("accept-encoding", "").split(","):
         coding, _, weight = item.partition(";")
         if coding.strip().lower() in ("gzip", "*"):

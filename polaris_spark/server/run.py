@@ -1,4 +1,4 @@
-"""Serving: sockets, TLS, and an end that loses nothing."""
+"""Running the server: sockets, TLS, and a shutdown that loses no changes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from polaris_spark.server.tokens import Tokens
 log = logging.getLogger("polaris_spark.server")
 
 GRACE_SECONDS: Final = 30
-"""How long a shutdown waits for requests that are under way; changes are always finished."""
+"""Time for which a shutdown waits for requests in progress, in seconds. Changes are always finished."""
 
 FAREWELL_SECONDS: Final = 5
-"""How long clients may then take to read their answers."""
+"""Time that clients then have to read their responses, in seconds."""
 
 MAX_MEMORY: Final = 2**30
-"""Bytes of memory for all requests and their large answers, by default."""
+"""Default memory limit for all requests and their large responses, in bytes."""
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -50,30 +50,30 @@ _POLL_SECONDS: Final = 0.02
 
 
 class Endpoint(NamedTuple):
-    """Where and to whom a server answers."""
+    """Address, tokens, TLS files and limits of a server."""
 
     host: str = "127.0.0.1"
     port: int = 8181
-    """0 lets the system choose."""
+    """Port; 0 lets the system choose one."""
     tokens: Tokens | None = None
     insecure: bool = False
-    """Whether no token is needed; on loopback only."""
+    """Whether requests need no token; allowed on loopback only."""
     certificate: str | None = None
-    """File of the certificate chain, PEM."""
+    """Path of a PEM file with the certificate chain."""
     key: str | None = None
-    """File of its private key, PEM."""
+    """Path of a PEM file with the certificate's private key."""
     threads: int = 16
     max_body: int = MAX_BODY
-    """Bytes."""
+    """Largest size of a body, in bytes."""
     max_memory: int = MAX_MEMORY
-    """Bytes of memory for all requests together; see `catalog.memory`."""
+    """Memory limit for all requests together, in bytes; see `catalog.memory`."""
     connections: ConnectionBounds = ConnectionBounds()
 
     def check(self) -> bool:
-        """Whether only this machine can reach it.
+        """Check the settings, and return whether only this machine can reach the server.
 
         Raises:
-            InputError: it would let in everyone, or is contradictory.
+            InputError: the settings would give access to everyone, are contradictory or are out of range.
         """
         local = is_loopback(self.host)
         if bool(self.certificate) != bool(self.key):
@@ -106,15 +106,15 @@ class Endpoint(NamedTuple):
 
 
 def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; then finish what is under way and close the catalogs.
+    """Serve until SIGTERM or SIGINT, then finish the requests in progress and close the catalogs.
 
     Args:
-        catalogs: what is served.
-        endpoint: where.
-        announce: called with the URI once it answers.
+        catalogs: the catalogs to serve.
+        endpoint: the settings of the server.
+        announce: called with the URI once the server accepts connections.
     Raises:
-        InputError: the endpoint is not safe, or contradictory.
-        OSError: the address cannot be had, or a file of TLS not read.
+        InputError: as `Endpoint.check`, or the process may not open enough files.
+        OSError: the address cannot be used, or a TLS file cannot be read.
     """
     pool = ThreadPoolExecutor(max(endpoint.threads, 1), "polaris-http")
     try:
@@ -158,8 +158,8 @@ def _return_memory() -> None:
 
 
 class BoundedServer(uvicorn.Server):
-    """uvicorn's server with a `Listener`. It announces when it answers, enforces the deadlines of connections, shuts
-    down promptly, and does not raise signals again after the shutdown."""
+    """uvicorn's server with a `Listener`. It announces its start, enforces the deadlines of connections, shuts down
+    promptly, and does not raise signals again after the shutdown."""
 
     def __init__(
         self, app: ASGIApp, endpoint: Endpoint, listener: socket.socket, announce: Callable[[str], None]
@@ -167,9 +167,9 @@ class BoundedServer(uvicorn.Server):
         """
         Args:
             app: the application that answers requests.
-            endpoint: holds the bounds and the certificate.
+            endpoint: settings, including the bounds and the certificate.
             listener: the listening socket.
-            announce: called with the URI once the server answers.
+            announce: called with the URI once the server accepts connections.
         """
         config = uvicorn.Config(
             app,
@@ -193,7 +193,7 @@ class BoundedServer(uvicorn.Server):
 
     @property
     def connections(self) -> list[BoundedConnection]:
-        """All open connections, except those whose TLS handshake is under way."""
+        """All open connections, except those in their TLS handshake."""
         return list(self.server_state.connections)  # type: ignore[arg-type]  # the listener makes only these
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -204,7 +204,7 @@ class BoundedServer(uvicorn.Server):
         def make() -> BoundedConnection:
             connection: BoundedConnection = config.http_protocol_class(  # type: ignore[call-arg, assignment]
                 config=config, server_state=self.server_state, app_state={}, _loop=loop
-            )  # what `bounded` made
+            )  # the class that `bounded` returned
             return connection
 
         self._listener = Listener(
@@ -233,7 +233,7 @@ class BoundedServer(uvicorn.Server):
             connection.expire(now)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Finish the requests that are under way, and close all other connections at once."""
+        """Finish the requests in progress, and close all other connections at once."""
         self._listener.close()
         for connection in self.connections:
             connection.shutdown()
@@ -247,16 +247,16 @@ class BoundedServer(uvicorn.Server):
             )
         for connection in self.connections:
             connection.transport.abort()
-        await asyncio.sleep(0)  # connections are lost
+        await asyncio.sleep(0)  # let the connections' `connection_lost` run
         for task in list(self.server_state.tasks):
             task.cancel()
 
     def _unanswered(self) -> int:
-        """Number of requests under way whose answers have not begun."""
+        """Return the number of requests in progress whose responses have not begun."""
         return len(self.server_state.tasks) - sum(one.answering for one in self.connections)
 
     async def _ends(self, under_way: Callable[[], int], seconds: float) -> None:
-        """Wait until nothing is under way, until the time has passed, or until a second Ctrl-C."""
+        """Wait until `under_way` returns 0, the time has passed, or there was a second Ctrl-C."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while under_way() and loop.time() < until and not self.force_exit:
@@ -264,8 +264,11 @@ class BoundedServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Shuts down on SIGTERM and SIGINT. uvicorn's own method raises the signal again afterwards, which would end
-        the process before its lease of ids is given back."""
+        """Shut down on SIGTERM and SIGINT.
+
+        uvicorn's own method raises the signal again afterwards. That would end the process before it gives back its
+        lease of ids.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,4 +1,4 @@
-"""Bearer tokens (RFC 6750): who may send requests, and under which name they stand in the log."""
+"""Bearer tokens (RFC 6750), which allow clients to send requests, and the principals that are logged for them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from polaris_spark.errors import InputError, NotAuthorizedError
 from polaris_spark.rest.session import check_principal
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-"""What may stand after `Bearer` (RFC 6750, 2.1)."""
+"""Pattern of a token after `Bearer` (RFC 6750, 2.1)."""
 
 
 class Tokens:
-    """The tokens that a server accepts, each with the principal that it names. Keeps digests only."""
+    """The tokens that a server accepts, each with its principal. Only digests of the tokens are kept."""
 
     def __init__(self, principals: Mapping[str, str]) -> None:
-        """Tokens, as keys, and the principal of each.
-
+        """
+        Args:
+            principals: the principal of each token, by token.
         Raises:
-            InputError: there are none, or a token or principal cannot be used; the message never holds a token.
+            InputError: there are no tokens, or a token or principal cannot be used. The message never contains a token.
         """
         if not principals:
             raise InputError("there is no token to accept")
@@ -41,13 +42,13 @@ class Tokens:
 
     @classmethod
     def from_environment(cls, name: str, principal: str) -> Tokens:
-        """The one token that an environment variable holds.
+        """Return the one token that an environment variable contains.
 
         Args:
-            name: `env:NAME`.
-            principal: whom the token stands for.
+            name: `env:NAME`, with the name of the variable.
+            principal: principal of the token.
         Raises:
-            InputError: the variable is not set, or its text is no token.
+            InputError: the variable is not set, or its value is not a token.
         """
         if not name.startswith("env:"):
             raise InputError(
@@ -61,10 +62,11 @@ class Tokens:
 
     @classmethod
     def from_file(cls, path: Path) -> Tokens:
-        """The tokens of a file that only its owner can read: lines `principal:token`, empty lines and `#` comments.
+        """Return the tokens in a file of lines `principal:token`, empty lines and `#` comments.
 
         Raises:
-            InputError: others may read the file, or a line is not so; the message names its number only.
+            InputError: other users may read or write the file, or a line does not have this form. The message contains
+                the number of the line, but not the line.
         """
         found: dict[str, str] = {}
         try:
@@ -85,10 +87,12 @@ class Tokens:
         return cls(found)
 
     def principal(self, authorization: str | None) -> str:
-        """The principal of a request, by its `Authorization` header; every token is compared, in constant time.
+        """Return the principal of a request from its `Authorization` header.
+
+        The given token is compared with every accepted token, in constant time.
 
         Raises:
-            NotAuthorizedError: the header is missing, of another scheme, or its token is not known.
+            NotAuthorizedError: the header is missing, has another scheme, or its token is not accepted.
         """
         if authorization is None:
             raise NotAuthorizedError("the request has no bearer token")

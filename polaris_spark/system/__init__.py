@@ -1,2 +1,2 @@
-"""What a store says of itself, in the reserved realm `::system::`: its format, its realms, its node
-leases."""
+"""Records of a store in the reserved realm `::system::` (its format, realms, node leases, clock and tasks), and the
+registries of references of its realms."""

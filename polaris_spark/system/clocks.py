@@ -60,7 +60,7 @@ class ClockRecord(msgspec.Struct, frozen=True):
 
 
 class StoreClock:
-    """Checks one process's clock against one store. Thread-safe."""
+    """Checker of one process's clock against one store. Thread-safe."""
 
     def __init__(self, backend: Backend, clock: Clock, holder: str | None = None) -> None:
         """
@@ -174,7 +174,7 @@ class StoreClock:
             _refuse_behind(self._clock.now_ms(), found.value)
 
     def doubt(self) -> str | None:
-        """Why jobs that delete old data must not trust this machine's clock; None if they may.
+        """Return why jobs that delete old data must not trust this machine's clock; None if they may trust it.
 
         Raises:
             ClockError: as `note`.
@@ -249,7 +249,7 @@ def process_name() -> str:
 
 
 def _noted(last: ClockRecord | None, now: int, holder: str, *, is_trusted: bool) -> ClockRecord:
-    """The record after a time is noted."""
+    """Return the record after the time `now` is noted."""
     if last is None:
         return ClockRecord(now, holder, trusted_ms=now)
     gaps = _before(last.gaps, now)
@@ -263,7 +263,7 @@ def _noted(last: ClockRecord | None, now: int, holder: str, *, is_trusted: bool)
 
 
 def _newest_before(last: ClockRecord, now: int) -> int:
-    """The newest noted time before `now`: the start of the gap that contains `now`, or `now` if no gap contains it."""
+    """Return the newest noted time before `now`: the start of the gap around `now`, or `now` if there is none."""
     return max((start for start, end in last.gaps if start <= now < end), default=now)
 
 
@@ -293,7 +293,7 @@ def _refuse_behind(now: int, last: ClockRecord) -> None:
 
 
 def _span(ms: int) -> str:
-    """A time difference in words, such as `90 s after` or `400 days before`."""
+    """Return a time difference in words, such as `90 s after` or `400 days before`."""
     size = abs(ms)
     text = f"{size // 1_000:,} s" if size < 2 * 86_400_000 else f"{size // 86_400_000:,} days"
     return f"{text} {'after' if ms > 0 else 'before'}"

@@ -1,7 +1,7 @@
-"""Stores that this process has open: one backend, one generator of ids and one set of references each.
+"""Stores that this process has open. Each has one backend, one generator of ids and one set of references.
 
-Connecting twice to the same store shares all of it, so that changes of one process are grouped and its reads come
-from one cache.
+Connections to the same store share all of these, so that the changes of one process are committed in groups and its
+reads use one cache.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _numbers = count()
 
 
 class Connection:
-    """An open store. Closed when everyone who opened it has closed it."""
+    """An open store. The backend is closed when `close` was called once for each time the store was opened."""
 
     def __init__(self, uri: StoreURI, backend: Backend, clock: Clock) -> None:
         self.uri = uri
@@ -44,17 +44,19 @@ class Connection:
         self.realms = Realms(backend, clock)
         self.users = 0
         self._cache_key = f"{uri.key}#{next(_numbers)}" if backend.scope == "process" else uri.key
-        """A store that lives in this process is another one each time it is opened anew."""
+        """Key of this store in the cache. A store in the memory of this process gets a new key each time it is opened,
+        because it is then a different store."""
         self._references: dict[object, References] = {}
         self._guard = threading.Lock()
 
     def realm(self, name: str, *, create: bool, initialise: Callable[[References], None]) -> RealmRecord:
-        """The ACTIVE realm of that name, created if it is missing and `create`.
+        """Return the ACTIVE realm of that name.
 
         Args:
+            create: whether to create a missing realm, or finish one whose creation was not finished.
             initialise: writes a new realm's references.
         Raises:
-            RealmStateError: it is missing, or does not serve.
+            RealmStateError: the realm is missing or not ACTIVE.
         """
         found = self.realms.find(name)
         if found is None and not create:
@@ -71,7 +73,11 @@ class Connection:
     def references(
         self, realm: RealmRecord, settings: CommitSettings, files: FileWriter | None, key: object
     ) -> References:
-        """The references of a realm; `key` tells users apart who write files differently."""
+        """Return the references of a realm.
+
+        Args:
+            key: identifies the settings and the file writer: calls with an equal key share the references.
+        """
         with self._guard:
             found = self._references.get((realm.instance, key))
             if found is None:
@@ -85,7 +91,7 @@ class Connection:
         return References(self.store(realm), ids=self.ids, clock=self.clock, settings=settings, files=files)
 
     def store(self, realm: RealmRecord) -> ObjectStore:
-        """The objects of a realm."""
+        """Return the objects of a realm."""
         return ObjectStore(
             self.backend,
             realm.instance,
@@ -95,11 +101,11 @@ class Connection:
         )
 
     def store_of(self, instance: str) -> ObjectStore:
-        """The objects of a realm, by its instance id, for reading."""
+        """Return the objects of the realm with this instance id, for reading only."""
         return ObjectStore(self.backend, instance, process_cache(), store_key=self._cache_key)
 
     def close(self) -> None:
-        """Give the lease of ids back and close the backend once nobody uses it any more."""
+        """End one use of this connection. The last use gives back the lease of ids and closes the backend."""
         with _guard:
             self.users -= 1
             if self.users:
@@ -119,20 +125,20 @@ _guard = threading.Lock()
 def connect_store(
     uri: StoreURI, options: Options | None = None, *, clock: Clock | None = None, create: bool = True
 ) -> Connection:
-    """Open a store, or join those of this process who have it open with the same options.
+    """Open a store, or share the connection if this process has the store open with the same options.
 
     Args:
         options: properties under `store.` without that prefix.
-        create: whether a database without a store in it becomes one.
+        create: whether to create a store in a database that contains none.
     Raises:
-        NoStoreError: there is no store and `create` is false.
+        NoStoreError: the database contains no store, and `create` is false.
         NewerFormatError: the store was made by a newer release.
     """
     key = (os.getpid(), str(uri), tuple(sorted((options or {}).items(), key=lambda item: item[0])))
     joined = _join(key)
     if joined is not None:
         return joined
-    # Outside the guard: a database that does not answer must not hold up those of other stores.
+    # The guard is not held here, so that a database that does not answer does not delay the opening of other stores.
     opened = _opened(uri, options, clock or SystemClock(), create=create)
     with _guard:
         first = _open.setdefault(key, opened)
@@ -143,7 +149,7 @@ def connect_store(
 
 
 def open_stores() -> list[StoreURI]:
-    """The stores that this process has open now."""
+    """Return the URIs of the stores that this process has open."""
     with _guard:
         return list({one.uri.key: one.uri for one in _open.values()}.values())
 

@@ -25,14 +25,15 @@ from polaris_spark.system.clocks import APART_MS, CLOCK, ClockRecord, StoreClock
 from polaris_spark.system.stores import SYSTEM_REALM, system_references
 
 LEASE_MS: Final = 60 * 60_000
-"""How long a lease or a renewal lasts, milliseconds."""
+"""Duration of a lease or a renewal, in milliseconds."""
 
 _NODE: Final = "node"
 _PROBES = 16
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
-    """The holder of a node number, who makes ids from `start_ms` up to, not including, `end_ms`, in milliseconds."""
+    """The holder of a node number. It may make ids with times from `start_ms` up to, but not including, `end_ms`, in
+    milliseconds since 1970."""
 
     holder: str
     start_ms: int
@@ -42,7 +43,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
 
 
 class NodeLeases:
-    """Leases of one store: the lease source of `IdGenerator`. Thread-safe."""
+    """Leases of node numbers in one store: the lease source of `IdGenerator`. Thread-safe."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class NodeLeases:
         Args:
             backend: the store.
             clock: this machine's clock.
-            nodes: how many node numbers to use, at most `ids.NODES`; every process of a store uses the same.
+            nodes: how many node numbers to use, at most `ids.NODES`; the same in every process of a store.
             seed: seed for the choice of nodes, for tests.
             holder: name of the holder in the records; by default this host and process.
         """
@@ -67,7 +68,7 @@ class NodeLeases:
         self._seed = seed
 
     def acquire(self, after_ms: int) -> Lease:
-        """A lease on a free node, all of whose milliseconds are later than `after_ms`.
+        """Return a lease on a free node that begins after `after_ms` (milliseconds since 1970).
 
         Raises:
             ClockError: as `StoreClock.note`.
@@ -96,7 +97,10 @@ class NodeLeases:
         )
 
     def _taken(self, node: int, found: Versioned[NodeRecord] | None, least: int) -> Lease | None:
-        """A lease on a node that begins at `least` or later; None if another process changed the record first."""
+        """Return a lease on `node` that begins at `least` (milliseconds since 1970) or later.
+
+        None if another process changed the record first.
+        """
         start = max(least, found.value.end_ms if found else 0)
         new = self._references.row(NodeRecord(self.store_clock.holder, start, start + LEASE_MS))
         if self._references.put(f"{_NODE}/{node}", found.version if found else None, new):
@@ -104,7 +108,7 @@ class NodeLeases:
         return None
 
     def renew(self, lease: Lease) -> Lease | None:
-        """The same lease, lasting an hour from now; None if the node has another holder.
+        """Return the lease, renewed until an hour from now; None if the node has another holder.
 
         Raises:
             ClockError: as `acquire`.
@@ -129,7 +133,7 @@ class NodeLeases:
             self._references.put(f"{_NODE}/{lease.node}", found.version, self._references.row(record))
 
     def confirm(self, now_ms: int, expected_ms: int) -> None:
-        """As `StoreClock.confirm`."""
+        """Confirm a wall clock that jumped, like `StoreClock.confirm`."""
         self.store_clock.confirm(now_ms, expected_ms)
 
     def _holding(self, lease: Lease) -> Versioned[NodeRecord] | None:
@@ -137,7 +141,7 @@ class NodeLeases:
         return found if found is not None and found.version == lease.token else None
 
     def _candidates(self) -> Iterator[int]:
-        """Nodes to try: a few at random, which is nearly always enough, then all of them."""
+        """Yield the nodes to try: a few at random, which is nearly always enough, then all of them."""
         choice = random.Random(self._seed)
         yield from choice.sample(range(self._nodes), min(_PROBES, self._nodes))
         first = choice.randrange(self._nodes)
@@ -146,7 +150,7 @@ class NodeLeases:
 
 
 def node_records(backend: Backend) -> dict[int, NodeRecord]:
-    """The record of each node that is or was leased."""
+    """Return the record of each node that is or was leased, by node number."""
     found = {}
     references = system_references(backend)
     for split in backend.splits("references", [SYSTEM_REALM], 1):

@@ -1,13 +1,13 @@
-"""Realms: tenants of a store, each a record `realm/<name>` in the system realm that changes by
-compare-and-swap.
+"""Realms: the tenants of a store. Each has a record `realm/<name>` in the system realm, changed by compare-and-swap.
 
 ```
 CREATED ─┬─> INITIALIZING ─┬─> ACTIVE <──> INACTIVE ──> PURGING ──> PURGED ──> GONE
          └─> LOADING ──────┘
-CREATED, INITIALIZING and LOADING, unfinished, may go to PURGING
+Unfinished realms (CREATED, INITIALIZING, LOADING) may go to PURGING
 ```
-Rows of a realm are keyed by its instance id, which is new each time a name is created: what an old tenant
-writes late never lands in a new one. A record is never deleted; GONE frees its name.
+Rows of a realm are keyed by its instance id. Each time a name is created again, the realm gets a new instance id, so
+late writes to an old realm never reach the new realm of that name. A record is never deleted. A realm that is GONE does
+not occupy its name.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from polaris_spark.store.references import Versioned
 from polaris_spark.system.stores import STORE_FORMAT, SYSTEM_REALM, refuse_newer_format, system_references
 
 MAX_REALM_BYTES: Final = 255
-"""The longest realm name, in UTF-8 bytes."""
+"""Largest length of a realm name, in UTF-8 bytes."""
 
 MOVED_TO: Final = "moved-to"
-"""Property of a realm that is served by another store by now: that store's URI."""
+"""Property of a realm that was moved to another store: the URI of that store."""
 
 _PREFIX: Final = "realm/"
 
 
 class RealmState(enum.Enum):
-    """Where a realm stands; only ACTIVE serves."""
+    """State of a realm. Only an ACTIVE realm can be used."""
 
     CREATED = "CREATED"
     INITIALIZING = "INITIALIZING"
@@ -63,11 +63,11 @@ FOLLOWING: Final[Mapping[RealmState, frozenset[RealmState]]] = {
 
 
 class RealmRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A realm: what its rows are keyed by, whether it serves, and what its writers may use."""
+    """The record of a realm: its instance id, its state, and the revisions that its writers may use."""
 
     name: str
     instance: str
-    """The `realm` of its rows."""
+    """Instance id: the value of `realm` in the keys of the realm's rows."""
     state: RealmState
     format: int = STORE_FORMAT
     revisions: dict[str, int] = {}
@@ -77,9 +77,9 @@ class RealmRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Initialise = Callable[[RealmRecord], None]
-"""Writes a new realm's references under its instance id. It may run in several processes at once, and again
-after the realm has become ACTIVE: each row is inserted only if absent, and only rows that live as long as the
-realm."""
+"""Function that writes a new realm's references under its instance id. It may run in several processes at once, and
+again after the realm has become ACTIVE. So it must insert each row only if the row is absent, and only rows that exist
+as long as the realm."""
 
 
 class Realms:
@@ -89,27 +89,27 @@ class Realms:
         """
         Args:
             backend: the store.
-            clock: says when a realm was created.
+            clock: source of the creation times of realms.
         """
         self._backend = backend
         self._references = system_references(backend)
         self._clock = clock
 
     def find(self, name: str) -> RealmRecord | None:
-        """The realm of that name, in whatever state, or None.
+        """Return the realm of that name, in any state except GONE, or None.
 
         Raises:
-            InputError: no realm can have that name.
-            NewerFormatError: a newer release made it.
+            InputError: the name is not a valid realm name.
+            NewerFormatError: a newer release made the realm.
         """
         found = self._read(name)
         return None if found is None or found.value.state is RealmState.GONE else found.value
 
     def active(self, name: str) -> RealmRecord:
-        """The realm of that name, which serves.
+        """Return the ACTIVE realm of that name.
 
         Raises:
-            RealmStateError: there is none, or it is not ACTIVE; the message says its state.
+            RealmStateError: the realm does not exist or is not ACTIVE; the message contains its state.
             InputError, NewerFormatError: as `find`.
         """
         record = self.find(name)
@@ -120,15 +120,15 @@ class Realms:
         return record
 
     def all(self) -> list[RealmRecord]:
-        """Every realm that is not gone, by name."""
+        """Return every realm that is not GONE, ordered by name."""
         return [record for record in self.records() if record.state is not RealmState.GONE]
 
     def records(self) -> list[RealmRecord]:
-        """Every realm, and the last one of each name that is gone, by name.
+        """Return every record, ordered by name, including those of realms that are GONE. A name has one record.
 
         Raises:
             CorruptionError: a record cannot be read.
-            NewerFormatError: a newer release made it.
+            NewerFormatError: a newer release made a realm.
         """
         records = []
         for split in self._backend.splits("references", [SYSTEM_REALM], 1):
@@ -146,18 +146,20 @@ class Realms:
         revisions: Mapping[str, int],
         properties: Mapping[str, str] | None = None,
     ) -> RealmRecord:
-        """The ACTIVE realm of that name, created and initialised if there is none. May be repeated and raced:
-        who comes second finishes what the first began, and all get the same realm.
+        """Return the ACTIVE realm of that name; create and initialize it if it does not exist.
+
+        May be repeated, and may run in several processes at once. Then a process finishes a creation that another
+        process began, and all processes get the same realm.
 
         Args:
-            name: of the realm.
-            ids: the instance id is made from.
+            name: name of the realm.
+            ids: source of the instance id.
             initialise: writes the realm's references.
             revisions: the highest revision that writers may use, by object type (`objects.known_types()`).
-            properties: kept in the record.
+            properties: properties that are kept in the record.
         Raises:
-            InputError: no realm can have that name.
-            RealmStateError: the realm exists and is INACTIVE, or being loaded or purged.
+            InputError: the name is not a valid realm name.
+            RealmStateError: the realm exists and is INACTIVE, or is being loaded or purged.
         """
         while True:
             found = self._read(name)
@@ -182,11 +184,11 @@ class Realms:
         revisions: Mapping[str, int],
         properties: Mapping[str, str] | None = None,
     ) -> RealmRecord:
-        """A new realm in LOADING, to be filled by an import and then moved to ACTIVE.
+        """Create a realm in the state LOADING and return it. An import fills the realm and then moves it to ACTIVE.
 
         Raises:
-            InputError: no realm can have that name.
-            RealmStateError: there is a realm of that name.
+            InputError: the name is not a valid realm name.
+            RealmStateError: a realm of that name exists.
         """
         found = self._read(name)
         if found is not None and found.value.state is not RealmState.GONE:
@@ -197,15 +199,15 @@ class Realms:
         return self.move(name, RealmState.LOADING, instance=record.instance)
 
     def move(self, name: str, state: RealmState, *, instance: str | None = None) -> RealmRecord:
-        """The realm of that name, moved to `state`; moving it to where it is changes nothing.
+        """Move a realm to a state, and return its record. Nothing happens if the realm is already in that state.
 
         Args:
-            name: of the realm.
-            state: to move it to.
-            instance: refuse if the name belongs to another instance by now.
+            name: name of the realm.
+            state: the new state.
+            instance: instance id that the realm must have; by default any.
         Raises:
-            RealmStateError: there is no such realm, or `state` does not follow its state.
-            RealmMovedError: it is served by another store, so that it cannot be ACTIVE here again.
+            RealmStateError: the realm does not exist, or `state` cannot follow its present state.
+            RealmMovedError: the realm was moved to another store, so it cannot become ACTIVE here again.
         """
         while True:
             found = self._read(name)
@@ -235,11 +237,11 @@ class Realms:
         """Change the properties of a realm's record.
 
         Args:
-            change: gives the properties to be from the record; the same again where they are so already, because it
-                may be asked again after it took place. Whatever it raises leaves the record as it was.
-            instance: refuse if the name belongs to another instance by now.
+            change: returns the new properties. It must be idempotent, because it may be called again after the change
+                took place. An error that it raises is passed on, and the record is not changed.
+            instance: instance id that the realm must have.
         Raises:
-            RealmStateError: there is no such realm.
+            RealmStateError: the realm does not exist.
         """
         while True:
             found = self._read(name)
@@ -250,14 +252,15 @@ class Realms:
                 return record
 
     def upgrade(self, name: str, revisions: Mapping[str, int]) -> RealmRecord:
-        """Allow writers of a realm to use newer revisions of object types. Revisions that are allowed already stay so.
+        """Allow writers of a realm to use newer revisions of object types. A revision that is allowed stays allowed.
+
         A process that has the realm open keeps to the revisions that were allowed when it opened the realm, until it
         reads an object of a newer revision.
 
         Args:
             revisions: the highest revision to allow, by object type (`objects.known_types()`).
         Raises:
-            RealmStateError: there is no such realm.
+            RealmStateError: the realm does not exist.
         """
         while True:
             found = self._read(name)
@@ -296,10 +299,10 @@ class Realms:
 
 
 def check_realm_name(name: str) -> None:
-    """Refuse what cannot name a realm; any other text can.
+    """Refuse a text that is not a valid realm name.
 
     Raises:
-        InputError: it is empty, reserved, too long, or no Unicode text.
+        InputError: the name is empty, reserved, too long, or not Unicode text.
     """
     if not name:
         raise InputError("a realm's name is empty")
@@ -316,7 +319,8 @@ def check_realm_name(name: str) -> None:
 
 
 def _check_new_name(name: str) -> None:
-    """
+    """Refuse a name that a new realm may not have.
+
     Raises:
         InputError: the name is not printable (`polaris_spark.names`).
     """

@@ -1,4 +1,4 @@
-"""What the registry says of names, and the changes that it takes: create, drop, undrop, end."""
+"""Registrations of references in the registry, and the changes of the registry: create, drop, undrop, end."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ROOT = "root"
 """Name of the registry."""
 
 REFERENCES = "references"
-"""Index of the registry: reference name -> source commit and registration."""
+"""Name of the registry's index, which maps a reference's name to its source commit and registration."""
 
 ENDED = "end-reference"
 """Action of the log entries that end registrations of dropped references."""
 
 
 class Registration(msgspec.Struct, frozen=True, array_like=True):
-    """What the registry says of a name. The entry's pointer is the commit that the reference started from."""
+    """Value of a name in the registry's index. The entry's pointer is the commit that the reference started from."""
 
     generation: int
     state: Literal["live", "dropped"]
@@ -53,7 +53,7 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
         principal: str,
         state: Literal["live", "dropped"] = "live",
     ) -> Registration:
-        """The registration of a reference that starts from, or now has, a head."""
+        """Return the registration of a reference that starts from `head`, or whose present head is `head`."""
         return cls(
             generation,
             state,
@@ -84,8 +84,11 @@ class Registered(NamedTuple):
         return f"{self.name}@{self.registration.generation:x}"
 
     def first_head(self, *, sealed: bool = False) -> Head:
-        """The value of the row at its birth. Its fence is its generation, which is not below the registry's fence: what
-        was prepared for an earlier generation is not used on this one."""
+        """Return the first value of the row.
+
+        Its fence is the generation, which is not below the registry's fence. So objects that were prepared for an
+        earlier generation are not used on this one.
+        """
         r = self.registration
         return Head(
             self.source,
@@ -100,19 +103,23 @@ class Registered(NamedTuple):
 
 
 def listed_in(index: Index) -> list[Registered]:
-    """All registrations, live and dropped, by name, of a registry's index `REFERENCES`."""
+    """Return all registrations, live and dropped, of the registry's index `REFERENCES`, ordered by name."""
     return [registered_by(key.decode(), entry) for key, entry in index.range()]
 
 
 def registered_by(name: str, entry: Entry) -> Registered:
-    """What an entry of the index `REFERENCES` says of its name."""
+    """Return the decoded entry of `name` in the index `REFERENCES`."""
     return Registered(name, entry.pointer, _decode(entry.value))
 
 
 def expired(
     listed: Iterable[Registered], now_ms: int, grace_ms: int | Callable[[str], int]
 ) -> list[Registered]:
-    """References that were dropped longer ago than the grace period, which is given for all of them or by name."""
+    """Return the references that were dropped at least the grace period ago.
+
+    Args:
+        grace_ms: the grace period in milliseconds, for all references, or as a function of the name.
+    """
     return [
         one
         for one in listed
@@ -131,8 +138,8 @@ class RegistryChange(Change[Registered]):
         self.clock = references.clock
 
     def seal_dropped(self, view: State) -> None:
-        """Seal the row of a dropped registration: who dropped it may have died before that, and others may still
-        commit to it."""
+        """Seal the row of a dropped registration. The process that dropped it may have died before it sealed the row,
+        so that other processes could still commit to the reference."""
         found = self.found(view)
         if found is not None and found.registration.state == "dropped":
             self.references.sealed_head(found)
@@ -179,9 +186,11 @@ class Create(RegistryChange):
         return self.clock.now_ms(), None if self.source is None else self._begin(view, self.source)
 
     def _begin(self, view: State, source: Snapshot) -> Head:
-        """The head to begin with, if it is still in the history of its reference, which is read after the registry: a
-        fence of the registry in between has it read again, and so has a change of its registration. Thereby no sweep
-        overlooks it."""
+        """Return the first head of the new reference, which must still be in the history of the source reference.
+
+        The source reference is read after the registry. If the registry is fenced, or the source's registration
+        changes, before this change is applied, the source is read again. So a sweep never overlooks this head.
+        """
         name, _, generation = source.row_name.rpartition("@")
         entry = view.lookup(REFERENCES, name.encode())
         found = None if entry is None else registered_by(name, entry)
@@ -237,7 +246,8 @@ class Undrop(RegistryChange):
     action = "undrop-reference"
 
     def prepare(self, view: State) -> tuple[int, Head | None]:
-        # Sent again after it was done, it finds nothing dropped here, and its answer in the log: `apply` judges.
+        # If this operation is repeated after it was done, nothing is dropped here and the result is in the log. So
+        # this is not an error yet: `apply` decides.
         found = self.found(view)
         dropped = found is not None and found.registration.state == "dropped"
         return self.clock.now_ms(), self.references.sealed_head(found) if found and dropped else None
@@ -263,7 +273,7 @@ class Undrop(RegistryChange):
 
 
 class End(Change[list[Registered]]):
-    """End registrations of dropped references, unless they have changed."""
+    """End the registrations of dropped references, except those that have changed."""
 
     def __init__(self, dropped: Sequence[Registered], operation: Operation, clock: Clock) -> None:
         self.dropped = dropped

@@ -1,13 +1,14 @@
-"""References are born and die by commits on `root`, the registry of a realm.
+"""Creating and dropping references by commits to `root`, the registry of a realm.
 
-The registry commit comes first and names an existing source commit; the row, named by the registration's
-generation, follows, or is completed by whoever finds it missing. A name that is created again gets a new
-generation, hence a new row: an old row is never recreated. Dropping commits to the registry, then *seals* the
-row by a swap; whoever meets a sealed row looks in the registry again.
+To create a reference, the registry commit is written first; it points to an existing source commit. Then the row is
+written, whose name contains the registration's generation. A process that finds the row missing writes it. A name that
+is created again gets a new generation and hence a new row: an old row is never recreated. To drop a reference, a commit
+to the registry is made, then the row is *sealed* by a swap. A process that reads a sealed row looks in the registry
+again.
 
-Rows are never deleted: who began to create a reference long ago, and was held up, would bring one back. When a
-dropped reference is given up for good its registration ends, and what is left of the row is a *tombstone*, sealed and
-without a commit.
+Rows are never deleted: a process that began to create a reference long ago, and was delayed, could otherwise recreate
+the row. When a dropped reference is given up permanently, its registration ends and its row becomes a *tombstone*,
+which is sealed and has no commit.
 """
 
 from __future__ import annotations
@@ -72,11 +73,11 @@ from polaris_spark.system.registrations import (
 R = TypeVar("R")
 
 _LOOKUPS = 10
-"""How often a reference is looked up that others drop and create again meanwhile."""
+"""Largest number of lookups of a reference that other processes drop and create again meanwhile."""
 
 
 class References:
-    """The references of one realm, as one process uses them: committers are cached by name until sealed."""
+    """The references of one realm. Committers are cached by name until their row is found sealed."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class References:
         self.root = self._committer(ROOT)
 
     def writing(self, files: FileWriter) -> References:
-        """The same references, with metadata files written by another writer. Their commits are grouped apart."""
+        """Return references of this realm that write metadata files with `files`, with commit groups of their own."""
         return References(
             self.store, ids=self.ids, clock=self.clock, settings=self._settings, files=files, rng=self._rng
         )
@@ -116,7 +117,7 @@ class References:
         )
 
     def initialize(self) -> None:
-        """Create `root` with an empty first commit; a race is won by one and used by all."""
+        """Create `root` with an empty first commit, unless it exists. If several processes race, one row is kept."""
         backend, realm = self.store.backend, self.store.realm
         if backend.read_reference(realm, ROOT) is not None:
             return
@@ -126,20 +127,20 @@ class References:
         backend.insert_reference(realm, ROOT, ReferenceRow(new_version(), encode_head(Head(id, 0, now))))
 
     def lookup(self, name: str) -> Registered | None:
-        """The registration of a name, live or dropped, from a fresh head of the registry."""
+        """Return the registration of a name, live or dropped, from a fresh head of the registry; None if not listed."""
         entry = self.root.read().index(REFERENCES).get(name.encode())
         return None if entry is None else registered_by(name, entry)
 
     def listed(self) -> list[Registered]:
-        """All registrations, live and dropped, by name."""
+        """Return all registrations, live and dropped, ordered by name."""
         return listed_in(self.root.read().index(REFERENCES))
 
     def open(self, name: str) -> Committer:
-        """The committer of a live reference; its row is completed if its creator did not get that far.
+        """Return the committer of a live reference. If its creator died before it wrote the row, the row is written.
 
         Raises:
             ReferenceGoneError: the registry lists no live reference of that name.
-            CorruptionError: its row was lost.
+            CorruptionError: the row was lost.
         """
         found = self._open.get(name)
         if found is not None:
@@ -152,16 +153,16 @@ class References:
             return self._open.setdefault(name, self._committer(registered.row_name))
 
     def forget(self, name: str) -> None:
-        """Look in the registry again when `name` is opened next."""
+        """Forget the cached committer of `name`, so that the next `open` looks in the registry again."""
         with self._guard:
             self._open.pop(name, None)
 
     def read(self, name: str) -> Snapshot:
-        """A fresh head of a reference."""
+        """Return a fresh head of a reference."""
         return self._retrying(name, _read_live)
 
     def commit(self, name: str, change: Change[R]) -> R:
-        """Commit a change to a reference, found again by the registry if it was dropped and created anew."""
+        """Commit a change to a reference. If it was dropped meanwhile, it is looked up in the registry again."""
         try:
             return self._retrying(name, lambda committer: committer.commit(change))
         except (ReferenceGoneError, RealmMovedError):
@@ -171,7 +172,10 @@ class References:
             return repeated[0]
 
     def _repeated_at_the_end(self, name: str, change: Change[R]) -> tuple[R] | None:
-        """The answer of a change that was done before its reference was dropped or its realm moved; None if not."""
+        """Return the result of a change that was made before its reference was dropped or its realm was moved.
+
+        None if the change was not made.
+        """
         registry = self.root.last()
         entry = None if registry is None else registry.index(REFERENCES).get(name.encode())
         if entry is None:
@@ -188,12 +192,12 @@ class References:
         raise ReferenceGoneError(f"reference {name!r} is dropped and created again and again")
 
     def create(self, name: str, operation: Operation, *, source: Snapshot | None = None) -> Registered:
-        """Create a reference from a head that another one has or had, or with an empty first commit.
+        """Create a reference from a present or earlier head of another reference, or with an empty first commit.
 
         Raises:
-            AlreadyExistsError: the name is live.
+            AlreadyExistsError: a live reference has this name.
             ReferenceGoneError: the source was dropped.
-            HistoryTrimmedError: the head lies below the source's history floor by now.
+            HistoryTrimmedError: the head is already below the source's history floor.
             NotFoundError: the head is not in the source's history.
         """
         registered = self.root.commit(Create(name, operation, source, self))
@@ -201,10 +205,10 @@ class References:
         return registered
 
     def drop(self, name: str, operation: Operation) -> Registered:
-        """Drop a reference; returns after its row is sealed, so that nobody commits to it any more.
+        """Drop a reference. After the return its row is sealed, so no process can commit to the reference any more.
 
         Raises:
-            NotFoundError: the name is not live.
+            NotFoundError: no live reference has this name.
         """
         registered = self.root.commit(Drop(name, operation, self))
         if (
@@ -218,7 +222,7 @@ class References:
         """Bring a dropped reference back, with its last head, under a new generation.
 
         Raises:
-            NotFoundError: no such dropped reference, or none any more: it was given up after the grace period.
+            NotFoundError: no dropped reference has this name, perhaps because it was given up after the grace period.
         """
         registered = self.root.commit(Undrop(name, operation, self))
         self._afterwards(name, lambda: self._complete_unless_dropped(registered))
@@ -226,35 +230,39 @@ class References:
         return registered
 
     def end_expired(self, grace_ms: int | Callable[[str], int], operation: Operation) -> list[Registered]:
-        """Give the references up for good that were dropped longer ago than the grace period, so that nobody brings
-        one back whose rows or files are deleted then. Jobs trust the registry, not their clock, in what that is.
+        """Permanently give up the references that were dropped at least the grace period ago, and return them.
+
+        After that they cannot be undropped, so their rows and files may be deleted. To find the references that are
+        given up, jobs read the registry and do not use their own clock.
 
         Args:
-            grace_ms: milliseconds, of all references or by name.
+            grace_ms: the grace period in milliseconds, for all references, or as a function of the name.
         """
         return self.end(expired(self.listed(), self.ids.now_ms(), grace_ms), operation)
 
     def end(self, dropped: Sequence[Registered], operation: Operation) -> list[Registered]:
-        """Give dropped references up for good, those that are still registered as they are given here.
+        """Permanently give up dropped references, except those whose registration has changed.
 
-        They are sealed before: what is committed to them until then is in their last head.
+        Their rows are sealed first, so the last head contains every change that was committed before.
 
         Returns:
-            those that were ended.
+            the references whose registrations were ended.
         """
         for registered in dropped:
             self._seal(registered)
         return self.root.commit(End(dropped, operation, self.clock)) if dropped else []
 
     def bury(self, row_name: str) -> None:
-        """Leave nothing but a tombstone of a row that is sealed, and whose registration ended."""
+        """Replace a sealed row, whose registration has ended, by a tombstone."""
         self._amend(row_name, lambda head: _tombstone(head) if head.sealed else head)
 
     def _afterwards(self, name: str, once: Callable[[], None]) -> None:
-        """Do what follows a registry commit, which is done by now whatever the database says next.
+        """Run the step that follows a registry commit, and retry it while the database fails.
+
+        The registry commit has already taken place, so the change can no longer be reported as not made.
 
         Raises:
-            OutcomeUnknownError: the deadline passed; the same operation id will tell.
+            OutcomeUnknownError: the deadline passed; repeat the change with the same operation id to find out.
         """
         started = self.clock.monotonic_ms()
         attempt = 0
@@ -271,22 +279,22 @@ class References:
             self.clock.sleep_ms(backoff_ms(attempt, age, self._rng))
 
     def _complete_unless_dropped(self, registered: Registered) -> None:
-        with contextlib.suppress(ReferenceGoneError):  # it did live; what others did then is another matter
+        with contextlib.suppress(ReferenceGoneError):  # it was created; a later drop is not this call's error
             self._insert(registered)
 
     def complete(self, registered: Registered) -> None:
-        """Write the row of a live registration whose creator did not get that far.
+        """Write the row of a live registration if it is missing because the creator died before it wrote the row.
 
         Raises:
-            ReferenceGoneError: the registration is not live any more; its row must never come back.
-            CorruptionError: it had a row, which was lost.
+            ReferenceGoneError: the registration is no longer live, so its row must never be written again.
+            CorruptionError: the row existed and was lost.
         """
         if self.store.backend.read_reference(self.store.realm, registered.row_name) is None:
             refuse_lost(self.store, registered, self.clock)
             self._insert(registered)
 
     def _insert(self, registered: Registered) -> None:
-        """Insert the row of a live registration unless it is there already."""
+        """Insert the row of a live registration, unless the row exists."""
         backend, realm = self.store.backend, self.store.realm
         first = ReferenceRow(new_version(), encode_head(registered.first_head()))
         while backend.read_reference(realm, registered.row_name) is None:
@@ -297,7 +305,7 @@ class References:
                 backend.insert_reference(realm, registered.row_name, first)
 
     def _seal(self, registered: Registered) -> None:
-        """Swap the row to sealed; a row that its creator has not written yet is written sealed."""
+        """Seal the row by a swap. A row that its creator has not written yet is inserted sealed."""
         backend, realm, name = self.store.backend, self.store.realm, registered.row_name
         sealed = ReferenceRow(new_version(), encode_head(registered.first_head(sealed=True)))
         while backend.read_reference(realm, name) is None:
@@ -317,14 +325,15 @@ class References:
         )
 
     def fence(self, row_name: str) -> int:
-        """Put a fence before everything that anybody prepared for a row so far: every attempt that began before fails
-        its swap, and what it prepared is written again under new ids.
+        """Fence a row: every attempt of any process that began earlier fails its swap. The objects that it prepared are
+        then written again under new ids.
 
         Returns:
-            the fence, higher than every id and fence that this process has seen, and than any fence of this row.
+            the fence: an id above every id and fence that this process has seen, and above any earlier fence of this
+            row.
         Raises:
-            ReferenceGoneError: there is no such row.
-            TryAgainError, OutcomeUnknownError: from the database, until the deadline passed.
+            ReferenceGoneError: the row is missing.
+            TryAgainError, OutcomeUnknownError: the database failed until the deadline passed.
         """
         while True:
             id = self.ids.next_id()
@@ -336,10 +345,10 @@ class References:
             )  # of a process whose ids run ahead: what changes no row fences nothing
 
     def sealed_head(self, registered: Registered) -> Head:
-        """The last head of a dropped reference.
+        """Seal a dropped reference and return its last head.
 
         Raises:
-            ReferenceGoneError: it was given up for good.
+            ReferenceGoneError: the reference was permanently given up.
         """
         self._seal(registered)
         row = self.store.backend.read_reference(self.store.realm, registered.row_name)
@@ -352,7 +361,8 @@ class References:
 
 
 def _tombstone(head: Head) -> Head:
-    """What is left of a sealed head: none of its commits, so that whoever asks for one is told that it was trimmed."""
+    """Return the tombstone of a sealed head. Its floor is above all commits, so that reading one raises
+    `HistoryTrimmedError`."""
     return Head(0, head.number, head.time, head.number + 1, head.time, fence=head.fence, sealed=True)
 
 

@@ -12,7 +12,7 @@ from polaris_spark.errors import NewerFormatError, NoStoreError
 from polaris_spark.store.references import ReferenceStore
 
 SYSTEM_REALM: Final = "::system::"
-"""Realm of the store's own records; realm names beginning with `::` are reserved."""
+"""Realm that holds the store's own records. Realm names that begin with `::` are reserved."""
 
 STORE_FORMAT: Final = 1
 """The store format that this release writes, and the highest that it can use."""
@@ -22,25 +22,26 @@ STORE: Final = "store"
 
 
 class StoreRecord(msgspec.Struct, frozen=True):
-    """What a store is: its format, when it was made (milliseconds since 1970), and what is needed to use
-    it."""
+    """The record of a store: its format, its creation time (milliseconds since 1970), and the release that it needs."""
 
     format: int
     created_ms: int
     needs: str = ""
-    """The release that can use this format, such as `polaris_spark 2.0`; told to older ones."""
+    """The release that can use this format, such as `polaris_spark 2.0`; older releases show it in an error message."""
 
 
 def system_references(backend: Backend) -> ReferenceStore:
-    """References of the system realm."""
+    """Return the references of the system realm."""
     return ReferenceStore(backend, SYSTEM_REALM)
 
 
 def open_store(backend: Backend, clock: Clock) -> StoreRecord:
-    """The store's record; tables and record are made where they are missing. May be repeated and raced.
+    """Return the store's record; create the database tables and the record if they are missing.
+
+    May be repeated, and may run in several processes at once.
 
     Raises:
-        NewerFormatError: a newer release made the store; the message names what is needed.
+        NewerFormatError: a newer release made the store; the message names the release that can use it.
     """
     backend.setup()
     references = system_references(backend)
@@ -51,11 +52,11 @@ def open_store(backend: Backend, clock: Clock) -> StoreRecord:
 
 
 def check_store(backend: Backend) -> StoreRecord:
-    """The record of a store that exists; writes nothing.
+    """Return the record of an existing store. Writes nothing.
 
     Raises:
-        NoStoreError: there is no store yet.
-        NewerFormatError: a newer release made it; the message names what is needed.
+        NoStoreError: the database contains no store.
+        NewerFormatError: a newer release made the store; the message names the release that can use it.
     """
     found = system_references(backend).read(STORE, StoreRecord)
     if found is None:

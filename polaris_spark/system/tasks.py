@@ -1,10 +1,11 @@
-"""Coordinated tasks: one of a kind runs at a time, by a lease that is a reference in the system realm.
+"""Coordinated tasks: one task of a kind and scope runs at a time, by a lease in a record of the system realm.
 
-The record `task/<kind>/<scope>` says who runs the task until when, and how the last run ended; it changes by
-compare-and-swap and is never deleted. The lease keeps work from being done twice; it protects no data, since a holder
-that slept past its lease may still be running: what a task writes is safe by the commit protocol alone. So a lease is
-taken over by the wall clock, once it ended more than a minute ago (`BEHIND_MS`); one that ends later than
-any lease could (its holder's clock is ahead) is watched for its whole duration, and taken over if nobody renewed it.
+The record `task/<kind>/<scope>` contains the holder, the end of the lease, and the outcome of the last run. It changes
+by compare-and-swap and is never deleted. The lease avoids duplicate work but does not protect data, because a holder
+that slept past the end of its lease may still be running. Only the commit protocol makes the writes of a task safe. So
+the wall clock decides when a lease is taken over: once it ended more than a minute ago (`BEHIND_MS`). If a lease ends
+later than a lease of a right clock can, its holder's clock is ahead. Then the lease is watched for its whole duration,
+and taken over if it was not renewed.
 """
 
 from __future__ import annotations
@@ -49,25 +50,25 @@ _ASK_MS = 500
 
 
 class TaskRecord(msgspec.Struct, frozen=True):
-    """A kind of task in a scope: who runs it, or ran it last. Times are milliseconds since 1970."""
+    """The present or last run of a kind of task in a scope. Times are milliseconds since 1970."""
 
     holder: str
     run: bytes
-    """Unique to the run."""
+    """Unique id of the run."""
     started_ms: int
     until_ms: int
-    """The lease ends then; after a release, when that was."""
+    """End of the lease; after a release, the time of the release."""
     duration_ms: int
-    """How long it lasts without renewal."""
+    """Duration of the lease without renewal, in milliseconds."""
     released: bool = False
     outcome: str = ""
-    """What the run said of its end; empty while it runs, and if it ended without a word."""
+    """Outcome of the run; empty while it runs, or if the process ended without a release."""
     doing: str = ""
-    """The step that it is at, or was at last."""
+    """The present step of the run, or its last one."""
     done: int = 0
-    """How much of that step is done."""
+    """Amount of the step that is done."""
     total: int = 0
-    """Of how much; 0 where that is not known."""
+    """Total amount of the step; 0 if it is not known."""
 
 
 class Tasks:
@@ -87,19 +88,20 @@ class Tasks:
         renew: bool = True,
         waiting: Callable[[], None] | None = None,
     ) -> HeldTask:
-        """The lease of a task, renewed in the background until it is released.
+        """Acquire the lease of a task and return it.
 
         Args:
-            kind: of the task, such as `import`.
-            scope: what it works on; tasks of one kind run beside each other in different scopes.
-            holder: who asks, for others to read; this host and process unless given.
-            duration_ms: how long the lease lasts without renewal, milliseconds.
-            renew: whether a thread renews it; else its holder calls `renew` in good time.
-            waiting: called again and again while somebody else holds it, to wait for its end; it may raise to end
-                the waiting.
+            kind: kind of the task, such as `import`.
+            scope: what the task works on. Tasks of one kind can run at the same time in different scopes.
+            holder: name of the holder, for people to read; by default this host and process.
+            duration_ms: duration of the lease without renewal, in milliseconds.
+            renew: whether a thread renews the lease in the background until it is released. Otherwise the holder must
+                call `renew` in time.
+            waiting: if given, wait while another holder has the lease, and call this function again and again
+                meanwhile; it may raise an error to end the wait.
         Raises:
-            TaskRunningError: somebody else holds it, and this is not to wait.
-            InputError: the kind has a slash in it, or the duration is not positive.
+            TaskRunningError: another holder has the lease, and `waiting` is None.
+            InputError: the kind is empty or contains a slash, the scope is empty, or the duration is not positive.
         """
         if "/" in kind or not kind or not scope or duration_ms <= 0:
             raise InputError(f"no task can be of kind {kind!r} in {scope!r} for {duration_ms} ms")
@@ -110,7 +112,7 @@ class Tasks:
             found = self._references.read(name, TaskRecord)
             if found is not None and _may_run(found.value, now):
                 if found.version != watched:
-                    # How long the lease of a clock far ahead lasts is only seen by watching whether it is renewed.
+                    # If the holder's clock is far ahead, only watching for renewals shows whether its run has ended.
                     ahead = found.value.until_ms > now + found.value.duration_ms + BEHIND_MS
                     if waiting is None and (watched or not ahead):
                         raise _running(kind, scope, found.value)
@@ -133,7 +135,7 @@ class Tasks:
     def running(
         self, kind: str, scope: str, *, holder: str = "", waiting: Callable[[], None] | None = None
     ) -> Iterator[HeldTask]:
-        """A task held for a block of statements; how the block ended becomes the outcome.
+        """Hold a task for a block of statements. The way in which the block ends determines the recorded outcome.
 
         Args:
             waiting: as of `acquire`.
@@ -153,13 +155,13 @@ class Tasks:
                 held.release(outcome)
 
     def find(self, kind: str, scope: str) -> TaskRecord | None:
-        """The record of a task; None if it never ran."""
+        """Return the record of a task; None if the task never ran."""
         found = self._references.read(f"{_PREFIX}/{kind}/{scope}", TaskRecord)
         return None if found is None else found.value
 
 
 class HeldTask:
-    """A task that this process runs. Thread-safe; a forked child holds nothing."""
+    """A task whose lease this process holds. Thread-safe. A forked child does not hold the lease."""
 
     def __init__(self, tasks: Tasks, name: str, record: TaskRecord, version: bytes, duration_ms: int) -> None:
         self.name = name
@@ -175,14 +177,14 @@ class HeldTask:
 
     @property
     def record(self) -> TaskRecord:
-        """What the store says of this run, as far as this process knows."""
+        """The record of this run as this process last wrote it, with the newest progress."""
         return self._record
 
     def check(self) -> None:
-        """Refuse to go on without the lease.
+        """Raise an error if the lease is not held any more.
 
         Raises:
-            TaskLostError: another holder took it over, or it was released.
+            TaskLostError: another holder took the lease over, or it was released.
         """
         if self._lost or self._ended.is_set() or self._process != os.getpid():
             raise TaskLostError(
@@ -190,11 +192,11 @@ class HeldTask:
             )
 
     def renew(self) -> None:
-        """Let the lease last its whole duration from now.
+        """Extend the lease to its whole duration from now.
 
         Raises:
-            TaskLostError: another holder took it over, or it was released.
-            OutcomeUnknownError: it may have been renewed; try again.
+            TaskLostError: another holder took the lease over, or it was released.
+            OutcomeUnknownError: the lease may have been renewed; try again.
         """
         if self._process != os.getpid():
             self.check()
@@ -206,12 +208,12 @@ class HeldTask:
                 self.check()
 
     def tell(self, doing: str, done: int = 0, total: int = 0) -> None:
-        """Say how far the run has come, for others to read. May be called as often as one likes.
+        """Record the progress of the run, for other processes to read. Frequent calls are cheap: few of them write.
 
         Args:
-            doing: the step that it is at.
-            done: how much of the step is done.
-            total: of how much; 0 where that is not known.
+            doing: the present step.
+            done: amount of the step that is done.
+            total: total amount of the step; 0 if it is not known.
         Raises:
             TaskLostError: as `check`.
         """
@@ -220,13 +222,13 @@ class HeldTask:
             self._record = msgspec.structs.replace(self._record, doing=doing, done=done, total=total)
             now = self._tasks._clock.monotonic_ms()
             if self._told_ms is not None and now < self._told_ms + _TELL_MS:
-                return  # a later word, or the next renewal, carries it
+                return  # a later call or the next renewal writes it
             self._told_ms = now
-        with contextlib.suppress(TryAgainError, OutcomeUnknownError):  # nobody but who reads along misses it
+        with contextlib.suppress(TryAgainError, OutcomeUnknownError):  # only readers of the progress miss it
             self.renew()
 
     def release(self, outcome: str = DONE) -> None:
-        """End the run, so that the next may begin at once. Nothing happens if it is not held any more."""
+        """End the run, so that the next run may begin at once. Nothing happens if the lease is not held any more."""
         if self._process != os.getpid():
             return
         with self._guard:
@@ -237,7 +239,7 @@ class HeldTask:
             last = self._record
             done = (
                 last.total or last.done if outcome == DONE else last.done
-            )  # jobs tell what they begin, not its end
+            )  # jobs report the start of a step, not its end
             self._put(msgspec.structs.replace(last, until_ms=now, released=True, outcome=outcome, done=done))
 
     def renew_in_background(self) -> None:
@@ -257,7 +259,7 @@ class HeldTask:
         references = self._tasks._references
         row = references.row(record)
         try:
-            # A conflict may be with an earlier swap of ours, whose outcome nobody told.
+            # The conflict may be with an earlier swap of this run whose outcome was unknown.
             done = references.put(self.name, self._version, row) or (
                 self._is_ours() and references.put(self.name, self._version, row)
             )
@@ -270,7 +272,8 @@ class HeldTask:
         return done
 
     def _is_ours(self) -> bool:
-        """Whether the row is of this run; then whichever of its swaps came last is the one to go on from."""
+        """Whether the row is of this run. If so, take over its version, because an earlier swap of unknown outcome may
+        have changed it."""
         found = self._tasks._references.read(self.name, TaskRecord)
         if found is None or found.value.run != self._record.run:
             return False
@@ -279,12 +282,12 @@ class HeldTask:
 
 
 def process() -> str:
-    """This host and process, as leases name their holder."""
+    """Return this host and process: the default name of a holder."""
     return f"{socket.gethostname()}/{os.getpid()}"
 
 
 def _may_run(record: TaskRecord, now: int) -> bool:
-    """Whether a holder may still be at work, if its clock differs from this machine's by no more than a minute."""
+    """Whether a holder may still be running, if its clock differs from this machine's by at most a minute."""
     return not record.released and now <= record.until_ms + BEHIND_MS
 
 

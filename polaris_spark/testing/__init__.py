@@ -1,4 +1,4 @@
-"""For those who write backends and tests: the conformance kit."""
+"""The conformance kit, for authors of backends and tests."""
 
 import contextlib
 

@@ -1,16 +1,16 @@
-"""The storage contract, case by case: a backend whose tests inherit from here and pass can be trusted.
+"""The storage contract as test cases: a backend can be trusted if its tests inherit from these classes and pass.
 
-A store without a server of its own gives the fixture `uri`:
+A test class for a store without a server defines the fixture `uri`:
 
     class TestMyBackend(BackendConformance):
         @pytest.fixture
         def uri(self, tmp_path):
             return f"mydatabase://{tmp_path}/store"
 
-A store that is files of this machine inherits from `FileConformance`, which also fills its disk.
+A test class for a store in files of this machine inherits from `FileConformance`, which also tests a full disk.
 
-A store on a server gives the fixture `server` instead, and gets the cases of lost answers, silence, restarts,
-credentials and permissions as well:
+A test class for a store on a server defines the fixture `server` instead. It also has the cases of lost answers,
+silence, restarts, credentials and permissions:
 
     class MyServer(ProcessServer):  # polaris_spark.testing.server
         name = "my database"
@@ -27,9 +27,9 @@ credentials and permissions as well:
             with MyServer() as server:
                 yield server
 
-Each test gets a fresh, empty store. The backend must be known to `open_backend` by its scheme (entry-point group
-`polaris_spark.backends`), in other processes too. Servers are shared by the tests of a run; some of these kill theirs
-and start it again, and trouble is made by a proxy between the two (`polaris_spark.testing.proxy`).
+Each test gets a fresh, empty store. `open_backend` must find the backend by its scheme (entry-point group
+`polaris_spark.backends`), in other processes too. The tests of a run share a server. Some tests kill the server and
+start it again. A proxy between store and server injects faults (`polaris_spark.testing.proxy`).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from polaris_spark.testing.trouble_cases import TroubleCases
 
 
 class BackendConformance(OpeningCases, ObjectCases, ReferenceCases, RaceCases, ScanCases):
-    """Inherit this in a test class and give the fixture `uri`: the URI of a store that does not exist yet."""
+    """Base of test classes that define the fixture `uri`: the URI of a store that does not exist yet."""
 
 
 class FileConformance(FileCases, BackendConformance):
-    """As `BackendConformance`, for stores that are files of this machine."""
+    """Like `BackendConformance`, for stores in files of this machine."""
 
 
 class ServerConformance(TroubleCases, BackendConformance):
-    """Inherit this in a test class and give the fixture `server`: a `polaris_spark.testing.server.Server`."""
+    """Base of test classes that define the fixture `server`: a `polaris_spark.testing.server.Server`."""

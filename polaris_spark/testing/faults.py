@@ -1,21 +1,21 @@
-"""A backend that fails as databases and networks fail, by a seeded schedule: for tests of whatever uses a backend.
+"""A backend that fails like databases and networks, by a seeded schedule, for tests of code that uses a backend.
 
     network = Network(open_backend("memory:"), clock)
     backend = FaultyBackend(network, Seeded(Random(7), Rates(unheard=0.05, late=0.02)), clock)
 
-Wrap once for each process that a test plays; all wrappers of one database share its `Network`, where writes that were
-reported as unknown may still be on their way. Everything that a wrapped operation may do is within the contract of
-`polaris_spark.backends.base`: code that follows the contract survives it.
+Make one wrapper for each process that a test simulates. All wrappers of one database share its `Network`, which may
+still hold writes that were reported as unknown and arrive later. Every injected fault is within the contract of
+`polaris_spark.backends.base`, so code that follows the contract survives it.
 
 | fault | the caller sees | the database |
 | --- | --- | --- |
 | `busy` | `TryAgainError` | unchanged |
 | `lost` | `OutcomeUnknownError` | unchanged: the request never arrived |
 | `unheard` | `OutcomeUnknownError` | changed: the answer was lost |
-| `late` | `OutcomeUnknownError` | changes later, after whatever others did meanwhile |
-| `partial` | `OutcomeUnknownError` | some rows of a batch are written or deleted; else as `lost` |
-| `stale` | rows missing | a read of objects may miss those whose write nobody has seen acknowledged |
-| `dies before`, `dies after` | `ProcessDied` | unchanged, or changed: this process asks nothing any more |
+| `late` | `OutcomeUnknownError` | changes later, perhaps after changes by other processes |
+| `partial` | `OutcomeUnknownError` | some rows of a batch are written or deleted; other operations: as `lost` |
+| `stale` | rows missing | unchanged: a read may miss objects whose write was not acknowledged yet |
+| `dies before`, `dies after` | `ProcessDied` | unchanged, or changed; this process sends no more requests |
 """
 
 from __future__ import annotations
@@ -48,21 +48,20 @@ T = TypeVar("T")
 R = TypeVar("R", ObjectKey, ObjectRow)
 
 
-class ProcessDied(BaseException):  # nothing that a caller may handle, as with SystemExit
-    """The process that this backend belongs to is no more; raised by the operation in which it died and by all later
-    ones."""
+class ProcessDied(BaseException):  # like SystemExit, callers must not handle it
+    """The simulated process of this backend died. Raised by the operation in which it died and by all later ones."""
 
 
 class Network:
-    """One database and what is on its way to it, shared by the wrappers of all processes."""
+    """One database and the late writes to it, shared by the wrappers of all processes."""
 
     def __init__(self, inner: Backend, clock: Clock | None = None, *, stale: bool = False) -> None:
         """
         Args:
             inner: the database, without faults.
-            clock: the time by which late writes arrive.
-            stale: whether objects whose write was not acknowledged are kept track of, for the fault `stale`; costs
-                a read for each write.
+            clock: clock that determines when late writes arrive.
+            stale: whether to track the objects whose write was not acknowledged, for the fault `stale`. This costs one
+                read for each write.
         """
         self.inner = inner
         self._clock = clock or SystemClock()
@@ -73,15 +72,15 @@ class Network:
         self._guard = threading.RLock()
 
     def later(self, delay_ms: float, effect: Callable[[], object]) -> None:
-        """Let `effect` take place after `delay_ms` milliseconds, whatever becomes of who sent it."""
+        """Schedule `effect` after `delay_ms` milliseconds, even if the process that sent it dies."""
         with self._guard:
             heapq.heappush(self._late, (self._clock.monotonic_ms() + delay_ms, next(self._numbers), effect))
 
     def settle(self, *, everything: bool = False) -> None:
-        """Let late writes whose time has come take place, in the order of their times.
+        """Execute the late writes that are due, in the order of their times.
 
         Args:
-            everything: those whose time has not come as well.
+            everything: whether to execute also those that are not due yet.
         """
         while self._late:
             with self._guard:
@@ -91,7 +90,7 @@ class Network:
                 effect()
 
     def write(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        """Write rows that nobody has seen acknowledged yet."""
+        """Write rows. They count as not acknowledged until `acknowledged` is called."""
         if self._stale:
             keys = [ObjectKey(row.id, row.part) for row in rows]
             with self._guard:
@@ -100,19 +99,19 @@ class Network:
         self.inner.write_objects(realm, rows)
 
     def acknowledged(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        """Note that the writer of these rows was told that they are there: every reader finds them now."""
+        """Record that the write of these rows was acknowledged: from now on every reader finds them."""
         if self._stale:
             self._unseen.difference_update([(realm, ObjectKey(row.id, row.part)) for row in rows])
 
     def unseen(self, realm: str, keys: Collection[ObjectKey]) -> list[ObjectKey]:
-        """Those of `keys` that a reader may miss."""
+        """Return the keys in `keys` that a reader may miss."""
         return [key for key in keys if (realm, key) in self._unseen]
 
 
 class FaultyBackend(Backend):
     """One process's view of a database through a network that fails. Thread-safe."""
 
-    scope = "process"  # in each instance the scope of what it wraps
+    scope = "process"  # each instance has the scope of the wrapped backend
 
     def __init__(
         self,
@@ -127,16 +126,15 @@ class FaultyBackend(Backend):
         """
         Args:
             network: the database, shared with the wrappers of other processes.
-            schedule: what goes wrong.
-            clock: lets delays pass.
-            transactional: False hides `write_and_swap`; None: as the database has it.
+            schedule: the faults to inject.
+            clock: clock for delays.
+            transactional: False hides `write_and_swap`. None: the same as the database.
             died: called once when the schedule ends this process.
-            noted: told of each operation when it took effect or failed: its name, realm and subject, and the
-                outcome.
+            noted: called after each operation took effect or failed, with its name, realm and subject, and the outcome.
         """
         inner = network.inner
         offered = inner.transactional if transactional is None else transactional and inner.transactional
-        # Class variables of the interface are here those of the database that is wrapped.
+        # The interface's class variables get the values of the wrapped database.
         vars(self).update(
             scope=inner.scope,
             transactional=offered,
@@ -157,11 +155,11 @@ class FaultyBackend(Backend):
         self._inner.setup()
 
     def close(self) -> None:
-        """End this view of the database, which stays open for the others until its own `close`."""
+        """Close this wrapper. The database stays open for the other wrappers, until it is closed itself."""
         self._closed = True
 
     def die(self) -> NoReturn:
-        """End this process: what it wrote stays, what it had not sent is lost."""
+        """End this simulated process. Its sent writes remain in effect; its unsent writes are lost."""
         if not self.dead:
             self.dead = True
             if self._died is not None:

@@ -1,4 +1,4 @@
-"""The storage contract where a store is files of this machine: what becomes of it when the disk is full."""
+"""The storage contract for stores in files of this machine: behavior when the disk is full."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from polaris_spark.testing.stores import StoreCases, row
 T = TypeVar("T")
 
 _FILE_BYTES: Final = 256 * 1024
-"""How large a file may become, bytes; less than a large row, so that every way of keeping rows meets the limit."""
+"""Largest size of a file, in bytes. It is less than a large row, so every way of storing rows reaches the limit."""
 _LARGE: Final = b"x" * 300_000
 _LIMITED_S: Final = 60
-"""How long rows that do not fit are written again and again, seconds: room that was set aside is used up first."""
+"""Time for which rows that do not fit are written again and again, in seconds. Space that the store has reserved is
+used up first."""
 
 
 class FileCases(StoreCases):
-    """A store of files that cannot grow."""
+    """Cases of a store whose files cannot grow."""
 
     def test_a_full_disk_is_told_and_what_was_acknowledged_stays(self, uri: str) -> None:
-        """The limit is on a process' files, which meets the same errors as a full disk and needs no disk."""
+        """The size of a process's files is limited. This causes the same errors as a full disk, without a disk."""
         backend = open_backend(uri)
         backend.setup()
         backend.insert_reference("realm", "name", first := row(b"first"))
@@ -50,13 +51,13 @@ class FileCases(StoreCases):
 
 
 def fill_store(uri: str, expected: bytes, new: ReferenceRow) -> tuple[list[int], tuple[str, str]]:
-    """Write rows to a store and then swap a reference, by a process whose files cannot grow.
+    """Write rows to a store and then swap a reference, in a process whose files cannot grow.
 
     Returns:
-        the ids of the rows that were acknowledged, and how the rows and the swap ended: `written` and `swapped`, or
-        their errors.
+        the ids of the acknowledged rows, and the outcomes of the rows and of the swap: `written` and `swapped`, or the
+        texts of their errors.
     Raises:
-        Exception: one that is no error of this package.
+        Exception: any error that does not belong to this package.
     """
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
@@ -83,7 +84,7 @@ def fill_store(uri: str, expected: bytes, new: ReferenceRow) -> tuple[list[int],
 
 
 def _told(call: Callable[[], T]) -> T | str:
-    """What a call gives, or its error, if that is one of this package."""
+    """Return the result of a call, or the text of its error if the error belongs to this package."""
     try:
         return call()
     except PolarisError as error:

@@ -1,9 +1,9 @@
-"""Whether what several clients were told of one reference could have happened one after the other.
+"""Check that the results of several clients' operations on one reference are linearizable.
 
-Each operation has an invocation and a return; a history is *linearizable* if all operations can be put in an order
-that keeps those apart in time, and in which a single register with compare-and-swap would have answered the same
-(Herlihy and Wing, "Linearizability", 1990). The search is that of Wing and Gong (1993), which remembers what it has
-seen, as Lowe proposed ("Testing for linearizability", 2017).
+Each operation has an invocation and a return. A history is *linearizable* if there is an order of all operations in
+which an operation that returned before another one's invocation comes first, and in which a single register with
+compare-and-swap would have given the same results (Herlihy and Wing, "Linearizability", 1990). The search is that of
+Wing and Gong (1993) with Lowe's cache of visited states ("Testing for linearizability", 2017).
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ _NEVER: Final = 2**63
 
 
 class Operation(NamedTuple):
-    """What a client asked of one reference, and what it was told. Versions stand for rows: none is used twice."""
+    """An operation of a client on one reference, and its result. Versions stand for rows. No version is used twice."""
 
     kind: Kind
     started_ns: int
-    """By a clock that all clients share, as `ended_ns`."""
+    """Time of the invocation, in nanoseconds, by a clock that all clients share."""
     ended_ns: int | None
-    """None: it has no certain end, because its outcome is unknown; it may take place at any later time, or never."""
+    """Time of the return, by the same clock. None if the outcome is unknown: the operation may take place at any later
+    time, or never."""
     expected: bytes | None = None
-    """The version that a swap or delete expects."""
+    """Version that a swap or delete expects."""
     new: bytes | None = None
-    """The version that an insert or swap puts."""
+    """Version that an insert or swap writes."""
     found: bytes | None = None
-    """The version that a read found, None: no row; or that was there when nothing took place, None: not told."""
+    """For a read: the version that was found; None: no row. For an operation that did not take place: the version that
+    was there; None: not reported."""
     took_place: bool | None = None
-    """Whether a conditional operation was said to have taken place; None: unknown."""
+    """Whether a conditional operation was reported to have taken place; None: unknown."""
 
 
 def linearizable(history: Sequence[Operation], first: bytes | None = None) -> bool:
-    """Whether one register that begins with version `first` (None: no row) could have answered like this."""
+    """Whether one register that begins with version `first` (None: no row) could have given these results."""
     operations = sorted(history, key=lambda operation: operation.started_ns)
     certain = sum(1 << i for i, each in enumerate(operations) if each.ended_ns is not None)
     seen = {(0, first)}
@@ -62,12 +64,12 @@ def linearizable(history: Sequence[Operation], first: bytes | None = None) -> bo
 
 
 def record(backend: Backend, realm: str, name: str, seed: str, n: int) -> list[Operation]:
-    """Ask `n` operations of all kinds of one reference, some of which cannot take place; what was told of them.
+    """Execute `n` random operations of all kinds on one reference, and return them with their results.
 
-    An operation that was refused for now (`TryAgainError`) did nothing and is left out.
+    Some of the operations cannot take place. An operation that raised `TryAgainError` changed nothing and is left out.
 
     Raises:
-        TryAgainError: operations were refused for `PATIENCE_S`, all of them.
+        TryAgainError: every operation raised it for `PATIENCE_S`.
     """
     rng = random.Random(seed)
     history: list[Operation] = []
@@ -93,7 +95,7 @@ def record(backend: Backend, realm: str, name: str, seed: str, n: int) -> list[O
 
 
 def record_of_store(uri: str, realm: str, name: str, seed: str, n: int) -> list[Operation]:
-    """`record` by a process of its own."""
+    """Open a store and run `record`; runs in another process."""
     backend = open_backend(uri)
     try:
         return record(backend, realm, name, seed, n)
@@ -102,9 +104,9 @@ def record_of_store(uri: str, realm: str, name: str, seed: str, n: int) -> list[
 
 
 def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:
-    """Operations that may come next: those that began before any other that is not done ended."""
+    """Yield the operations that may come next: those that began before any other operation that is not done ended."""
     end = _NEVER
-    first = (~done & (done + 1)).bit_length() - 1  # the lowest one that is not done
+    first = (~done & (done + 1)).bit_length() - 1  # index of the first operation that is not done
     for i in range(first, len(operations)):
         if operations[i].started_ns > end:
             return
@@ -115,7 +117,7 @@ def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:
 
 
 def _apply(operation: Operation, state: bytes | None) -> tuple[bool, bytes | None]:
-    """Whether the register in this state would have answered so, and its state after that."""
+    """Return whether the register in this state would have given the operation's result, and its state afterwards."""
     if operation.kind == "read":
         return operation.found == state, state
     wanted = None if operation.kind == "insert" else operation.expected
@@ -128,7 +130,7 @@ def _apply(operation: Operation, state: bytes | None) -> tuple[bool, bytes | Non
 
 
 def _draw(rng: random.Random, known: bytes | None) -> Operation:
-    """What to ask next: mostly what may take place as far as this client knows."""
+    """Return a random next operation: mostly one that can take place, according to the version known to this client."""
     chance = rng.random()
     new = os.urandom(16)
     if known is None:
@@ -144,7 +146,8 @@ def _draw(rng: random.Random, known: bytes | None) -> Operation:
 
 
 def _ask(backend: Backend, realm: str, name: str, asked: Operation) -> tuple[bytes | None, Operation]:
-    """Ask it; the version that is there as far as the client then knows, and the operation with what was told."""
+    """Execute an operation. Return the version that the client then expects in the row, and the operation with its
+    result."""
     expected, new = asked.expected or b"", ReferenceRow(asked.new or b"", b"value")
     outcome: Swapped | Conflict
     if asked.kind == "read":

@@ -12,7 +12,7 @@ from polaris_spark.testing.stores import MAX_ID, MAX_PART, StoreCases
 
 
 class ObjectCases(StoreCases):
-    """Rows of `objects`."""
+    """Cases of the table `objects`."""
 
     def test_a_row_never_written_is_absent(self, backend: Backend) -> None:
         assert backend.read_objects("realm", [ObjectKey(1), ObjectKey(2, 3)]) == {}

@@ -14,7 +14,7 @@ from polaris_spark.testing.stores import StoreCases, row, with_options
 
 
 class OpeningCases(StoreCases):
-    """What comes before the first row and after the last one."""
+    """Cases of opening, setting up and closing a store."""
 
     def test_setup_may_be_repeated_and_raced(self, uri: str) -> None:
         def set_up(number: int) -> None:

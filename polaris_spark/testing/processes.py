@@ -1,5 +1,4 @@
-"""What the conformance kit runs in other processes, and in threads: functions that a new interpreter can
-import."""
+"""Functions that the conformance kit runs in other processes and in threads. A new interpreter can import them."""
 
 from __future__ import annotations
 
@@ -23,18 +22,21 @@ from polaris_spark.testing.waiting import PATIENCE_S, until_it_works, wait_until
 T = TypeVar("T")
 
 _LONGEST_S: Final = 3 * PATIENCE_S
-"""How long the work of other processes may take, seconds: each may wait for several things."""
+"""Time limit for the work of other processes, in seconds. It allows each process several waits of `PATIENCE_S`."""
 
 
 class Tally(NamedTuple):
-    """What came of one worker's increments: certainly done, and perhaps done."""
+    """Numbers of one worker's increments that were certainly done, and that were perhaps done."""
 
     done: int
     perhaps: int
 
 
 def in_threads(n: int, work: Callable[[int], T]) -> list[T]:
-    """What `work(0)` to `work(n - 1)` give, all started at once. One that hangs keeps no interpreter from ending."""
+    """Run `work(0)` to `work(n - 1)` in threads that start at once, and return the results.
+
+    The threads are daemons, so a thread that hangs does not prevent the interpreter from exiting.
+    """
     barrier = threading.Barrier(n, timeout=PATIENCE_S)
     outcomes = [futures.Future[T]() for _ in range(n)]
 
@@ -52,11 +54,11 @@ def in_threads(n: int, work: Callable[[int], T]) -> list[T]:
 
 
 def in_processes(work: Callable[..., T], arguments: Sequence[tuple[object, ...]]) -> list[T]:
-    """What `work` gives for each tuple of arguments, each in a new interpreter of its own.
+    """Run `work` for each tuple of arguments, each in a new interpreter, and return the results.
 
     Raises:
         BrokenProcessPool: a process crashed.
-        AssertionError: one did not end in nine minutes.
+        AssertionError: a process did not end within nine minutes.
     """
     pool = ProcessPoolExecutor(len(arguments), multiprocessing.get_context("spawn"))
     try:
@@ -67,16 +69,16 @@ def in_processes(work: Callable[..., T], arguments: Sequence[tuple[object, ...]]
         assert not waiting, f"{len(waiting)} processes did not end in {_LONGEST_S} s"
         return [one.result() for one in asked]
     finally:
-        for process in list(pool._processes.values()):  # the pool would wait for those that go on
+        for process in list(pool._processes.values()):  # otherwise the pool waits for running processes
             process.kill()
         pool.shutdown()
 
 
 def exit_status(child: int) -> int:
-    """How a forked child ended, as `os.waitstatus_to_exitcode` says.
+    """Wait for a forked child to end, and return its exit code in the form of `os.waitstatus_to_exitcode`.
 
     Raises:
-        AssertionError: it did not in `PATIENCE_S`; it is killed then.
+        AssertionError: the child did not end within `PATIENCE_S`, and was killed.
     """
     ended: list[int] = []
 
@@ -96,7 +98,7 @@ def exit_status(child: int) -> int:
 
 
 def set_up_store(uri: str, number: int) -> None:
-    """Set up a store by a process of its own, and write a row with this id in `realm`."""
+    """Set up a store, and write an object with the id `number` and a reference in `realm`; runs in another process."""
     backend = open_backend(uri)
     try:
         backend.setup()
@@ -107,7 +109,7 @@ def set_up_store(uri: str, number: int) -> None:
 
 
 def increments(backend: Backend, realm: str, name: str, n: int) -> Tally:
-    """Add 1 to the number that a reference holds, `n` times, by reading and swapping."""
+    """Add 1 to the number in a reference, `n` times, by reading and swapping."""
     done = perhaps = 0
     for _ in range(n):
         outcome = _increment(backend, realm, name)
@@ -117,7 +119,7 @@ def increments(backend: Backend, realm: str, name: str, n: int) -> Tally:
 
 
 def increments_of_store(uri: str, realm: str, name: str, n: int) -> Tally:
-    """`increments` by a process of its own."""
+    """Open a store and run `increments`; runs in another process."""
     backend = open_backend(uri)
     try:
         return increments(backend, realm, name, n)
@@ -126,7 +128,7 @@ def increments_of_store(uri: str, realm: str, name: str, n: int) -> Tally:
 
 
 def increments_of_store_for(uri: str, realm: str, name: str, seconds: float) -> Tally:
-    """`increments` by a process of its own, one after the other until so many seconds are over."""
+    """Open a store and run `increments` again and again for `seconds` seconds; runs in another process."""
     backend = open_backend(uri)
     done = perhaps = 0
     try:
@@ -141,7 +143,7 @@ def increments_of_store_for(uri: str, realm: str, name: str, seconds: float) -> 
 
 
 def count_in_store(uri: str, realm: str, name: str, told: Connection) -> None:
-    """Write a row, then count it in a reference, for ever; tell of each number when it is acknowledged."""
+    """Write an object and then increment a reference, forever. Send each number to `told` after the acknowledgement."""
     backend = open_backend(uri)
     number = 0
     while True:
@@ -152,11 +154,11 @@ def count_in_store(uri: str, realm: str, name: str, told: Connection) -> None:
 
 
 def killed_counter(uri: str, realm: str, name: str, n: int) -> int:
-    """Let another process count from 1 to `n` and beyond, and kill it; the last number that it was told is done.
+    """Let another process count from 1 to `n` and beyond, and kill it. Return the last number that it reported as done.
 
     Raises:
-        EOFError: it ended before by itself.
-        AssertionError: it got nowhere for `PATIENCE_S`.
+        EOFError: the process ended before it was killed.
+        AssertionError: the process made no progress for `PATIENCE_S`.
     """
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
@@ -179,7 +181,7 @@ def killed_counter(uri: str, realm: str, name: str, n: int) -> int:
 
 
 def read_of_store(uri: str, realm: str, name: str) -> ReferenceRow | None:
-    """A reference, read by a process of its own."""
+    """Open a store and return a reference; runs in another process."""
     backend = open_backend(uri)
     backend.setup()
     try:
@@ -189,7 +191,7 @@ def read_of_store(uri: str, realm: str, name: str) -> ReferenceRow | None:
 
 
 def scan_of_store(uri: str, split: Split) -> list[tuple[object, ...]]:
-    """The rows of a split, read by a process of its own."""
+    """Open a store and return the rows of a split; runs in another process."""
     backend = open_backend(uri)
     try:
         return rows(backend, [split])
@@ -198,7 +200,7 @@ def scan_of_store(uri: str, split: Split) -> list[tuple[object, ...]]:
 
 
 def rows(backend: Backend, splits: Sequence[Split]) -> list[tuple[object, ...]]:
-    """All rows of some splits, as tuples, in the order of the scan."""
+    """Return all rows of the splits, as tuples, in the order of the scan."""
     found: list[tuple[object, ...]] = []
     for split in splits:
         for batch in backend.scan(split):
@@ -207,7 +209,8 @@ def rows(backend: Backend, splits: Sequence[Split]) -> list[tuple[object, ...]]:
 
 
 def _increment(backend: Backend, realm: str, name: str) -> bool | None:
-    """True when done for certain, None when it may have been done and then overwritten."""
+    """Increment a reference once. Return True if it was certainly done, None if it may have been done and then
+    overwritten."""
     end = time.monotonic() + PATIENCE_S
     while True:
         current = until_it_works(lambda: backend.read_reference(realm, name))
@@ -222,7 +225,7 @@ def _increment(backend: Backend, realm: str, name: str) -> bool | None:
 def _swap(
     backend: Backend, realm: str, name: str, expected: bytes, new: ReferenceRow
 ) -> Swapped | Conflict | None:
-    """A swap repeated until its outcome is known; None if it never will be."""
+    """Repeat a swap until its outcome is known, and return it; None if it can never be known."""
     doubtful = False
 
     def swap() -> Swapped | Conflict:

@@ -3,12 +3,12 @@
     with FaultyProxy("127.0.0.1", 5432, seed=7) as proxy:
         backend = open_backend(f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?timeout=2s")
         ...                      # answers of swaps get lost, requests arrive late or in part, connections go silent
-        proxy.faults = NONE      # from now on everything passes
+        proxy.faults = NONE      # from now on all bytes pass
         print(proxy.happened)    # Counter({'delay': 31, 'cut': 12, ...})
 
-Each direction of each connection counts its bytes and lets something happen after a random number of them, wherever
-that falls: in the middle of a statement, of an answer, or between two. Kinds and places follow from the seed, the
-number of the connection, the direction, and the bytes alone, not from time. (How the connections are numbered is up to
+The proxy counts the bytes in each direction of each connection, and injects a fault after a random number of them. So a
+fault may come in the middle of a statement or answer, or between two. The kinds and positions of faults depend only on
+the seed, the number of the connection, the direction and the bytes, not on time. (The numbers of connections depend on
 the client's threads.) Loopback only.
 """
 
@@ -34,65 +34,69 @@ _START_S: Final = 30
 
 
 class Faults(NamedTuple):
-    """What happens, and how often. The weights of the kinds are relative to each other."""
+    """The faults to inject, and how often. The weights of the kinds are relative to each other."""
 
     every: float = 30_000
-    """Bytes from one fault to the next in one direction of a connection, on the average."""
+    """Mean number of bytes from one fault to the next in one direction of a connection."""
     cut: float = 1
-    """Both sides see a reset; what was under way is lost."""
+    """Weight of cuts: both sides see a reset, and bytes in transit are lost."""
     truncate: float = 1
-    """The rest of what was just sent is dropped, then both sides see an orderly end."""
+    """Weight of truncations: the rest of the bytes just sent is dropped, then both sides see an orderly end."""
     half_close: float = 1
-    """The receiver sees an orderly end, and the sender nothing; the other direction goes on."""
+    """Weight of half-closes: the receiver sees an orderly end, the sender sees nothing, and the other direction goes
+    on."""
     stall: float = 1
-    """Nothing passes in this direction for `stall_s`, then everything does: late, perhaps after the sender gave up."""
+    """Weight of stalls: no byte passes in this direction for `stall_s`, then all pass, perhaps after the sender gave
+    up."""
     delay: float = 4
-    """As a stall, for up to `delay_s`."""
+    """Weight of delays: like stalls, for up to `delay_s`."""
     stall_s: float = 3.0
-    """Seconds."""
+    """Duration of a stall, in seconds."""
     delay_s: float = 0.05
-    """Seconds."""
+    """Longest duration of a delay, in seconds."""
     directions: tuple[Direction, ...] = get_args(Direction)
-    """From the client to the server, from the server to the client, or both."""
+    """Directions with faults: from the client to the server, from the server to the client, or both."""
     until: int | None = None
-    """Once so many faults happened since the proxy began (`happened.total()`), everything passes; None: never."""
+    """Number of faults since the proxy's start (`happened.total()`) after which all bytes pass; None: no limit."""
 
     def weights(self, direction: Direction) -> tuple[float, ...]:
-        """Of the kinds, in the order of `Kind`; none at all where nothing happens in a direction."""
+        """Return the weights of the kinds, in the order of `Kind`; empty if the direction has no faults."""
         weights = self.cut, self.truncate, self.half_close, self.stall, self.delay
         return weights if direction in self.directions and any(weights) else ()
 
 
 NONE: Final = Faults(cut=0, truncate=0, half_close=0, stall=0, delay=0)
-"""Everything passes."""
+"""No faults."""
 
 LOST_ANSWERS: Final = NONE._replace(cut=1, every=0.01, directions=("answers",))
-"""Every answer is lost as soon as it comes, after the server did what it was asked."""
+"""Every answer is lost as soon as it arrives, after the server has executed the request."""
 
 UNHEARD_ANSWERS: Final = NONE._replace(half_close=1, every=0.01, directions=("answers",))
-"""As `LOST_ANSWERS`, and the server is not told: it does all that it was asked, even where it answers bit by bit."""
+"""Like `LOST_ANSWERS`, but the server does not notice it. So it executes the whole request, even if it answers in
+several parts."""
 
 SILENCE: Final = NONE._replace(stall=1, every=0.01, stall_s=3_600)
-"""Nothing passes any more, and nobody is told."""
+"""No byte passes any more, and no side notices an error."""
 
 
 class FaultyProxy:
-    """Listens on a free port of 127.0.0.1, until `close`. `faults` may be set at any time."""
+    """A proxy on a free port of 127.0.0.1, until `close`. `faults` may be set at any time."""
 
     def __init__(self, host: str, port: int, *, seed: int = 0, faults: Faults | None = None) -> None:
         """
         Args:
-            host, port: of the server.
-            seed: of all that happens.
-            faults: what happens; the defaults of `Faults` unless given.
+            host, port: address of the server.
+            seed: seed of all faults.
+            faults: the faults to inject; by default `Faults()`.
         Raises:
-            StateError: it cannot listen.
+            StateError: the proxy cannot listen.
         """
         self.faults = faults or Faults()
         self.happened: Counter[Kind] = Counter()
-        """How often each kind happened."""
+        """Number of injected faults, by kind."""
         self.exchanges = 0
-        """How often a client sent something after an answer, or first: its requests, unless it sends ahead."""
+        """How often a client sent bytes as the first ones of a connection or after an answer. This is the number of
+        requests, unless the client pipelines requests."""
         self.port = 0
         self._target, self._seed = (host, port), seed
         self._connections: set[_Connection] = set()
@@ -105,11 +109,11 @@ class FaultyProxy:
             raise StateError("the proxy cannot listen on 127.0.0.1")
 
     def cut_all(self) -> None:
-        """Reset every connection that is open now."""
+        """Reset every open connection."""
         self._loop.call_soon_threadsafe(self._cut_all)
 
     def close(self) -> None:
-        """Cut everything and listen no more. Closing twice is allowed."""
+        """Reset all connections and stop listening. Closing twice is allowed."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop)
             self._thread.join()
@@ -161,7 +165,7 @@ class FaultyProxy:
             self._connections.discard(connection)
 
     def random(self, number: int, direction: Direction) -> random.Random:
-        """What decides over one direction of a connection."""
+        """Return the random generator for one direction of a connection."""
         return random.Random(f"{self._seed}:{number}:{direction}")
 
 
@@ -169,7 +173,7 @@ _Side = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Connection:
-    """One client's connection, and the one to the server that serves it."""
+    """The connection of one client, and the corresponding connection to the server."""
 
     def __init__(self, proxy: FaultyProxy, number: int, client: _Side, server: _Side) -> None:
         self._proxy, self._number = proxy, number
@@ -195,7 +199,7 @@ class _Connection:
     async def _pump(
         self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Pass on what comes, with what happens to it, until the sender ends."""
+        """Forward bytes and inject faults, until the sender ends."""
         rng = self._proxy.random(self._number, direction)
         luck = rng.expovariate(1)
         while data := await reader.read(_CHUNK):
@@ -229,7 +233,7 @@ class _Connection:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> bytes:
-        """Let something happen; what of `data` is still to be passed on."""
+        """Inject a fault, and return the part of `data` that is still to be forwarded."""
         self._proxy.happened[kind] += 1
         if kind == "stall":
             await asyncio.sleep(faults.stall_s)
@@ -251,7 +255,7 @@ class _Connection:
 
 
 class _OverError(Exception):
-    """A connection is to be cut."""
+    """Signal that a connection must be cut."""
 
 
 async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
@@ -261,7 +265,7 @@ async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection by RST rather than in order, dropping what was not sent yet."""
+    """End a connection by RST instead of an orderly close, and drop unsent bytes."""
     connection = writer.get_extra_info("socket")
     if connection is not None and connection.fileno() >= 0:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)

@@ -29,7 +29,7 @@ _REFUSED: Final = 10
 
 
 class RaceCases(StoreCases):
-    """Several users of one store."""
+    """Cases of several threads and processes that use one store."""
 
     def test_what_one_backend_wrote_another_reads_at_once(self, uri: str, backend: Backend) -> None:
         other = open_backend(uri)
@@ -266,12 +266,12 @@ class RaceCases(StoreCases):
 
     @staticmethod
     def _of_child(backend: Backend) -> int:
-        """Exit status of a forked child: `_DONE` or `_REFUSED` if all went as it should."""
+        """Use the store in a forked child, and return its exit status: `_DONE` or `_REFUSED` if all is correct."""
         try:
             backend.read_reference("realm", "counter")
         except StateError:
             return _REFUSED
-        except BaseException:  # whatever it is, the child must not go on as if it were the test run
+        except BaseException:  # whatever the error is, the child must not continue the test run
             return 1
         try:
             done = increments(backend, "realm", "counter", 20).done

@@ -15,7 +15,7 @@ from polaris_spark.testing.waiting import until_it_works
 
 
 class ScanCases(StoreCases):
-    """Reading a whole store in parallel."""
+    """Cases of reading a whole store in parallel."""
 
     @pytest.mark.parametrize("n", [1, 3, 16])
     def test_splits_cover_every_row_once(self, backend: Backend, n: int) -> None:
@@ -36,7 +36,7 @@ class ScanCases(StoreCases):
         sizes = (
             40_000,
             *[100] * 11,
-        )  # large enough to be divided by stores that keep small rows together, too
+        )  # large enough that stores that keep small rows together divide them too
         backend.write_objects("realm", [ObjectRow(id << 20, 0, b"x" * sizes[id % 12]) for id in range(3_000)])
         splits = backend.splits("objects", ["realm"], 6)
         counts = [len(rows(backend, [split])) for split in splits]
@@ -45,7 +45,7 @@ class ScanCases(StoreCases):
         assert len(splits) <= 24
 
     def test_many_references_of_one_realm_are_all_scanned(self, backend: Backend) -> None:
-        """More than a page of a scan holds; the realm has no objects."""
+        """There are more references than a page of a scan holds, and the realm has no objects."""
         written = [(f"name {number:04}", row(b"%d" % number)) for number in range(1_100)]
 
         def insert(worker: int) -> None:
@@ -127,7 +127,7 @@ class ScanCases(StoreCases):
         assert len(seen) == len(set(seen))
 
     def test_references_that_are_swapped_during_a_scan_are_found_once(self, backend: Backend) -> None:
-        large = bytes(MAX_ROW_BYTES)  # of which a batch holds no more than 47
+        large = bytes(MAX_ROW_BYTES)  # a batch holds at most 47 of these values
         current = {f"name {i:03}": row(large) for i in range(60)}
         versions = {name: {new.version} for name, new in current.items()}
 
@@ -142,7 +142,7 @@ class ScanCases(StoreCases):
         for split in backend.splits("references", ["realm"], 1):
             for batch in backend.scan(split):
                 seen += zip(batch["name"].to_pylist(), batch["version"].to_pylist(), strict=True)
-                for name in list(current)[number % 5 :: 5]:  # before and behind where the scan is
+                for name in list(current)[number % 5 :: 5]:  # some before and some after the scan's position
                     new = row(b"%d" % number)
                     versions[name].add(new.version)
                     assert backend.swap_reference("realm", name, current[name].version, new) == Swapped()

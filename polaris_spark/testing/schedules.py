@@ -1,6 +1,6 @@
-"""When which operation of a backend fails, and how: by chance from a seed, or as it was written down.
+"""Schedules of the faults of a backend's operations: random from a seed, or listed explicitly.
 
-`polaris_spark.testing.faults` says what each kind of fault is.
+`polaris_spark.testing.faults` describes the kinds of faults.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ Kind = Literal["", "busy", "lost", "unheard", "late", "partial", "stale", "dies 
 
 
 class Fault(NamedTuple):
-    """What befalls one operation. Times are milliseconds."""
+    """The fault and the delays of one operation. Times are in milliseconds."""
 
     kind: Kind = ""
-    """Empty: nothing goes wrong."""
+    """Kind of the fault; empty for no fault."""
     before_ms: float = 0.0
-    """How long the request takes to the database."""
+    """Delay of the request on its way to the database."""
     after_ms: float = 0.0
-    """How long the answer takes back."""
+    """Delay of the answer on its way back."""
     late_ms: float = 0.0
-    """`late`: how much later than its request it takes effect."""
+    """For `late`: time from the request to its effect."""
     draw: int = 0
-    """`partial`, `stale`: the seed of the choice of rows."""
+    """For `partial` and `stale`: seed of the random choice of rows."""
 
 
 class Schedule(Protocol):
-    """Decides what befalls the operations of one process, in their order. Thread-safe."""
+    """Source of the faults of the operations of one process, in their order. Thread-safe."""
 
     def next(self, operation: str) -> Fault:
-        """The fault of the next operation, named as the method of `Backend`."""
+        """Return the fault of the next operation. `operation` is the name of a method of `Backend`."""
         ...
 
 
 class Rates(NamedTuple):
-    """How likely each fault is in one operation (0 to 1), and how long things take (milliseconds)."""
+    """Probabilities of the faults of one operation (0 to 1), and delays in milliseconds."""
 
     busy: float = 0.0
     lost: float = 0.0
@@ -47,26 +47,29 @@ class Rates(NamedTuple):
     stale: float = 0.0
     death: float = 0.0
     stall: float = 0.0
-    """That the process stands still for `stall_ms`, before or after the effect."""
+    """Probability that the process stalls for `stall_ms`, before or after the effect."""
     delay_ms: float = 0.0
-    """Each way takes from 0 to twice this."""
+    """Mean delay of the request and of the answer. Each delay is uniform from 0 to twice this."""
     late_ms: tuple[float, float] = (1.0, 2_000.0)
+    """Range of the time from a late request to its effect."""
     stall_ms: tuple[float, float] = (10_000.0, 600_000.0)
+    """Range of the duration of a stall."""
     stall_before: float = 0.5
-    """The share of stalls that come before the effect."""
+    """Fraction of stalls that come before the effect."""
 
 
 _KINDS: tuple[Kind, ...] = ("busy", "lost", "unheard", "late", "partial", "stale")
 
 
 class Seeded:
-    """A schedule by chance that is the same for the same seed and the same operations."""
+    """A random schedule, which is the same for the same seed and the same operations."""
 
     def __init__(self, rng: Random, rates: Rates, by_operation: Mapping[str, Rates] | None = None) -> None:
         """
         Args:
-            rng: seeded by whoever wants to replay.
-            rates: of every operation that `by_operation` does not name.
+            rng: random generator; give it a seed to be able to replay the schedule.
+            rates: rates of the operations that are not in `by_operation`.
+            by_operation: rates by name of the operation.
         """
         self._rng = rng
         self._rates = rates
@@ -95,12 +98,13 @@ class Seeded:
 
 
 class Listed:
-    """A schedule that was written down: one fault for each operation in turn, then none."""
+    """A listed schedule: one fault for each operation in turn, then no faults."""
 
     def __init__(self, faults: Sequence[Fault | Kind], *, operations: Collection[str] = ()) -> None:
         """
         Args:
-            operations: those that take a fault from the list; empty: all.
+            faults: faults or kinds of faults, in order.
+            operations: names of the operations that take a fault from the list; empty: all operations.
         """
         self._faults = [fault if isinstance(fault, Fault) else Fault(fault) for fault in faults]
         self._operations = frozenset(operations)

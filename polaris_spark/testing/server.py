@@ -1,4 +1,4 @@
-"""A database server of one's own: started, killed and started again by tests, and gone after them."""
+"""A database server for tests, which start it, kill it, start it again, and remove it at the end."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ S = TypeVar("S", bound="Server")
 
 
 class ReservedPort:
-    """A port of the loopback address that nobody else gets until `close`, whether or not its server runs.
+    """A port of the loopback address that is reserved until `close`, whether or not its server runs.
 
-    A socket is bound to it and never listens. The kernel then gives the port to nobody who asks for any free one, and
-    to nobody who names it, save to servers that set SO_REUSEADDR as this socket does: every server here, so that it can
-    start again at once after it was killed.
+    A socket is bound to the port and never listens. So the kernel does not assign the port to a process that requests
+    any free port. A process that requests this port gets it only if it sets SO_REUSEADDR, as this socket does. All
+    servers here set it, so that they can start again at once after they were killed.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class ReservedPort:
         self.number: int = self._socket.getsockname()[1]
 
     def close(self) -> None:
-        """Leave the port to others."""
+        """Release the port."""
         self._socket.close()
 
     def __enter__(self) -> ReservedPort:
@@ -48,41 +48,41 @@ class Server(ABC):
     """A running server in a temporary directory, until `close`."""
 
     name: ClassVar[str]
-    """What people call it."""
+    """Name of the server, for people to read."""
     durable: ClassVar[bool] = True
-    """Whether what it acknowledged is there again after `kill` and `start`."""
+    """Whether acknowledged writes survive `kill` and `start`."""
 
     durability: ClassVar[str] = "the server's defaults"
-    """What decides when its writes are on disk, as its operator would say it."""
+    """Settings that determine when writes are on disk, in the words of an operator."""
     hasty: ClassVar[str] = "timeout=2s"
     """Options of a store URI with which clients give up within a few seconds."""
 
     port: int
-    """Where it listens on 127.0.0.1; the same after each start."""
+    """Port of the server on 127.0.0.1; the same after each start."""
 
     @abstractmethod
     def uri(self, store: str, *, port: int | None = None) -> str:
-        """URI of a store called `store` (letters, digits and `_`), which does not exist until it is set up.
+        """Return the URI of the store `store` (letters, digits and `_`), which does not exist until it is set up.
 
         Args:
-            port: where clients reach the server, if not at its own port: that of a proxy.
+            port: port that clients use, such as the port of a proxy; by default the server's own port.
         """
 
     @abstractmethod
     def start(self) -> None:
-        """Start the server, again after `kill` or `stop`, on the same port and files.
+        """Start the server. After `kill` or `stop` it has the same port and files as before.
 
         Raises:
-            StateError: it does not start; the message says why.
+            StateError: the server does not start; the message contains the reason.
         """
 
     @abstractmethod
     def kill(self) -> None:
-        """End the server at once, whatever it is doing."""
+        """End the server at once, without an orderly shutdown."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End the server as its operator would."""
+        """Shut the server down in the way that an operator would."""
 
     @abstractmethod
     def close(self) -> None:
@@ -94,11 +94,11 @@ class Server(ABC):
         self.start()
 
     def wrong_credentials(self, store: str) -> str | None:
-        """`uri(store)` with a wrong password or key; None where the server asks for none."""
+        """Return `uri(store)` with a wrong password or key; None if the server needs no credentials."""
         return None
 
     def unprivileged(self, store: str) -> str | None:
-        """`uri(store)` of a user who may log in and may not set up a store; None where all users may."""
+        """Return `uri(store)` of a user who may log in but may not set up a store; None if all users may."""
         return None
 
     def __enter__(self: S) -> S:
@@ -109,15 +109,15 @@ class Server(ABC):
 
 
 class ProcessServer(Server):
-    """A server that is one process of ours: a subclass says how it is started, and when it is ready."""
+    """A server that is one child process. A subclass defines its command, and when it is ready."""
 
     ready_s: ClassVar[float] = 300
-    """How long it may take to start on a slow machine."""
+    """Time limit for the start, in seconds; long enough for a slow machine."""
 
     def __init__(self) -> None:
         """
         Raises:
-            StateError: the server cannot be had here, or does not start; the message says why.
+            StateError: the server is not available here or does not start; the message contains the reason.
         """
         self.directory = Path(tempfile.mkdtemp(prefix=f"polaris-{type(self).__name__.lower()}-"))
         self._reserved: list[ReservedPort] = []
@@ -131,24 +131,24 @@ class ProcessServer(Server):
             raise
 
     def reserve_port(self) -> int:
-        """Another port of its own, until `close`."""
+        """Reserve another port for this server until `close`, and return it."""
         self._reserved.append(ReservedPort())
         return self._reserved[-1].number
 
     def prepare(self) -> None:
-        """What is done once, before the first start: files in `directory`."""
+        """Make files in `directory`. Called once, before the first start."""
         return
 
     @abstractmethod
     def command(self) -> Sequence[str]:
-        """The program and its arguments."""
+        """Return the program and its arguments."""
 
     def environment(self) -> Mapping[str, str]:
-        """Variables of the program's environment over this process' own."""
+        """Return environment variables for the program, in addition to those of this process."""
         return {}
 
     def ready(self) -> bool:
-        """Whether it serves clients, asked again and again: it accepts connections, unless a subclass knows better."""
+        """Whether the server can serve clients. By default, whether it accepts connections. Polled during a start."""
         return answers(self.port)
 
     def start(self) -> None:
@@ -175,7 +175,7 @@ class ProcessServer(Server):
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End the server by SIGTERM, and by SIGKILL if that takes longer than half a minute."""
+        """End the server by SIGTERM, and by SIGKILL if it has not ended after 30 seconds."""
         self._end(signal.SIGTERM)
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class ProcessServer(Server):
             port.close()
 
     def log(self) -> str:
-        """The last lines that it wrote."""
+        """Return the end of the server's output, at most 3,000 characters."""
         return self._log.read_text(errors="replace")[-3_000:]
 
     @property
@@ -193,7 +193,7 @@ class ProcessServer(Server):
         """Process id of the running server.
 
         Raises:
-            StateError: it is not running.
+            StateError: the server is not running.
         """
         if self._process is None:
             raise StateError(f"{self.name} is not running")
@@ -216,7 +216,7 @@ class ProcessServer(Server):
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens on a port of the loopback address."""
+    """Whether a process listens on a port of the loopback address."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0

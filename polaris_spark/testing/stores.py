@@ -1,4 +1,4 @@
-"""What every case of the conformance kit starts from: a fresh store, rows, and names that break things."""
+"""Basis of all cases of the conformance kit: a fresh store, rows, and names that are hard to store."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ HOSTILE_NAMES: Final = [
 
 
 def row(value: bytes = b"value") -> ReferenceRow:
-    """A reference with a fresh version."""
+    """Return a reference row with a fresh version."""
     return ReferenceRow(os.urandom(16), value)
 
 
 def with_options(uri: str, options: str) -> str:
-    """A store URI with more options, `name=value&...`."""
+    """Return a store URI with additional options, given as `name=value&...`."""
     return f"{uri}{'&' if '?' in uri else '?'}{options}"
 
 

@@ -1,7 +1,7 @@
-"""The storage contract where there is a server: lost answers, silence, restarts, credentials and permissions.
+"""The storage contract for stores on a server: lost answers, silence, restarts, credentials and permissions.
 
-Between the store and its server stands a `FaultyProxy`, so that what a client is told of a change can be compared
-with what was done.
+A `FaultyProxy` stands between the store and its server, so that the outcome that a client gets for a change can be
+compared with the state of the database.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROWS = [ObjectRow(id, 0, b"x") for id in range(20)]
 
 
 class Change(NamedTuple):
-    """A conditional operation on the reference `name`, which leaves `then` there."""
+    """A conditional operation on the reference `name`, after which its row is `then`."""
 
     name: str
     make: Callable[[Backend], Swapped | Conflict]
@@ -37,17 +37,16 @@ class Change(NamedTuple):
 
 
 class TroubleCases(StoreCases):
-    """A store on a server of one's own, which is killed and started again, and a network that fails."""
+    """Cases of a store on a server that is killed and started again, and of a network that fails."""
 
     @pytest.fixture
     def server(self) -> Server:
-        """The running server (`polaris_spark.testing.server.Server`); tests may share one, none uses it at the
-        same time."""
+        """The running server (`polaris_spark.testing.server.Server`). Tests may share it, but not at the same time."""
         raise NotImplementedError("give the fixture 'server'")
 
     @pytest.fixture
     def store_name(self) -> str:
-        """What the store is called on the server, a new name for each test."""
+        """Name of the store on the server, a new name for each test."""
         return f"kit_{uuid.uuid4().hex[:12]}"
 
     @pytest.fixture
@@ -57,7 +56,7 @@ class TroubleCases(StoreCases):
 
     @pytest.fixture
     def proxy(self, server: Server) -> Iterator[FaultyProxy]:
-        """What stands before the server; everything passes as yet."""
+        """The proxy in front of the server, without faults at first."""
         with FaultyProxy("127.0.0.1", server.port, seed=1, faults=NONE) as proxy:
             yield proxy
 
@@ -86,7 +85,8 @@ class TroubleCases(StoreCases):
     def test_a_change_is_not_called_a_conflict_because_it_was_sent_twice(
         self, proxy: FaultyProxy, backend: Backend, far: Backend
     ) -> None:
-        """A driver that repeats a change whose first answer was lost finds its own work and takes it for another's."""
+        """A driver may repeat a change whose first answer was lost. It then finds its own change, and must not report
+        it as a conflict with another client's."""
         for change in _changes():
             _warm_up(far)
             proxy.faults = LOST_ANSWERS._replace(until=proxy.happened.total() + 1)
@@ -169,7 +169,7 @@ class TroubleCases(StoreCases):
         first, second = row(b"first"), row(b"second")
         backend.insert_reference("realm", "name", first)
         _warm_up(far)
-        proxy.faults = UNHEARD_ANSWERS  # a server that is cut off while it still answers may undo the whole
+        proxy.faults = UNHEARD_ANSWERS  # a server that is cut off while it answers may undo the transaction
         with pytest.raises(OutcomeUnknownError):
             far.write_and_swap("realm", _ROWS, "name", first.version, second)
         wait_until(lambda: backend.read_reference("realm", "name") == second, "it is done")
@@ -195,7 +195,7 @@ class TroubleCases(StoreCases):
         assert backend.read_reference("realm", "name") == second
         assert len(backend.read_objects("realm", _KEYS)) == len(_ROWS)
 
-    # Silence, and servers that are not there
+    # Silence, and servers that do not run
 
     def test_no_call_waits_for_ever_for_a_silent_server(
         self, proxy: FaultyProxy, backend: Backend, far: Backend
@@ -290,7 +290,7 @@ class TroubleCases(StoreCases):
 
         _check_counting_beside(backend, far, cut)
 
-    # Who may do what
+    # Credentials and permissions
 
     def test_wrong_credentials_are_told_without_showing_them(self, server: Server, store_name: str) -> None:
         uri = server.wrong_credentials(store_name)
@@ -306,7 +306,7 @@ class TroubleCases(StoreCases):
 
 
 def _changes() -> list[Change]:
-    """An insert, a swap and a delete that all take place, one after the other."""
+    """Return an insert, a swap and a delete that all take place, one after the other."""
     first, second = row(b"first"), row(b"second")
     return [
         Change("insert", lambda b: b.insert_reference("realm", "name", first), first),
@@ -316,7 +316,7 @@ def _changes() -> list[Change]:
 
 
 def _lose_answer(change: Change, proxy: FaultyProxy, backend: Backend, far: Backend) -> None:
-    """Make a change through the proxy that takes place and whose answer is lost: its outcome is not known there."""
+    """Make a change through the proxy that takes place but whose answer is lost, so that its outcome is unknown."""
     _warm_up(far)
     proxy.faults = LOST_ANSWERS
     with pytest.raises(OutcomeUnknownError):
@@ -326,7 +326,7 @@ def _lose_answer(change: Change, proxy: FaultyProxy, backend: Backend, far: Back
 
 
 def _warm_up(backend: Backend) -> None:
-    """Use a connection for everything, so that the first answer to come is that of the change itself."""
+    """Use a connection for all operations, so that the next answer is that of the change itself."""
     one, two, three = row(), row(), row()
 
     def work() -> None:
@@ -343,7 +343,7 @@ def _warm_up(backend: Backend) -> None:
 
 
 def _ends(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
-    """What becomes of calls that run at the same time: their results, or the names of their errors."""
+    """Run calls at the same time, and return their results or the names of their errors, by name of the call."""
     ends: dict[str, str] = {}
 
     def call(name: str) -> None:
@@ -361,7 +361,8 @@ def _ends(calls: dict[str, Callable[[], object]]) -> dict[str, str]:
 
 
 def _check_counting_beside(backend: Backend, counting: Backend, trouble: Callable[[], None]) -> None:
-    """Let threads increment by `counting` while there is trouble; what `backend` then finds is what they were told."""
+    """Let threads increment through `counting` during trouble, and check that the count in `backend` agrees with the
+    outcomes that the threads got."""
     backend.insert_reference("realm", "counter", row(b"0"))
     over = threading.Event()
 
@@ -387,7 +388,8 @@ def _check_counting_beside(backend: Backend, counting: Backend, trouble: Callabl
 
 
 def _check_refused(uri: str, words: str) -> None:
-    """Setting up this store is refused for good, in words that match, and that hold no secret."""
+    """Check that setting up this store is refused permanently, with a message that matches `words` and contains no
+    password."""
     password = StoreURI.parse(uri).password
 
     def set_up() -> None:

@@ -1,4 +1,4 @@
-"""Waiting for what must come about, for no longer than a slow machine may need."""
+"""Waiting for conditions, with a time limit that is long enough for a slow machine."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 T = TypeVar("T")
 
 PATIENCE_S: Final = 180
-"""How long a condition is waited for, seconds."""
+"""Longest wait for a condition, in seconds."""
 
 
 def wait_until(condition: Callable[[], object], what: str, *, every_s: float = 0.002) -> None:
-    """Wait for a condition that must come about; look at it again after each `every_s` seconds.
+    """Wait until a condition is true, and check it every `every_s` seconds.
 
     Raises:
-        AssertionError: it did not in `PATIENCE_S`; the message says `what`.
+        AssertionError: the condition was not true within `PATIENCE_S`; the message contains `what`.
     """
     end = time.monotonic() + PATIENCE_S
     while not condition():
@@ -27,10 +27,10 @@ def wait_until(condition: Callable[[], object], what: str, *, every_s: float = 0
 
 
 def until_it_works(call: Callable[[], T]) -> T:
-    """What a call gives that may be repeated, as soon as it is neither refused for now nor of unknown outcome.
+    """Repeat a call until it raises neither `TryAgainError` nor `OutcomeUnknownError`, and return its result.
 
     Raises:
-        TryAgainError, OutcomeUnknownError: still so after `PATIENCE_S`.
+        TryAgainError, OutcomeUnknownError: the call still raised it after `PATIENCE_S`.
     """
     end = time.monotonic() + PATIENCE_S
     while True:

@@ -1,2 +1,2 @@
-"""Recovery of a realm after its database lost rows: what is there (`survey`, `search`), what to do about it (`plan`,
-which is pure), and doing it (`carrying_out`)."""
+"""Recovery of a realm after its database lost rows: find what is left (`survey`, `search`), decide what to do (`plan`,
+a pure function), and do it (`carrying_out`)."""

@@ -1,16 +1,16 @@
-"""Carrying out a recovery.
+"""Execution of a recovery plan.
 
-| step | why, and what a crash right after it leaves behind |
-| --- | --- |
-| 1. leases of ids start over | so that no id is made twice: nothing else has changed |
-| 2. every row gets a fresh version and a fence | what was begun before cannot be committed: nothing else has changed |
-| 3. the registry goes on from a complete commit | the others are found through it: run it again for them |
-| 4. the registry learns what it lost | what it did not list, and what had been dropped |
-| 5. the other references go on from complete commits | each by one swap: run it again for the rest |
+| step | purpose | after a crash right after this step |
+| --- | --- | --- |
+| 1. start the leases of ids over | no id is made twice | nothing else has changed |
+| 2. give every row a fresh version and a fence | attempts begun earlier cannot commit | nothing else has changed |
+| 3. set the registry to a complete commit | the other references are found through it | run the recovery again |
+| 4. add lost registrations and drops to the registry | it lists every reference | run the recovery again |
+| 5. set the other references to complete commits | they can be used | each has one swap: run it again for the rest |
 
-A reference goes back by a new commit on top of the one that is complete, so that its log says what happened. Numbers of
-lost commits are used again, but no id is: who is in doubt about a commit looks for its id at its number, and finds that
-it did not happen.
+A reference is set back by a new commit whose parent is the complete commit, so that the recovery is in the reference's
+log. The numbers of lost commits are used again, but ids never are. A process that is in doubt about a commit looks for
+the commit's id at its number, and finds that the commit did not take place.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ from polaris_spark.system.registry import REFERENCES, ROOT, Registration, encode
 R = TypeVar("R")
 
 ACTION = "recover"
-"""Action of log entries that recoveries leave."""
+"""Action of the log entries that recoveries write."""
 
 _DEADLINE_MS = 60_000.0
 
 
 class Recovered(NamedTuple):
-    """What a recovery came to."""
+    """Result of a recovery."""
 
     ids_from_ms: int
-    """Ids made from now on say this time or a later one, milliseconds since 1970."""
+    """Lowest time in ids that are made from now on, in milliseconds since 1970."""
     heads: dict[str, Head]
-    """The heads that were set, by name of the row."""
+    """The heads that were set, by row name."""
 
 
 class Recovery:
-    """Carries a plan out."""
+    """Executor of a recovery plan."""
 
     def __init__(self, store: ObjectStore, *, ids: IdGenerator, clock: Clock, principal: str) -> None:
         """
         Args:
             store: the realm's objects.
-            principal: who recovers, for the log.
+            principal: user who runs the recovery, for the log.
         """
         self._store = store
         self._backend = store.backend
@@ -75,11 +75,11 @@ class Recovery:
         self._principal = principal
 
     def carry_out(self, steps: Sequence[Step], highest_id: int) -> Recovered:
-        """Do what a plan says. If it is interrupted, survey, plan and carry out again.
+        """Execute a plan. If this is interrupted, make a new survey and a new plan and execute that plan.
 
         Args:
-            steps: the registry's first, then those of the references to recover.
-            highest_id: that the survey saw.
+            steps: the step of the registry, followed by those of the references to recover.
+            highest_id: the highest id that the survey saw.
         Raises:
             StateError: the registry cannot be recovered, or a reference was changed since the survey.
         """
@@ -107,7 +107,7 @@ class Recovery:
         return self._amend(step, lambda head: msgspec.structs.replace(head, fence=max(head.fence, fence)))
 
     def _amend(self, step: Step, change: Callable[[Head], Head]) -> ReferenceRow:
-        """Amend the row of a reference that nobody changed since it was surveyed, but us."""
+        """Amend the row of a reference; refused if another process has changed the row since the survey."""
         found = step.found
         assert found.head is not None
         expected = {found.head.commit} | ({step.head.commit} if step.head else set())
@@ -130,11 +130,11 @@ class Recovery:
         found, head = step.found, step.head
         assert head is not None
         head = msgspec.structs.replace(head, fence=max(head.fence, fence))
-        if head.sealed:  # it takes no commits; the registry's log tells of it
+        if head.sealed:  # it takes no commits, so the recovery is recorded in the registry's log
             self._amend(step, lambda _: head)
             return head
         if row is None and found.registered is not None and found.registered.source == head.commit:
-            self._insert(step, head)  # as any process would that finds the row missing
+            self._insert(step, head)  # like any process that finds the row of a new reference missing
             return head
         new, objects = self._built(step, head)
         if row is None:
@@ -149,7 +149,7 @@ class Recovery:
         return new.head
 
     def _retried(self, once: Callable[[], R]) -> R:
-        """Do what may be repeated until the database says that it was done, or the deadline passed."""
+        """Call a repeatable function until it succeeds or the deadline has passed."""
         rng, started, attempt = random.Random(), self._clock.monotonic_ms(), 0
         while True:
             try:
@@ -161,7 +161,10 @@ class Recovery:
             self._clock.sleep_ms(backoff_ms(attempt, 0.0, rng))
 
     def _built(self, step: Step, head: Head) -> tuple[Snapshot, list[tuple[int, msgspec.Struct]]]:
-        """A commit that says what happened, on top of a head, with the same content."""
+        """Return the snapshot and the new objects of a commit that follows `head`.
+
+        The commit has the same content as `head`, and its log entry records the recovery.
+        """
         before = self._store.get_for_rewrite(head.commit, Commit)
         now = self._clock.now_ms()
         time, resets = next_time(head, before, now)
@@ -211,7 +214,7 @@ class Recovery:
 
 
 class _Tell(Change[None]):
-    """Tells the registry of references that it lost, of drops that it lost, and of sealed rows that went back."""
+    """Change that records lost references, lost drops and sealed rows that were set back in the registry."""
 
     def __init__(self, steps: Sequence[Step], operation: Operation, clock: Clock) -> None:
         self.steps = steps
@@ -248,7 +251,7 @@ class _Tell(Change[None]):
 
 
 def log_entry(step: Step, principal: str, now: int) -> LogEntry:
-    """What the log says of a step."""
+    """Return the log entry of a step."""
     found, head = step.found, step.head
     summary = {"why": step.why}
     if found.head is not None:
@@ -263,7 +266,7 @@ def log_entry(step: Step, principal: str, now: int) -> LogEntry:
 
 
 def _conclusive(publication: Publication) -> Outcome:
-    """What came of trying to publish; raises, to be tried again, where that is not known."""
+    """Try to publish a commit and return the outcome if it is final, else raise an error, so that it is tried again."""
     outcome = publication.publish()
     if outcome in (Outcome.COMMITTED, Outcome.LOST):
         return outcome

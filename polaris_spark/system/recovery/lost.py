@@ -1,5 +1,5 @@
-"""References that the database lost, whole: their row, or their registration. Before `recover` brings them back nobody
-may write such a row anew, nor delete what the reference needs."""
+"""References whose row or registration the database lost. Until `recover` restores them, no process may write a new row
+for them or delete data that they need."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, lis
 
 _GLANCES = 10
 _GLANCE_MS = 50.0
-"""Pause between two looks for the row of a reference that is being created, in milliseconds. After `_GLANCES` looks,
-all rows of the realm are searched for its commits."""
+"""Interval between reads of the row of a reference that is being created, in milliseconds. After `_GLANCES` reads,
+all rows of the realm are searched for the reference's commits."""
 
 _FORESEEN = 2
-"""How many commits, one after the other, a process may have written before it knows that the first is in force."""
+"""Largest number of successive commits that a process may have written before it knows whether the first was swapped
+in."""
 
 
 def refuse_lost(store: ObjectStore, registered: Registered, clock: Clock) -> None:
-    """Refuse to go on with a live reference whose row is missing, unless nobody ever committed to it: then its creator
-    is at work, or died before it wrote the row.
+    """Refuse a live reference whose row is missing, unless it never had a commit.
 
-    Reads one row if that is there, else all rows of the realm.
+    If it never had a commit, its creator is still at work, or died before it wrote the row. Reads one row if the row
+    exists, else all rows of the realm.
 
     Raises:
-        CorruptionError: its row was lost.
+        CorruptionError: the reference's row was lost.
     """
     for _ in range(_GLANCES):
         if _has_row(store, registered):
             return
         clock.sleep_ms(_GLANCE_MS)
     newer = commits_of_missing(store, registered)
-    if _show_loss(registered, newer) and not _has_row(store, registered):  # else it was written since
+    # Read again: the row may have been written since.
+    if _show_loss(registered, newer) and not _has_row(store, registered):
         raise CorruptionError(
             f"the row of reference {registered.name!r} is missing, and there are commits after commit "
             f"{registered.registration.number}, where it began, up to commit {newer[0].number} "
@@ -49,10 +51,10 @@ def refuse_lost(store: ObjectStore, registered: Registered, clock: Clock) -> Non
 
 
 def commits_of_missing(store: ObjectStore, registered: Registered) -> list[Known]:
-    """The complete commits of a registered reference whose row is missing, newest first.
+    """Return the complete commits of a registered reference whose row is missing, newest first.
 
-    They follow the one that it began from, have higher ids than its registration, and descend from no commit that
-    another reference made since. An attempt on another reference that failed may look like one.
+    They descend from the commit that the reference began from, have ids above its generation, and do not descend from a
+    later commit of another reference. The result may contain failed attempts to commit to another reference.
     """
     objects = Completeness(store.backend, store.realm)
     stored = StoredCommits(store.backend, store.realm, objects)
@@ -66,30 +68,33 @@ def commits_of_missing(store: ObjectStore, registered: Registered) -> list[Known
 
 
 def _show_loss(registered: Registered, newer: list[Known]) -> bool:
-    """Whether commits show that there was a row. One or two after a commit that others had, too, do not: that is what
-    an attempt of theirs leaves behind that failed, and the next batch, which was written in the hope of it."""
+    """Whether the commits `newer` prove that the reference had a row.
+
+    One or two commits after a commit that other references share do not prove it. They may come from another reference:
+    a failed attempt, and the next batch, which was written before the attempt's outcome was known.
+    """
     said = registered.registration
     is_own = (said.number, said.commit_time) == (0, said.time) and registered.source > said.generation
     return any(is_own or known.number > said.number + _FORESEEN for known in newer)
 
 
 def unlisted(store: ObjectStore) -> Iterator[tuple[str, Head]]:
-    """Rows that the registry does not list, and that are no tombstones, by name.
+    """Yield (row name, head) of the rows that the registry does not list and that are not tombstones.
 
-    Registrations come before rows, and go after rows are sealed: one that is not sealed is there because the registry
-    lost its registration, which a recovery brings back.
+    A registration is written before its row, and ends after its row is sealed. So an unlisted row that is not sealed
+    means that the registry lost its registration, which a recovery restores.
     """
     found = [name for name, head in _rows(store) if name != ROOT and head.commit]
     listed = {one.row_name for one in _listed(store)}  # read after the rows
     for name in found:
         if name not in listed:
-            row = store.backend.read_reference(store.realm, name)  # again: perhaps it was sealed since
+            row = store.backend.read_reference(store.realm, name)  # read again: it may be a tombstone by now
             if row is not None and (head := read_head(row, name)).commit:
                 yield name, head
 
 
 def _rows(store: ObjectStore) -> Iterator[tuple[str, Head]]:
-    """Every reference row of the realm."""
+    """Yield (row name, head) of every reference row of the realm."""
     for split in store.backend.splits("references", [store.realm], 1):
         for batch in store.backend.scan(split):
             names, versions, values = (
@@ -100,7 +105,7 @@ def _rows(store: ObjectStore) -> Iterator[tuple[str, Head]]:
 
 
 def _listed(store: ObjectStore) -> list[Registered]:
-    """What the registry lists now."""
+    """Return the registrations in the registry's present head; none if the registry's row is missing."""
     row = store.backend.read_reference(store.realm, ROOT)
     if row is None:
         return []
@@ -110,9 +115,11 @@ def _listed(store: ObjectStore) -> list[Registered]:
 
 
 def _made_by_others(store: ObjectStore, registered: Registered, objects: Completeness) -> set[int]:
-    """Commits that the references beside this one made themselves, after the commit that this one began from: those
-    with ids above their generations. What they forked from, and what the registry forgot, does not count: that may be
-    this one's.
+    """Return the ids of the commits that were made to other references in the same folder after `registered` began.
+
+    Their numbers are above that of the commit that `registered` began from, and their ids are above the generation of
+    their reference. Commits that those references forked from, and commits of references that the registry lost, are
+    left out, because they may belong to `registered`.
     """
     folder, made = registered.name.rpartition("/")[0], set[int]()
     rows = list(_rows(store))

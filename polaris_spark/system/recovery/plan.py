@@ -1,4 +1,4 @@
-"""What to do about what a survey found; pure."""
+"""Planning of a recovery from the results of a survey, as pure functions."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from polaris_spark.commits.rows import Head, RecentHead
 from polaris_spark.system.recovery.survey import Found
 
 Action = Literal["keep", "set", "insert", "leave", "give-up"]
-"""`keep` the head as it is; `set` the row to another one; `insert` the row that is missing. If no commit of the
-reference is complete: `leave` it as it is, so that what is not lost can still be read, and the rest comes back with a
-backup; or `give-up` what the registry does not list, whose row is sealed."""
+"""`keep` the head unchanged; `set` the row to another head; `insert` a missing row. If no commit of the reference is
+complete: `leave` the reference unchanged, so that its remaining data can still be read and the lost data can be
+restored from a backup; or `give-up` a reference that the registry does not list, by sealing its row."""
 
 Registry = Literal["", "list", "drop"]
-"""What the registry is to be told: `list` a reference that it does not know; `drop` one whose row is sealed, so that it
-was dropped."""
+"""Change to make in the registry: `list` a reference that is not registered; `drop` a reference that is registered as
+live although its row is sealed, which means that it was dropped. Empty: no change."""
 
 
 class Step(NamedTuple):
-    """What to do about one reference."""
+    """Step of a recovery plan for one reference."""
 
     found: Found
     action: Action
     head: Head | None
-    """What to go on from, for `set` and `insert`: the head before the commit that records the recovery."""
+    """For `set` and `insert`: the head to which the commit that records the recovery is added."""
     registry: Registry
     why: str
-    """In words; empty if there is nothing to do."""
+    """Reason, in words; empty if there is nothing to do."""
 
 
 def plan(found: Sequence[Found]) -> list[Step]:
-    """Steps in the order in which they are to be carried out; the registry, the first of `found`, comes first."""
+    """Return the steps in the order of their execution. The registry, the first of `found`, comes first."""
     return [_step(one) for one in found]
 
 
@@ -69,7 +69,7 @@ def _registry(found: Found) -> tuple[Registry, str]:
 
 
 def _head(found: Found) -> Head:
-    """The head that names the target, with the history that is complete and the recent heads in it."""
+    """Return a head that points to the target, with the complete part of its history and the recent heads in it."""
     target, first, before = found.target, found.history_from, found.head
     assert target is not None
     assert first is not None

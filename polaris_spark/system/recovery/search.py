@@ -1,4 +1,4 @@
-"""Commits that no reference leads to any more, found by reading the whole realm once."""
+"""Commits that are no longer reachable from any reference, found by reading the whole realm once."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class _Stored(NamedTuple):
     known: Known
     ancestors: tuple[int, ...]
     near: int
-    """How many of these are the nearest ancestors, the first ones."""
+    """Number of parents, the nearest ancestors, which are the first in `ancestors`."""
     registry: bool
-    """Whether it holds registrations."""
+    """Whether the commit contains registrations."""
     empty: bool
 
 
 class StoredCommits:
-    """Every commit that is stored in a realm, whether anything leads to it or not."""
+    """Every commit that is stored in a realm, reachable or not."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class StoredCommits:
     ) -> None:
         """
         Args:
-            objects: reads them.
-            on_read: told how many rows were read, each time.
+            objects: reader of the commits.
+            on_read: called after each read, with the number of rows that were read.
         """
         self._stored: dict[int, _Stored] = {}
         for ids in _commit_ids(backend, realm, on_read):
@@ -55,12 +55,13 @@ class StoredCommits:
     def after(
         self, base: Known, besides: Collection[int], forks: Collection[int] | None = None
     ) -> list[Known]:
-        """Commits that descend from the commit `base`, which may itself be lost, newest first.
+        """Return the commits that descend from the commit `base`, which may itself be lost, newest first.
 
         Args:
-            besides: commits that belong to another reference; what descends from the base only through them is its.
-            forks: commits where references fork; what descends from them may be anybody's and is left out. None: it
-                is not, and gaps in the history do not matter.
+            besides: ids of commits that belong to another reference. Commits that descend from `base` only through them
+                belong to that reference and are left out.
+            forks: ids of commits where references fork. Commits that descend from them may belong to any of these
+                references and are left out. If None, they are not left out, and gaps in the history are ignored.
         """
         found = {base.id}
         later = frozenset() if forks is None else {id for id in forks if not self._is_before(id, base)}
@@ -73,8 +74,11 @@ class StoredCommits:
         return _newest_first(self._stored[id].known for id in found)
 
     def _oldest_first(self) -> list[int]:
-        """Ids of all commits, each after all its ancestors. Sorted by number, because a clock far ahead makes ids that
-        are higher than those of later commits."""
+        """Return the ids of all commits, each after all its ancestors.
+
+        They are sorted by number, because a process whose clock is far ahead makes ids that are higher than those of
+        later commits.
+        """
         return sorted(self._stored, key=lambda id: (self._stored[id].known.number, id))
 
     def _is_before(self, id: int, base: Known) -> bool:
@@ -82,15 +86,17 @@ class StoredCommits:
         return id < base.id if stored is None else stored.known.number < base.number
 
     def of_missing(self, base: int, *, others: Collection[int], above: int) -> list[Known]:
-        """Commits that descend from the commit `base`, and from no commit of another reference since, newest first.
+        """Return the commits that descend from the commit `base`, but not from a later commit of another reference.
+
+        The newest comes first.
 
         Args:
-            others: commits after `base` that other references made.
-            above: an id that is below those of all commits that count.
+            others: ids of commits after `base` that belong to other references.
+            above: only commits with higher ids than this one are returned.
         """
         found = {base}
         for id in self._oldest_first():
-            named = self._stored[id].ancestors  # the nearest first: what is lost of them is passed over
+            named = self._stored[id].ancestors  # the nearest first; lost ones are skipped below
             nearest = next((one for one in named if one in found or one in others), None)
             if id > above and id not in others and nearest in found:
                 found.add(id)
@@ -98,7 +104,10 @@ class StoredCommits:
         return _newest_first(self._stored[id].known for id in found)
 
     def of_registry(self) -> list[Known]:
-        """Commits of the registry, newest first; the last is the realm's oldest commit, empty, with which it began."""
+        """Return the commits of the registry, newest first.
+
+        The last is the realm's oldest commit if that is empty, because the registry begins with an empty commit.
+        """
         found = {id: stored.known for id, stored in self._stored.items() if stored.registry}
         first = next(iter(self._oldest_first()), 0)
         if first and self._stored[first].empty:

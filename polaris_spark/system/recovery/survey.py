@@ -1,4 +1,4 @@
-"""What is left of the references of a realm: which of their heads are complete, and what was lost."""
+"""Survey of the references of a realm after a loss: which of their heads are complete, and which objects are lost."""
 
 from __future__ import annotations
 
@@ -24,64 +24,66 @@ from polaris_spark.system.recovery.search import StoredCommits
 from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, listed_in
 
 ReferenceState = Literal["live", "dropped", "unlisted"]
-"""What the registry says of a reference; `unlisted`: it has a row, and the registry does not know it."""
+"""State of a reference in the registry. `unlisted`: it has a row but no registration."""
 
 
 class HeadState(NamedTuple):
-    """A head that a reference has or had."""
+    """A present or earlier head of a reference."""
 
     known: Known
     complete: bool
     lost: tuple[Lost, ...]
-    """What of it is missing."""
+    """The lost objects that this head needs."""
 
 
 class Undone(NamedTuple):
-    """What a reference loses if it goes back to an older commit."""
+    """Commits that are undone if a reference is set back to an older commit."""
 
     commits: int
+    """Number of these commits."""
     unreadable: int
-    """How many of these commits do not say any more what they changed."""
+    """Number of these commits whose log entries cannot be read."""
     entries: tuple[tuple[Known, LogEntry], ...]
-    """What the others changed, newest first, each with its commit."""
+    """Log entries of the other commits, newest first, each with its commit."""
 
 
 NOTHING_UNDONE = Undone(0, 0, ())
 
 
 class Found(NamedTuple):
-    """What was found about one reference."""
+    """Result of the survey for one reference."""
 
     name: str
     row_name: str
     state: ReferenceState
     registered: Registered | None
     head: Head | None
-    """What the row says; None if the row is missing."""
+    """The head in the row; None if the row is missing."""
     heads: tuple[HeadState, ...]
-    """The head and the recent ones, newest first."""
+    """The head and the recent heads, newest first."""
     target: Known | None
-    """The commit to go on from: the newest one that is complete, not below the floor, or the one that was asked for."""
+    """The commit to set the reference to: the newest complete commit that is not below the floor, or the requested
+    commit. None if no commit is complete."""
     history_from: Known | None
-    """From here on, all of the target's history is complete."""
+    """The commit from which on the target's history is complete."""
     lost_history: tuple[Lost, ...]
-    """Why the complete history begins there, if it begins above the target's floor."""
+    """The lost objects that end the complete history, if it begins above the target's floor."""
     time_resets: tuple[int, ...]
     """Numbers of commits in the target's history whose time is not later than their parent's, ascending."""
     undone: Undone
     newer: tuple[Known, ...]
-    """Complete commits after the head, newest first, that nothing leads to; found by a search only."""
+    """Complete, unreachable commits after the head, newest first; empty unless the realm was searched."""
 
     @property
     def generation(self) -> int:
-        """Which reference of its name it is; 0 for the registry."""
+        """Generation of the reference, which distinguishes references of the same name; 0 for the registry."""
         if self.registered is not None:
             return self.registered.registration.generation
         return int(self.row_name.rpartition("@")[2], 16) if self.state == "unlisted" else 0
 
     @property
     def complete(self) -> bool:
-        """Whether the row is there, and all that its head and its history need, as the registry has it."""
+        """Whether the row exists, its head and history are complete, and the row's state agrees with the registry."""
         if self.head is None or self.history_from is None or self.state == "unlisted":
             return False
         whole = self.heads[0].complete and self.history_from.number <= self.head.floor_number
@@ -89,7 +91,7 @@ class Found(NamedTuple):
 
     @property
     def given_up(self) -> bool:
-        """Whether it is the row of a reference of which nothing is left, and which a recovery sealed."""
+        """Whether this is an unlisted row without any complete commit that a recovery has sealed."""
         return self.state == "unlisted" and self.head is not None and self.head.sealed and self.target is None
 
 
@@ -110,7 +112,7 @@ class _Row(NamedTuple):
 
 
 class Survey:
-    """Looks at the references of one realm; changes nothing."""
+    """Survey of the references of one realm. Changes nothing."""
 
     def __init__(
         self,
@@ -122,9 +124,9 @@ class Survey:
         """
         Args:
             store: the realm's objects.
-            search: read the whole realm for commits after the heads; done anyway where a row is missing, or what its
-                head needs.
-            on_read: told how many objects were read, each time.
+            search: whether to search the whole realm for commits after the heads. This is done anyway for a reference
+                whose row is missing or whose head is not complete.
+            on_read: called after each read, with the number of objects that were read.
         """
         self._objects = Completeness(store.backend, store.realm, on_read)
         self._store = store
@@ -133,15 +135,16 @@ class Survey:
         self._stored: StoredCommits | None = None
         self._lineages: dict[str, Lineage] = {}
         self.highest_id = 0
-        """The highest id that was seen, of what leads to the commits of this realm."""
+        """The highest id that was seen, among the fences and heads in rows and the commits found for them."""
 
     def run(self, name: str | None = None, to: int | None = None) -> list[Found]:
-        """The registry, and every other reference or the one of that name, by name.
+        """Return the results for the registry, then for the other references, ordered by name.
 
         Args:
-            to: the commit that the reference `name` is to go on from, whatever is newest.
+            name: the only reference to survey besides the registry; by default all.
+            to: id of the commit to set the reference `name` to, instead of the newest complete commit.
         Raises:
-            NotFoundError: there is no such reference.
+            NotFoundError: no reference has this name.
             InputError: `to` is not complete, or not in the history of `name`.
             CorruptionError: the value of a row cannot be read.
             NewerFormatError: a newer release wrote a row.
@@ -158,10 +161,11 @@ class Survey:
         return [one for one in found if not one.given_up]
 
     def _others(self, root: Known | None) -> list[_Row]:
-        """Every reference besides the registry that the registry or a row tells of, by name."""
+        """Return every reference that has a registration or a row, except the registry, ordered by name."""
         listed = [] if root is None else self._listed(root.id)
         rows = [self._row(r.name, r.row_name, r.registration.state, r) for r in listed]
-        rows = [row for row in rows if row.head is not None or row.state == "live"]  # else it was swept
+        # A dropped reference without a row was swept.
+        rows = [row for row in rows if row.head is not None or row.state == "live"]
         generations = {r.name: r.registration.generation for r in listed}
         newest: dict[str, int] = {}
         for name, generation in self._generations():
@@ -178,7 +182,7 @@ class Survey:
         return listed_in(Index(index, StoredObjects(self._store).read_shards))
 
     def _generations(self) -> Iterator[tuple[str, int]]:
-        """(name, generation) of every row."""
+        """Yield (name, generation) of every row, except the registry's."""
         backend = self._store.backend
         for split in backend.splits("references", [self._store.realm], 1):
             for batch in backend.scan(split):
@@ -195,7 +199,7 @@ class Survey:
         return _Row(name, row_name, state, registered, head)
 
     def _commits(self, row: _Row) -> Lineage:
-        """The history of a reference, as far as its row leads to it."""
+        """Return the history of a reference, as far as it is reachable from its row and its registration."""
         if row.row_name not in self._lineages:
             began = _began(row)
             named = [*([] if row.head is None else named_by(row.head)), *([] if began is None else [began])]
@@ -252,19 +256,25 @@ class Survey:
         )
 
     def _newer(self, row: _Row, others: Sequence[_Row]) -> list[Known]:
-        """Complete commits after the one that the row names, newest first; of a missing row, after where it began.
-        Those after a fork may be another reference's."""
+        """Return the complete commits after the row's head, newest first.
+
+        If the row is missing, they are the commits after the one that the reference began from. Commits after a fork
+        may belong to another reference.
+        """
         return self._complete_after(row, _base(row), others, None)
 
     def _newest(self, row: _Row, others: Sequence[_Row]) -> Known | None:
-        """The newest complete commit: in the history of the row; of a row that is missing, whatever follows what it
-        began from and can be no other reference's."""
+        """Return the newest complete commit of a reference, or None.
+
+        It is in the history of the row. If the row is missing, it may also follow the commit that the reference began
+        from, provided that it cannot belong to another reference.
+        """
         began, commits = _began(row), self._commits(row)
         newest = first_complete(self._objects, sorted(commits.values(), reverse=True))
         if row.head is not None and newest is not None and newest.id == row.head.commit:
             return newest
-        # Where many commits in a row are lost, nothing names the ones right before them. Below the floor, files that
-        # they need may be deleted.
+        # If many successive commits are lost, no remaining commit lists the ids of the commits right before them. So
+        # the realm is searched. Commits below the floor do not qualify, because their files may have been deleted.
         for known in self._complete_after(row, newest or began, others, _forks((row, *others))):
             between = row.head is None or row.floor <= known.number < row.head.number
             if between and commits.get(known.number, known).id == known.id:
@@ -280,7 +290,7 @@ class Survey:
         if base is None:
             candidates = self._stored.of_registry() if row.name == ROOT else []
         elif forks is not None and any(other.registered is None for other in related):
-            candidates = []  # nobody knows where these forked
+            candidates = []  # an unlisted reference has no registration that records where it forked
         else:
             besides = {known.id for other in related for known in self._own(other)} - {base.id}
             candidates = self._stored.after(base, besides, forks)
@@ -288,7 +298,7 @@ class Survey:
         return [known for known in candidates if self._objects.complete(known.id)]
 
     def _own(self, row: _Row) -> list[Known]:
-        """Commits of a reference that are not of what it forked from, too."""
+        """Return the commits of a reference that it does not share with the reference that it forked from."""
         began = _began(row)
         shared = -1 if began is None else began.number
         return [known for known in self._commits(row).values() if known.number > shared]
@@ -329,14 +339,14 @@ class Survey:
 
 
 def _base(row: _Row) -> Known | None:
-    """The commit that the row names; of a missing row, the one that it began from."""
+    """Return the row's head commit; if the row is missing, the commit that the reference began from."""
     if row.head is None:
         return _began(row)
     return Known(row.head.number, row.head.commit, row.head.time)
 
 
 def _began(row: _Row) -> Known | None:
-    """The commit that the registry says a reference began from."""
+    """Return the commit that a reference began from, according to the registry; None if it is not registered."""
     if row.registered is None:
         return None
     registration = row.registered.registration
@@ -344,7 +354,7 @@ def _began(row: _Row) -> Known | None:
 
 
 def _forks(rows: Sequence[_Row]) -> set[int]:
-    """Commits where one reference began in the history of another, or several began."""
+    """Return the ids of commits where a reference began in another one's history, or where several references began."""
     forks: set[int] = set()
     first: set[int] = set()
     for began in filter(None, map(_began, {row.row_name: row for row in rows}.values())):
@@ -355,5 +365,6 @@ def _forks(rows: Sequence[_Row]) -> set[int]:
 
 
 def _place(row: _Row) -> str:
-    """What references have in common that fork from each other: `cat/1/heads` of `cat/1/heads/main`."""
+    """Return the prefix that is common to references that can fork from each other: `cat/1/heads` for
+    `cat/1/heads/main`."""
     return row.name.rpartition("/")[0]
