@@ -176,11 +176,11 @@ def is_loopback(host: str) -> bool:
 
 def accepts_gzip(request: Request) -> bool:
     """Whether the client accepts responses that are compressed with gzip (RFC 9110, 12.5.3)."""
-    for item in request.headers.get("accept-encoding", "").split(","):
+    accepted: dict[str, bool] = {}
+    for item in request.headers.get("accept-encoding", "").lower().split(","):
         coding, _, weight = item.partition(";")
-        if coding.strip().lower() in ("gzip", "*"):
-            return weight.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False
+        accepted[coding.strip()] = weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return accepted.get("gzip", accepted.get("*", False))
 
 
 __all__ = [

@@ -98,7 +98,7 @@ class Tokens:
             raise NotAuthorizedError("the request has no bearer token")
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
-            raise NotAuthorizedError("requests are authorised by a bearer token and nothing else")
+            raise NotAuthorizedError("requests are authorized by a bearer token and nothing else")
         given, found = _digest(token.strip()), None
         for digest, principal in self._digests:
             if hmac.compare_digest(digest, given):
