@@ -60,7 +60,7 @@ def compact_reference(
     leaves: int = LEAVES,
     progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
 ) -> Iterator[Outcome]:
-    """Compact every index of a reference except the index of operations, whose entries expire by themselves.
+    """Compact every index of a reference except the index of operations, whose shards expire by themselves.
 
     Args:
         leaves: number of leaves in a portion.

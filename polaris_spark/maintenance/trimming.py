@@ -1,9 +1,9 @@
 """Trimming of history: the floors of references are raised, so that a sweep may delete what only older commits need.
 
 Every commit from the floor to the head is kept, with all objects that it points to. The new floor is the newest commit
-that is older than the retention, so that the state at that time can still be read. Reading a commit below the floor
-fails with `HistoryTrimmedError`. No commit that is younger than the retention lies below the floor, even if times go
-back because a clock was behind.
+that is older than the retention, so that the state at that time can still be read. Reading below the floor fails with
+an error that says that the history was trimmed. No commit that is younger than the retention lies below the floor, even
+if times go back because a clock was behind.
 """
 
 from __future__ import annotations
