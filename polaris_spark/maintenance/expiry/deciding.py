@@ -1,6 +1,6 @@
 """Which snapshots, branches, tags, schemas and partition specs of a table expire.
 
-The rules are those of Iceberg's `RemoveSnapshots`. Branches and tags older than their `max-ref-age-ms` expire, but never
+The rules are those of Iceberg's `RemoveSnapshots`. Branches and tags older than their `max-ref-age-ms` expire, except
 `main`. Of each branch that stays, the newest snapshots are kept by number and by age. Snapshots that no branch or tag
 reaches are kept by age alone. A snapshot that a branch or tag names is kept.
 """

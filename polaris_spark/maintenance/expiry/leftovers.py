@@ -123,7 +123,7 @@ class Leftover:
             self.outcome.bytes += file.bytes
 
     def fail(self, files: int) -> None:
-        """Count files that could not be deleted. If there are any, all files that are left stay, since they may name one.
+        """Count files that could not be deleted. If there are any, the remaining files stay: they may name one of them.
 
         Args:
             files: number of files that could not be deleted.

@@ -239,7 +239,7 @@ class ExpiryRun:
         planned: Mapping[int, ToExpire],
         heads: Sequence[StoreHead],
     ) -> list[Leftover]:
-        """Return the tables with expired snapshots whose files may still exist, with the versions that may need them."""
+        """Return the tables with expired snapshots whose files may still exist, and the versions that may need them."""
         records: dict[int, list[int]] = {entity_id: [] for entity_id in planned}
         for key, entry in view.base.index(EXPIRED).range():
             if wanted is None or entity_of(key) in wanted:

@@ -43,7 +43,7 @@ def take(
 
 
 def _first(waiting: deque[Leftover], files: int | None) -> list[Leftover]:
-    """Take from `waiting` the first leftovers that together have at least `files` files; all leftovers if it is None."""
+    """Take the first leftovers that together have at least `files` files from `waiting`; all of them if it is None."""
     found: list[Leftover] = []
     known = 0
     while waiting and (files is None or known < files):
