@@ -14,15 +14,15 @@ PER_MINUTE: Final = 10
 if TYPE_CHECKING:
     _StreamHandler = logging.StreamHandler[TextIO]
 else:
-    _StreamHandler = logging.StreamHandler  # which cannot be subscripted before Python 3.11
+    _StreamHandler = logging.StreamHandler  # cannot be subscripted before Python 3.11
 
 _WINDOW_SECONDS: Final = 60.0
 _KINDS: Final = 1_000
 
 
 class BoundedHandler(_StreamHandler):
-    """Writes records to a stream. Before the first record of a kind in a later minute, it logs how many were suppressed
-    in the minute before."""
+    """Handler that writes records to a stream. Before the first record of a kind in a later minute, it logs how many
+    records of that kind were suppressed in the minute before."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         """

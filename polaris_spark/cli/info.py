@@ -178,7 +178,7 @@ def _catalogs_table(rows: list[Json]) -> Any:
     table = grid(
         None, "catalog", "id", "owner", "namespaces", "tables", "views", "branches", "warehouse",
         right=("namespaces", "tables", "views"),
-    )  # fmt: skip  # one line reads as the header that it is
+    )  # fmt: skip  # keep the header on one line
     for row in rows:
         counts = (f"{row[name]:,}" for name in ("namespaces", "tables", "views"))
         names = ", ".join(map(plain, row["branches"]))

@@ -77,7 +77,7 @@ def _merged(objects: ObjectStore, id: int) -> Json:
     try:
         commit = objects.get(id, Commit)
     except PolarisError:
-        # A merged commit is not kept alive by the one that merged it.
+        # The commit that merged another one does not keep it from being swept.
         return {"id": hexadecimal(id)}
     return {"id": hexadecimal(id), "number": commit.number, "time": iso(commit.time)}
 

@@ -145,7 +145,7 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 def _moment(ms: int) -> datetime.datetime | None:
     try:
         return datetime.datetime.fromtimestamp(ms / 1_000, datetime.timezone.utc)
-    except (ValueError, OverflowError):  # clients may send any number of 64 bits
+    except (ValueError, OverflowError):  # clients may send any 64-bit number
         return None
 
 

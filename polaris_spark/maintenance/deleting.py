@@ -36,7 +36,7 @@ class Left(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class DeleteFiles(Work[ToDelete, Left]):
-    """Deletes files, with retries, and returns those that are left. Files that do not exist count as deleted."""
+    """Work that deletes files, with retries, and returns the files that are left. Missing files count as deleted."""
 
     item = ToDelete
     result = Left
@@ -87,7 +87,7 @@ class Absent(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FindAbsent(Work[ToLookFor, Absent]):
-    """Finds files that do not exist. If storage gives no clear answer, a file counts as existing."""
+    """Work that finds files that do not exist. If storage gives no clear answer, a file counts as existing."""
 
     item = ToLookFor
     result = Absent

@@ -45,7 +45,7 @@ class Work(ABC, Generic[I, R]):
 
 
 class Spread(Protocol):
-    """Runs work on many items."""
+    """Protocol of a function that runs work on many items."""
 
     def __call__(self, work: Work[I, R], items: Sequence[I]) -> Iterator[R]:
         """Yield the results in any order, as soon as they are there."""
@@ -53,7 +53,7 @@ class Spread(Protocol):
 
 
 class Here:
-    """Runs the work in this process, several items at a time."""
+    """A `Spread` that runs the work in this process, several items at a time."""
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach

@@ -73,7 +73,7 @@ class Incomplete(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     owner: str
     places: tuple[str, ...]
-    """Locations that it names."""
+    """Locations that the table owns or names."""
     missing: str
     """One of the missing files, or why a table that could be read before cannot be read now."""
 
@@ -111,7 +111,7 @@ class Wanted:
 
 
 class ListManifests(Work[Holders, Listed]):
-    """Reads tables and their manifest lists."""
+    """Work that reads tables and their manifest lists."""
 
     few = 32
     item = Holders
@@ -181,7 +181,7 @@ def _needs(reach: Reach, reader: ObjectReader, table: Holder, content: int) -> N
 
 
 class FindNamed(Work[ManifestFiles, Listed]):
-    """Finds those of the wanted files that manifests name."""
+    """Work that finds those of the wanted files that manifests name."""
 
     few = 64
     item = ManifestFiles
@@ -205,7 +205,7 @@ class FindNamed(Work[ManifestFiles, Listed]):
 
 
 class FindIncomplete(Work[Holders, IncompleteTables]):
-    """Finds the tables that name missing manifest lists or manifests."""
+    """Work that finds the tables that name missing manifest lists or manifests."""
 
     few = 32
     item = Holders
@@ -224,7 +224,7 @@ class FindIncomplete(Work[Holders, IncompleteTables]):
                 needs = _needs(reach, reader, table, table.content)
                 missing = next(self._among(reach, needs), "")
                 places = (*needs.places, *needs.unconfirmed)
-            except (OSError, ValueError, PolarisError) as error:  # it could be read before
+            except (OSError, ValueError, PolarisError) as error:  # the table could be read before
                 missing, places = str(error), (EVERYWHERE,)
             if missing:
                 found.append(Incomplete(table.owner, places, missing))

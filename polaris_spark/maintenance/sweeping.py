@@ -153,7 +153,7 @@ def list_roots(references: References, policy: Policy, operation: Operation, pro
         return _list_roots(references, policy, operation, progress)
     except (
         CorruptionError
-    ):  # another sweep may have taken the commit of a head just read: heads are newer now
+    ):  # another sweep may have deleted the commit of a head that was just read; heads are newer now
         return _list_roots(references, policy, operation, progress)
 
 
@@ -275,7 +275,7 @@ class _Fencing:
         if registered.registration.state == "live":
             try:
                 references.complete(registered)
-            except ReferenceGoneError:  # dropped meanwhile, before its row was there
+            except ReferenceGoneError:  # dropped meanwhile, before its row was written
                 references.sealed_head(registered)
             references.fence(registered.row_name)
         else:

@@ -120,7 +120,7 @@ def _would_trim(references: References, registered: Registered | None, age: _Age
 def _trim_one(references: References, registered: Registered | None, age: _Age) -> Trimmed | None:
     name = ROOT if registered is None else registered.name
     for _ in range(_LOOKUPS):
-        # Read and change the row of one committer: meanwhile the name may have come to stand for another row.
+        # One committer reads and changes one row, even if the name has meanwhile come to stand for another row.
         try:
             committer = references.root if registered is None else references.open(name)
         except ReferenceGoneError:  # dropped meanwhile

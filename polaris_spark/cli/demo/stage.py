@@ -41,7 +41,7 @@ class Figure(NamedTuple):
 
 @dataclass
 class Stage:
-    """Runs statements, shows them, and collects figures."""
+    """The demo's session and console, with methods that run statements, show them, and collect figures."""
 
     console: Console
     progress: Progress

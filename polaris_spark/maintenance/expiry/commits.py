@@ -186,7 +186,7 @@ def remove_expired(
 
 
 class _Removing:
-    """Removes the expired parts of tables. Gives up the rest of a commit if files cannot be written (`REFUSALS`)."""
+    """Removal of the expired parts of tables. Gives up the rest of a commit if files cannot be written (`REFUSALS`)."""
 
     def __init__(
         self, catalog: Catalog, operation: Operation, asked: Asked, progress: Callable[[int], None]

@@ -34,7 +34,7 @@ FILES_OF_A_WAVE = 20_000
 
 
 class Deleting:
-    """Deletes files of leftovers, and records the deletions."""
+    """Deletion of the files of leftovers, with a record of the deletions."""
 
     def __init__(
         self,

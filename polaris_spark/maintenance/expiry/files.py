@@ -76,7 +76,7 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class DecideTables(Work[ToDecide, Decided]):
-    """Decides what expires of tables."""
+    """Work that decides what expires of tables."""
 
     few = 1_000
     item = ToDecide
@@ -154,7 +154,7 @@ class Examined(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Examine(NamingWork[ToExamine, Examined]):
-    """Finds the files that the expired snapshots of a table need and the remaining ones do not."""
+    """Work that finds the files that the expired snapshots of a table need and the remaining ones do not."""
 
     few = 64
     item = ToExamine

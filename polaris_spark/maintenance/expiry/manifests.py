@@ -75,7 +75,7 @@ class Needed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ReadManifests(Work[Manifests, Named]):
-    """Reads which content files the manifests name that are to be deleted."""
+    """Work that reads the content files which manifests name, for manifests that are to be deleted."""
 
     few = 64
     item = Manifests
@@ -94,7 +94,7 @@ class ReadManifests(Work[Manifests, Named]):
 
 
 class FindNeeded(NamingWork[Manifests, Needed]):
-    """Finds the candidate files that manifests which stay still name."""
+    """Work that finds the candidate files which are still named by manifests that stay."""
 
     few = 64
     item = Manifests

@@ -106,7 +106,7 @@ class Migration:
             yield from self._finished(self._decided_realm())
             return
         record = retried(self._clock, self._target_realm)
-        self._source.end_pause()  # of a run that died
+        self._source.end_pause()  # the pause of a run that died
         self._source.begin(self._to, record.instance)
         copying = Copying(self._source, self._target, record, self._work, self._watch)
         yield from copying.everything()
@@ -168,7 +168,7 @@ class Migration:
             )
         return found
 
-    # Comparing, and the end
+    # Comparison, and the end
 
     def _checked(self, copying: Copying) -> Step:
         """Compare the rows that were copied so far.

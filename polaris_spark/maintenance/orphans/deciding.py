@@ -52,7 +52,7 @@ class Mismatch(str, Enum):
 
 
 class Named(Protocol):
-    """Normalizes locations for comparison."""
+    """Protocol of an object that normalizes locations for comparison."""
 
     def of(self, location: str) -> FileName:
         """Return the normalized location."""
@@ -116,7 +116,7 @@ def comparison(schemes: Mapping[str, str] | None, authorities: Mapping[str, str]
 
 def _flat(what: str, given: Mapping[str, str]) -> dict[str, str]:
     for names, of in given.items():
-        if of is None:  # as SQL allows
+        if of is None:  # SQL allows null values
             raise InputError(f"{what} says of {names!r} that it is null; it has to name what that is")
     return {
         name.strip().lower(): of.strip().lower() for names, of in given.items() for name in names.split(",")

@@ -55,7 +55,7 @@ CONTENT, MANIFEST, LIST, METADATA = range(4)
 
 
 class Gathering:
-    """Gathers the files that contents name."""
+    """Collector of the files that tables and views name."""
 
     def __init__(self, files: Files, names: Names) -> None:
         self._files = files

@@ -110,7 +110,7 @@ class FoundDoomed(NamedTuple):
     """Files of dropped tables that may be deleted."""
 
     phases: list[list[Orphan]]
-    """Files in order of deletion. A phase is deleted after all earlier phases, because its files name theirs."""
+    """Files in order of deletion. A phase is deleted after all earlier ones, because its files name files in them."""
     named_by: dict[str, set[str]]
     """The dropped tables that name a file, by its location. The file may name more files of these tables."""
     broken: list[Broken]
@@ -141,7 +141,7 @@ class Doomed(NamedTuple):
 
 
 class Engine(Protocol):
-    """Does the work of a search, in this process or on executors."""
+    """Engine that does the work of a search, in this process or on executors."""
 
     def list_files(self, search: Search) -> None:
         """List the folders of a search, and keep the files found for `find`."""
@@ -310,8 +310,10 @@ def in_phases(ranked: Iterable[tuple[int, Orphan, Iterable[str]]], broken: list[
 
 
 class DoomedJudge:
-    """Decides which files of dropped tables may be deleted: files in the tables' own locations or in the warehouse.
-    Files behind a symbolic link stay; the search for orphan files finds them by their real path."""
+    """Decision about which files of dropped tables may be deleted: files in the tables' own locations or the warehouse.
+
+    Files behind a symbolic link stay; the search for orphan files finds them by their real path.
+    """
 
     def __init__(self, doomed: Doomed, names: Names) -> None:
         self._permit = doomed.permit
