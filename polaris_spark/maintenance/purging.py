@@ -187,7 +187,7 @@ class Purge:
     def _delete_references(self, instance: str) -> int:
         """Delete the rows of references, and return their number.
 
-        The registry goes first: without it, no process can find or create another reference.
+        The registry's row is deleted first: without it, no process can find or create another reference.
         """
         deleted = 0
         names = {

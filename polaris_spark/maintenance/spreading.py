@@ -48,7 +48,7 @@ class Spread(Protocol):
     """Protocol of a function that runs work on many items."""
 
     def __call__(self, work: Work[I, R], items: Sequence[I]) -> Iterator[R]:
-        """Yield the results in any order, as soon as they are there."""
+        """Yield each result as soon as it is ready, in any order."""
         ...
 
 

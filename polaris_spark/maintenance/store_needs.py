@@ -89,7 +89,7 @@ class ManifestFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     locations: tuple[str, ...]
     dropped: bool = False
-    """Whether they may have been deleted."""
+    """Whether the manifests may have been deleted, because only dropped tables name them."""
 
 
 class Wanted:

@@ -29,7 +29,7 @@ class Holder(msgspec.Struct, frozen=True, array_like=True, gc=False):
     content: int
     """Object id of the version's row."""
     without: tuple[int, ...] = ()
-    """Ids of snapshots that are about to be removed from the table; their files count as not needed."""
+    """Ids of snapshots that are about to be removed from the table; they do not count as needing any file."""
     before: int = 0
     """Object id of an earlier version whose files have been searched already; 0 if there is none."""
     is_view: bool = False

@@ -104,17 +104,20 @@ class Policy(NamedTuple):
         return self._of(reference, 0)
 
     def grace_of(self, reference: str) -> int:
-        """Return how long a reference is kept after its drop, in milliseconds; the longest period if of no catalog."""
+        """Return how long a dropped reference is kept, in milliseconds; the longest period for one of no catalog."""
         return self._of(reference, 1)
 
     @property
     def rows_ms(self) -> int:
-        """Grace period of unreachable rows: the longest of any catalog, as it is not known which one had the row."""
+        """Grace period of unreachable rows, in milliseconds: the longest of all catalogs.
+
+        It is not known which catalog an unreachable row belonged to.
+        """
         return max([self.grace_ms, *(grace for _, grace in self.catalogs.values())])
 
     @property
     def shortest_grace_ms(self) -> int:
-        """The shortest grace period of a catalog."""
+        """The shortest grace period of all catalogs, in milliseconds."""
         return min([self.grace_ms, *(grace for _, grace in self.catalogs.values())])
 
     def _of(self, reference: str, position: int) -> int:

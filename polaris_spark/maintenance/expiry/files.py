@@ -118,7 +118,7 @@ class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
     id: int
     """Object id of the version's row."""
     without: tuple[int, ...] = ()
-    """Ids of snapshots that are about to be removed from the table; their files count as not needed."""
+    """Ids of snapshots that are about to be removed from the table; they do not count as needing any file."""
     dropped: bool = False
     """Whether the table has been dropped since: a purge may have deleted some of its files."""
 

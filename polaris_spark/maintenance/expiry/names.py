@@ -36,10 +36,10 @@ def _key(location: str) -> str:
 
 
 def digests(location: str) -> tuple[int, ...]:
-    """Return the digests, of eight bytes each, of the two names that identify a file: its key and its exact location.
+    """Return the digests, of eight bytes each, of the two names by which a file is recognized: its key and location.
 
-    One digest is returned if both names are equal. Both names are needed because machines may have different symbolic
-    links, and so different keys for one location.
+    The result has one digest if both names are equal. Both names are needed because machines may have different
+    symbolic links, and so different keys for one location.
     """
     return tuple(_digest(name) for name in {file_key(location), location})
 
@@ -53,7 +53,7 @@ forget_folders = _folder.cache_clear
 
 
 class NamingWork(Work[I, R]):
-    """Work that uses keys of files. Unpickling it on an executor begins a run, so that clears the cache of folders."""
+    """Work that uses keys of files. A run begins on an executor when the work is unpickled; this clears the cache."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (type(self), self.__dict__)

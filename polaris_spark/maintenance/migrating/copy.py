@@ -1,4 +1,4 @@
-"""Copying of rows from one database to another, byte for byte, whatever their type, even if it is not installed.
+"""Copying of a realm's rows from one database to another, byte for byte, including types of other packages.
 
 Rows never change and writing them again changes nothing, so an interrupted copy is simply repeated.
 """

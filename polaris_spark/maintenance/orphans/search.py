@@ -110,7 +110,7 @@ class FoundDoomed(NamedTuple):
     """Files of dropped tables that may be deleted."""
 
     phases: list[list[Orphan]]
-    """Files in order of deletion. A phase is deleted after all earlier ones, because its files name files in them."""
+    """Files in order of deletion. A phase is deleted after all earlier phases, because it names files in them."""
     named_by: dict[str, set[str]]
     """The dropped tables that name a file, by its location. The file may name more files of these tables."""
     broken: list[Broken]
