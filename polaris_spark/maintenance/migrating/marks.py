@@ -102,8 +102,7 @@ class SourceRealm:
     def heads(self) -> list[Held]:
         """Return the heads of the registry, and of every live and dropped reference that the registry lists.
 
-        A reference whose row is missing is listed with its first head. The next process that opens the reference writes
-        that head.
+        A reference whose row is missing is listed with its first head. A process that needs the row writes that head.
         """
         root = self._row(ROOT)
         return [Held(ROOT, read_head(root, ROOT)), *concurrently(self._held, self._listed())]
