@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 
 INTERRUPTED = 130
-"""Exit code of a command that Ctrl-C ended, as shells have it."""
+"""Exit code of a command that Ctrl-C ended, by the convention of shells."""
 
 
 def main() -> None:
     """Run the command line of this process."""
     try:
-        from polaris_spark.cli import app  # here, because it takes seconds, in which Ctrl-C may come
+        from polaris_spark.cli import app  # takes seconds; handle Ctrl-C in this time, too
     except KeyboardInterrupt:
         print("polaris-spark: interrupted; run it again", file=sys.stderr)
         sys.exit(INTERRUPTED)

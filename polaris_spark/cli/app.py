@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import click
 
 FAILED = 2
-"""Exit code of a command that could not do what was asked."""
+"""Exit code of a command that failed."""
 
 
 class OneLineErrors(LazyGroup):
-    """Tells expected errors in one line; anything else is a defect and keeps its traceback."""
+    """Command group that prints expected errors in one line. Any other error is a defect and keeps its traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:  # type: ignore[override,unused-ignore]  # typer brings its own click
         """Run the command."""
@@ -73,6 +73,6 @@ def main() -> None:
     """Run the command line of this process."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a character of some name still shows the rest.
+            # If the terminal cannot show a character, the rest of the text is still printed.
             stream.reconfigure(errors="replace")
     app()

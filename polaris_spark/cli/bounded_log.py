@@ -1,5 +1,5 @@
-"""A log that clients cannot flood: it writes a bounded number of records of each kind in a minute, and counts the
-others."""
+"""A log that clients cannot flood: it writes a bounded number of records of each kind per minute, and counts the
+rest."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TextIO
 
 PER_MINUTE: Final = 10
-"""Records of one kind that are written in a minute. A kind is a logger and a message without its arguments."""
+"""Number of records of one kind that are written per minute. A kind is a logger and a message without its arguments."""
 
 if TYPE_CHECKING:
     _StreamHandler = logging.StreamHandler[TextIO]
 else:
-    _StreamHandler = logging.StreamHandler  # which cannot be subscripted before Python 3.11
+    _StreamHandler = logging.StreamHandler  # cannot be subscripted before Python 3.11
 
 _WINDOW_SECONDS: Final = 60.0
 _KINDS: Final = 1_000
 
 
 class BoundedHandler(_StreamHandler):
-    """Writes records to a stream. Before the first record of a kind in a later minute, it logs how many were suppressed
-    in the minute before."""
+    """Handler that writes records to a stream. Before the first record of a kind in a later minute, it logs how many
+    records of that kind were suppressed in the minute before."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         """
         Args:
-            clock: seconds, monotonic.
+            clock: returns a monotonic time, in seconds.
         """
         super().__init__(stream)
         self._clock = clock
         self._windows: dict[tuple[str, str], tuple[float, int]] = {}
-        """For each kind, when its minute began and how many records have arrived since."""
+        """For each kind, the start of its minute, in seconds, and the number of records since."""
         self._warm()
 
     def _warm(self) -> None:
-        """Format an error now. For the first one Python imports modules and opens files, which would fail later if the
-        process has too many open files."""
+        """Format an error now. For the first error, Python imports modules and opens files. Later, this would fail if
+        the process had too many open files."""
         try:
             raise ValueError
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""`polaris-spark cat`: one object, decoded."""
+"""`polaris-spark cat`: print one decoded object."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def cat(
 
 
 def possible_ids(text: str) -> list[int]:
-    """What an id written in hexadecimal or decimal may mean; digits alone may mean either.
+    """Return the ids that a hexadecimal or decimal text may mean. Text of digits alone may mean either.
 
     Raises:
-        InputError: it is no id.
+        InputError: the text is not an id.
     """
     from polaris_spark.ids import MAX_ID
 
@@ -78,7 +78,7 @@ def _find(store: OpenStore, realm: str | None, ids: list[int], text: str) -> tup
 
 
 def described(place: OpenRealm, id: int, found: Decoded) -> Json:
-    """An object as a JSON value; pointers stand in it in hexadecimal, as `cat` takes them."""
+    """Return an object as a JSON value; pointers are written in hexadecimal, as `cat` accepts them."""
     from polaris_spark.ids import unpack
 
     header = found.header
@@ -97,7 +97,7 @@ def described(place: OpenRealm, id: int, found: Decoded) -> Json:
 
 
 def _shown(value: Any, pointers: frozenset[int]) -> Any:
-    """A decoded value as JSON."""
+    """Return a decoded value as a JSON value."""
     if isinstance(value, msgspec.Struct):
         fields = {name: getattr(value, name) for name in value.__struct_fields__}
         return {name.replace("_", "-"): _shown(item, pointers) for name, item in fields.items()}
@@ -113,7 +113,7 @@ def _shown(value: Any, pointers: frozenset[int]) -> Any:
 
 
 def _text(data: bytes) -> Any:
-    """Bytes as the JSON that they hold, else as text in which what does not print stands as an escape."""
+    """Return the JSON value that bytes contain, or else their text with unprintable characters escaped, or else hex."""
     if data[:1] in (b"{", b"["):
         try:
             return json.loads(data)

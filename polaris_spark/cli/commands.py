@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """Where a command is, and what `--help` says of it."""
+    """The location of a command's function, and its text in `--help`."""
 
     target: str
-    """`module:name` of a function, or of a `typer.Typer` that has commands of its own."""
+    """`module:name` of a function, or of a `typer.Typer` with subcommands."""
     help: str
     """The first sentence of the command's docstring or help."""
 
@@ -109,6 +109,6 @@ class LazyGroup(TyperGroup):
         self.commands = {**listed, **self.commands}
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:  # type: ignore[override,unused-ignore]
-        """The command that the arguments name, imported."""
+        """Return the command that the arguments name, and import it."""
         name, command, rest = super().resolve_command(ctx, args)  # type: ignore[arg-type,unused-ignore]  # its own click
         return name, load(name) if name in COMMANDS else command, rest

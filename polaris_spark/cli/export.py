@@ -1,4 +1,4 @@
-"""`polaris-spark export`: the metadata files of tables and views, written from their rows."""
+"""`polaris-spark export`: write the metadata files of tables and views from their rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`polaris-spark fsck`: what is wrong in a store, even one that is too damaged to be opened."""
+"""`polaris-spark fsck`: find the problems of a store, even if the store is too damaged to be opened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from polaris_spark.maintenance.checking.checker import Progress as Watch
 
 FAULTY = 1
-"""Exit code where something is wrong."""
+"""Exit code if problems were found."""
 
 
 def fsck(

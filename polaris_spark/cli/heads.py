@@ -1,4 +1,4 @@
-"""`polaris-spark heads`: the recent heads of references, and whether each is complete."""
+"""`polaris-spark heads`: list the recent heads of references, and whether each is complete."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _show(found: Found, console: Console) -> None:
 
 
 def _in_words(found: Found) -> str:
-    """What is known of a reference, in a line."""
+    """Return the state of a reference in one line."""
     from polaris_spark.system.recovery.plan import plan
 
     if found.target is None or found.history_from is None:

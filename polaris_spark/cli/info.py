@@ -1,4 +1,4 @@
-"""`polaris-spark info`: what a store holds."""
+"""`polaris-spark info`: show the contents of a store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 class Size(NamedTuple):
-    """Rows of a realm, and the bytes of their values."""
+    """Number of rows of a realm, and the size of their values in bytes."""
 
     rows: int = 0
     bytes: int = 0
@@ -136,7 +136,7 @@ def _node(number: int, record: NodeRecord) -> Json:
 
 
 def _sizes(store: OpenStore) -> dict[str, Size]:
-    """Rows and bytes of objects by realm instance."""
+    """Return the number and size of object rows, by instance id of the realm."""
     found: dict[str, Size] = {}
     columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,}"))
     console = errors()
@@ -178,7 +178,7 @@ def _catalogs_table(rows: list[Json]) -> Any:
     table = grid(
         None, "catalog", "id", "owner", "namespaces", "tables", "views", "branches", "warehouse",
         right=("namespaces", "tables", "views"),
-    )  # fmt: skip  # one line reads as the header that it is
+    )  # fmt: skip  # keep the header on one line
     for row in rows:
         counts = (f"{row[name]:,}" for name in ("namespaces", "tables", "views"))
         names = ", ".join(map(plain, row["branches"]))

@@ -55,7 +55,7 @@ def log(
 
 
 def read_commits(objects: ObjectStore, head: Head) -> Iterator[Json]:
-    """The commits from a head back to the history floor, with their changes, as JSON values."""
+    """Yield the commits from a head back to the history floor, with their changes, as JSON values."""
     from polaris_spark.commits.log import commits
     from polaris_spark.commits.rows import Entries
 
@@ -77,7 +77,7 @@ def _merged(objects: ObjectStore, id: int) -> Json:
     try:
         commit = objects.get(id, Commit)
     except PolarisError:
-        # A merged commit is not kept alive by the one that merged it.
+        # The commit that merged another one does not keep it from being swept.
         return {"id": hexadecimal(id)}
     return {"id": hexadecimal(id), "number": commit.number, "time": iso(commit.time)}
 
@@ -102,7 +102,12 @@ def _change(entry: LogEntry) -> Json:
 
 
 def draw(listed: list[Json], head: Head, console: Console) -> None:
-    """Print commits as a graph; `head` says where the history begins and ends."""
+    """Print commits as a graph.
+
+    Args:
+        listed: commits as `read_commits` yields them, newest first.
+        head: the head, for the bounds of the history.
+    """
     actions = [change["action"] for commit in listed for change in commit["changes"]]
     names = [plain(change["name"]) for commit in listed for change in commit["changes"]]
     widths = (max(map(len, actions), default=0), min(40, max(map(len, names), default=0)))
@@ -153,7 +158,7 @@ def _drawn_change(change: Json, widths: tuple[int, int]) -> Text:
 
 
 def told(summary: dict[str, str]) -> str:
-    """A log entry's summary in a few words: operation, records and files of a snapshot, else what was changed."""
+    """Return a log entry's summary in a few words: a snapshot's operation, records and files, or else the changes."""
     if summary.get("operation"):
         counted = [_counted(summary, what) for what in ("records", "data-files", "delete-files")]
         return ": ".join((summary["operation"], ", ".join(filter(None, counted)))).rstrip(": ")
@@ -163,7 +168,10 @@ def told(summary: dict[str, str]) -> str:
 
 
 def _flag(name: str, text: str) -> str:
-    """A flag by its name; a property that was set, `set <name>`, always with its value."""
+    """Return the text of a summary field: the name alone if the value is `true`, else `name=value`.
+
+    A field `set <name>`, for a property that was set, always has its value.
+    """
     return name if text == "true" and not name.startswith("set ") else f"{name}={text}"
 
 

@@ -1,4 +1,4 @@
-"""`polaris-spark maintain JOB` and `polaris-spark import`: procedures as commands, whose options are the parameters."""
+"""`polaris-spark maintain JOB` and `polaris-spark import`: commands whose options are the parameters of procedures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FAULTS_FOUND = 1
 """Exit code of a job that looks for faults and found some."""
 
 LARGE = 100_000
-"""Rows of objects: a job reads a store with more of them on Spark, unless it is told otherwise."""
+"""Number of object rows above which a job reads a store on Spark, unless an option says otherwise."""
 
 app = typer.Typer(
     name="maintain",
@@ -93,19 +93,19 @@ _VALUES: Mapping[str, Any] = {
     "ARRAY<STRING>": list[str],
     "MAP<STRING,STRING>": list[str],
 }
-"""What an option of a parameter's type holds."""
+"""The Python type of an option, by the SQL type of its parameter."""
 
 
 def add(procedure: Procedure) -> None:
-    """Make a job a command."""
+    """Add a command for a job."""
     app.command(procedure.name.replace("_", "-"))(command_of(procedure))
 
 
 def command_of(procedure: Procedure) -> Callable[..., None]:
-    """A function for typer that carries a procedure out; its options are the procedure's parameters.
+    """Return a function for typer that runs a procedure; its options are the procedure's parameters.
 
     Raises:
-        InputError: a parameter has the name of an option that every such command has.
+        InputError: a parameter has the name of an option that all these commands have.
     """
     shared = inspect.signature(_place).parameters
     hints = get_type_hints(_place, include_extras=True)
@@ -132,7 +132,7 @@ def command_of(procedure: Procedure) -> Callable[..., None]:
 
 
 def in_options(text: str, parameters: Sequence[Parameter]) -> str:
-    """An error's text in which the parameters of a procedure are named as options of a command.
+    """Return an error's text with the parameters of a procedure replaced by the options of its command.
 
     A parameter is recognized in `name => value`, in quotes, before `is`, and anywhere if its name has an underscore.
     """
@@ -161,7 +161,7 @@ def _option(parameter: Parameter) -> inspect.Parameter:
 
 
 def _argument(parameter: Parameter, value: Any) -> Any:
-    """What the procedure gets of an option; None where it was not given."""
+    """Return the procedure's argument for an option's value; None if the option was not given."""
     from polaris_spark.cli.opening import named_texts
 
     if value is None or value == []:
@@ -169,7 +169,7 @@ def _argument(parameter: Parameter, value: Any) -> Any:
     if parameter.type == "TIMESTAMP":
         return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value
     if parameter.type == "MAP<STRING,STRING>":
-        return named_texts(value)  # jobs look variables up themselves, and know secrets by them
+        return named_texts(value)  # jobs read the variables, and treat their values as secrets
     return value
 
 
@@ -221,7 +221,7 @@ def _run(
 
 
 def is_large(backend: Backend, limit: int = LARGE) -> bool:
-    """Whether a store has more rows of objects than a job should read in one process; reads at most so many."""
+    """Whether a store has more than `limit` object rows, too many to read in one process. Stops reading at `limit`."""
     rows = 0
     for split in backend.splits("objects", None, 1):
         for batch in backend.scan_sizes(split, 0):
@@ -232,7 +232,7 @@ def is_large(backend: Backend, limit: int = LARGE) -> bool:
 
 
 def _named(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row under the names of all commands' JSON: with dashes, and `name` for that of a table, as SQL writes it."""
+    """Return a row with column names as in the JSON of all commands: dashes, and `name` for a table's name in SQL."""
     dashed = {name.replace("_", "-"): value for name, value in row.items() if name != "table"}
     if "table" not in row:
         return dashed
@@ -254,7 +254,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _cell(value: Any) -> str:
-    """A value for people."""
+    """Return a value as text to display."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -272,7 +272,7 @@ def _json(value: Any) -> Any:
 
 @contextmanager
 def _bars(console: Console) -> Iterator[Watch]:
-    """A bar for each step of a job, on a terminal."""
+    """Show a progress bar for each step of a job, on a terminal only."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     bars: dict[str, TaskID] = {}
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
@@ -286,7 +286,7 @@ def _bars(console: Console) -> Iterator[Watch]:
 
 
 class _Spark:
-    """The Spark session of a command, started when a job first asks for it."""
+    """The Spark session of a command. It is started at first use."""
 
     def __init__(self, master: str | None) -> None:
         self._master = master
@@ -316,7 +316,7 @@ for _procedure in procedures().values():
     if _procedure.maintenance:
         try:
             add(_procedure)
-        except InputError as error:  # another package's: the commands work without it
+        except InputError as error:  # from another package's procedure: the other commands work without it
             errors().print(f"polaris-spark: {error}", markup=False)
 
 import_catalog = command_of(IMPORT)

@@ -1,4 +1,4 @@
-"""A store opened for looking: nothing is created or completed, and no lease is taken unless something is changed."""
+"""A store opened for reading: nothing is created or completed, and no lease is taken unless a command changes data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OpenRealm:
         self._references = connection.references(record, CommitSettings({}), None, "reading")
 
     def references(self) -> list[Registered]:
-        """The references that the registry lists, live and dropped, by name.
+        """Return the references that the registry lists, live and dropped, sorted by name.
 
         Raises:
             RealmStateError: the realm has no registry yet.
@@ -48,10 +48,10 @@ class OpenRealm:
         return self._references.listed()
 
     def head(self, name: str) -> Snapshot:
-        """The newest commit of a reference; of a dropped one, its last.
+        """Return the newest commit of a live or dropped reference.
 
         Raises:
-            NotFoundError: the registry does not list it.
+            NotFoundError: the registry does not list the reference.
         """
         listed = self.references()
         if name == ROOT:
@@ -63,7 +63,7 @@ class OpenRealm:
         raise NotFoundError(f"realm {self.record.name!r} has no reference {name!r}; it has: {known}")
 
     def head_of(self, registered: Registered) -> Snapshot:
-        """The newest commit of a listed reference; one whose row was never written is where it began."""
+        """Return the newest commit of a listed reference; its first commit if its row was never written."""
         row = self._backend.read_reference(self.record.instance, registered.row_name)
         head = registered.first_head() if row is None else read_head(row, registered.row_name)
         return Snapshot(
@@ -71,18 +71,18 @@ class OpenRealm:
         )
 
     def catalogs(self) -> list[CatalogRow]:
-        """The realm's catalogs, by name."""
+        """Return the realm's catalogs, sorted by name."""
         head = self.head(CATALOGS)
         found = [entry.pointer for _, entry in head.index(NAMES).range(*children((), b"c"))]
         rows = self.objects.get_many(found, CatalogRow)
         return [rows[id] for id in found]
 
     def catalog(self, name: str | None) -> CatalogRow:
-        """The catalog of that name; None asks for the only one.
+        """Return the catalog with a name; for None, the realm's only catalog.
 
         Raises:
-            InputError: no name was given and there are several.
-            NotFoundError: there is none of that name, or none at all.
+            InputError: no name was given, and the realm has several catalogs.
+            NotFoundError: the realm has no catalog of that name, or no catalog at all.
         """
         listed = self.catalogs()
         known = ", ".join(repr(row.name) for row in listed) or "none"
@@ -97,10 +97,10 @@ class OpenRealm:
         raise NotFoundError(f"realm {self.record.name!r} has {asked}; it has: {known}")
 
     def catalog_head(self, row: CatalogRow, branch: str) -> Snapshot:
-        """The newest commit of a catalog's branch.
+        """Return the newest commit of a catalog's branch.
 
         Raises:
-            NotFoundError: the catalog has no such branch.
+            NotFoundError: the catalog has no branch of that name.
         """
         name, prefix = head_name(row, branch), heads_prefix(row)
         names = [one.name for one in self.references()]
@@ -123,14 +123,14 @@ class OpenStore:
         self._connection = connection
 
     def realms(self) -> list[OpenRealm]:
-        """Every realm that is not gone, by name, in whatever state."""
+        """Return every realm that is not gone, in any other state, sorted by name."""
         return [OpenRealm(self._connection, record) for record in self._connection.realms.all()]
 
     def realm(self, name: str) -> OpenRealm:
-        """A realm whose rows are there to be read.
+        """Return a realm whose rows can be read.
 
         Raises:
-            RealmStateError: there is none of that name, or it is being made or purged.
+            RealmStateError: the store has no realm of that name, or the realm is being created or purged.
         """
         record = self._connection.realms.find(name)
         if record is None:
@@ -141,10 +141,10 @@ class OpenStore:
         return OpenRealm(self._connection, record)
 
     def writable_realm(self, name: str) -> References:
-        """The references of a realm that serves, to be changed.
+        """Return the references of a realm that serves, for changes.
 
         Raises:
-            RealmStateError: there is none of that name, or it does not serve.
+            RealmStateError: the store has no realm of that name, or the realm does not serve.
         """
         self.realm(name)
         return self._connection.references(
@@ -156,16 +156,16 @@ class OpenStore:
 def open_store(
     uri: str, password: str | None = None, options: Mapping[str, str | Secret] | None = None
 ) -> Iterator[OpenStore]:
-    """A store that exists.
+    """Open an existing store, and close it at the end.
 
     Args:
-        uri: where it is.
-        password: `env:NAME`, the environment variable with its password.
-        options: of the store, in place of `password`.
+        uri: URI of the store.
+        password: `env:NAME`, which names the environment variable with the store's password.
+        options: options of the store; they replace `password`.
     Raises:
         InputError: the URI or the password cannot be used.
-        NoStoreError: there is no store.
-        NewerFormatError: a newer release made it.
+        NoStoreError: the database contains no store.
+        NewerFormatError: a newer release created the store.
     """
     parsed = StoreURI.parse(uri)
     if parsed.scheme == "memory":
@@ -180,7 +180,7 @@ def open_store(
 
 
 def store_options(uri: StoreURI, password: str | None) -> dict[str, str | Secret]:
-    """Options of a store with the password that the command line names.
+    """Return the options of a store: the password that the command line or the environment gives, if any.
 
     Raises:
         InputError: `password` is not `env:NAME`, or that variable is not set.
@@ -200,12 +200,17 @@ def store_options(uri: StoreURI, password: str | None) -> dict[str, str | Secret
 
 
 def properties_of(given: Mapping[str, str], named: Sequence[str] | None, password: str | None) -> Properties:
-    """Catalog properties from what options of the command line name, and from those given as `NAME=VALUE`.
+    """Return the catalog properties from options of the command line and from texts `NAME=VALUE`.
 
-    The former win, a password among them; the environment's is for those who give none.
+    Options take precedence, including the option for the password. The password in the environment is used only if no
+    other is given.
 
+    Args:
+        given: properties from options, by name.
+        named: texts `NAME=VALUE`.
+        password: `env:NAME`, which names the environment variable with the store's password.
     Raises:
-        InputError: one is malformed, or not set in the environment.
+        InputError: a property is malformed, or its variable is not set in the environment.
     """
     parsed = Properties.parse({**named_properties(named or ()), **given})
     further = store_options(parsed.store, password)
@@ -214,7 +219,9 @@ def properties_of(given: Mapping[str, str], named: Sequence[str] | None, passwor
 
 
 def named_properties(given: Sequence[str]) -> dict[str, str]:
-    """Catalog properties from texts such as `s3.region=eu-west-1`; a value `env:NAME` is that variable's.
+    """Return catalog properties from texts such as `s3.region=eu-west-1`.
+
+    A value `env:NAME` is replaced by the value of that environment variable.
 
     Raises:
         InputError: as `named_texts`.
@@ -227,10 +234,10 @@ def named_properties(given: Sequence[str]) -> dict[str, str]:
 
 
 def named_texts(given: Sequence[str]) -> dict[str, str]:
-    """Names and values from texts such as `s3.region=eu-west-1`; a value `env:NAME` is left for others to look up.
+    """Return names and values from texts such as `s3.region=eu-west-1`. A value `env:NAME` is not replaced.
 
     Raises:
-        InputError: a text has no name or value, a variable is not set, or a secret stands in it as it is.
+        InputError: a text has no name or no `=`, a variable is not set, or a text contains a secret in plain text.
     """
     texts = {}
     for text in given:

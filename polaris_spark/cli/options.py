@@ -10,10 +10,10 @@ import typer
 from polaris_spark.errors import InputError
 
 PASSWORD_VARIABLE = "POLARIS_SPARK_STORE_PASSWORD"
-"""Environment variable that holds the store's password, where `--password` names no other."""
+"""Environment variable with the store's password; used unless `--password` names another one."""
 
 STORE_VARIABLE = "POLARIS_SPARK_STORE"
-"""Environment variable that holds the store's URI, where the command line has none."""
+"""Environment variable with the store's URI; used if the command line has none."""
 
 Store = Annotated[
     str,
@@ -55,10 +55,14 @@ Search = Annotated[bool, typer.Option("--search", help="Read the whole realm for
 
 
 def with_store(first: str, second: str | None, what: str) -> tuple[str, str]:
-    """The store, and another argument, of a command that was given both, or the other one alone.
+    """Return the store and the second argument of a command whose argument STORE may be left out.
 
+    Args:
+        first: the first argument on the command line: the store, or the second argument if the store is left out.
+        second: the second argument on the command line, if any.
+        what: name of the second argument, for messages.
     Raises:
-        InputError: one argument was given, and the environment names no store.
+        InputError: only one argument was given, and the environment names no store; or the argument given is the store.
     """
     if second is not None:
         return first, second

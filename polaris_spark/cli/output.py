@@ -1,4 +1,4 @@
-"""How commands show things: consoles, and text of times, sizes, ids and names."""
+"""Output of commands: consoles, and the text of times, sizes, ids and names."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from polaris_spark.clock import iso_text
 from polaris_spark.errors import CorruptionError
 
 WIDTH_OF_FILES = 200
-"""Columns where the output is no terminal, so that nothing is cut for want of width."""
+"""Output width, in characters, if standard output is not a terminal; wide enough to avoid cutting text."""
 
 NOTHING_TO_DO = "nothing to do"
-"""What a command prints that had nothing to do."""
+"""Text that a command prints if it had nothing to do."""
 
 NO_PROBLEMS = "no problems found"
-"""What a command prints that looked for faults and found none."""
+"""Text that a command prints if it looked for faults and found none."""
 
 
 def screen() -> Console:
-    """The console of standard output."""
+    """Return the console of standard output."""
     width = None if sys.stdout.isatty() else WIDTH_OF_FILES
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def errors() -> Console:
-    """The console of standard error, where progress and complaints go."""
+    """Return the console of standard error, for progress and error messages."""
     return Console(stderr=True, highlight=False, emoji=False)
 
 
@@ -41,7 +41,7 @@ def print_json(value: object) -> None:
 
 
 def grid(title: str | None, *columns: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table with light lines; the columns named in `right` hold numbers."""
+    """Return an empty table without a frame; the columns named in `right` are aligned to the right, for numbers."""
     table = Table(
         title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
     )
@@ -51,23 +51,29 @@ def grid(title: str | None, *columns: str, right: tuple[str, ...] = ()) -> Table
 
 
 def utc(ms: int) -> str:
-    """A time in milliseconds since 1970, to the second; the number itself outside the years 1 to 9999."""
+    """Return the text of a time, given in milliseconds since 1970, to the second; the number itself if out of range.
+
+    The range is the years 1 to 9999.
+    """
     moment = _moment(ms)
     return str(ms) if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def iso(ms: int) -> str:
-    """A time in milliseconds since 1970 as ISO 8601 text, to the millisecond; the number itself as by `utc`."""
+    """Return a time, given in milliseconds since 1970, as ISO 8601 text to the millisecond.
+
+    Returns the number itself if it is out of range, as `utc` does.
+    """
     return iso_text(ms)
 
 
 def hexadecimal(id: int) -> str:
-    """An object or entity id as commands print it and `cat` takes it."""
+    """Return an object or entity id in hexadecimal, as commands print it and `cat` accepts it."""
     return f"{id:x}"
 
 
 def size(count: int) -> str:
-    """A number of bytes for people."""
+    """Return a number of bytes with a decimal unit, such as `1.5 MB`."""
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1_000:
@@ -77,17 +83,17 @@ def size(count: int) -> str:
 
 
 def noun(count: int, word: str) -> str:
-    """A word as it follows a number: in the plural, but for 1."""
+    """Return a word in the form that follows a number: singular for 1, else plural."""
     return word if count == 1 else f"{word}s"
 
 
 def counted(count: int, word: str) -> str:
-    """A number with its word: `1 table`, `2,000 tables`."""
+    """Return a number with its word: `1 table`, `2,000 tables`."""
     return f"{count:,} {noun(count, word)}"
 
 
 def plain(text: str) -> str:
-    """Text of others, safe for a terminal: what does not print stands as its escape."""
+    """Return untrusted text in a form that is safe for a terminal: unprintable characters are escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -96,12 +102,12 @@ def plain(text: str) -> str:
 
 
 def dotted(parts: tuple[str, ...]) -> str:
-    """A name of several parts as SQL writes it; parts that need it stand in backquotes."""
+    """Return a name of several parts in SQL syntax; parts that are not identifiers are put in backquotes."""
     return ".".join(_quoted(part) for part in parts)
 
 
 def kind_of(kind: bytes) -> str:
-    """The word for the kind byte of a key in the index `names`."""
+    """Return the word for the kind byte of a key in the index `names`."""
     from polaris_spark.catalog.rows import CATALOG, NAMESPACE, TABLE, VIEW
 
     words = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view", CATALOG: "catalog"}
@@ -109,7 +115,7 @@ def kind_of(kind: bytes) -> str:
 
 
 def as_sql(name: str) -> str:
-    """The name of a table or namespace, as a procedure gives it, as SQL writes it."""
+    """Return the SQL syntax of a table's or namespace's name that a procedure returned."""
     from polaris_spark.catalog.identifiers import levels_of
 
     levels = levels_of(name)
@@ -117,7 +123,7 @@ def as_sql(name: str) -> str:
 
 
 def entity_name(key: bytes) -> tuple[str, str]:
-    """(kind, name) of a log entry's key; a key without structure, such as a reference's, is a name as it is."""
+    """Return (kind, name) of a log entry's key. A key without structure, such as a reference's, is itself the name."""
     from polaris_spark.index.keys import decode_key
 
     try:
@@ -128,7 +134,7 @@ def entity_name(key: bytes) -> tuple[str, str]:
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A JSON value with every leaf changed."""
+    """Return a JSON value with `change` applied to every leaf."""
     if isinstance(value, dict):
         return {key: mapped(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -139,7 +145,7 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 def _moment(ms: int) -> datetime.datetime | None:
     try:
         return datetime.datetime.fromtimestamp(ms / 1_000, datetime.timezone.utc)
-    except (ValueError, OverflowError):  # clients may send any number of 64 bits
+    except (ValueError, OverflowError):  # clients may send any 64-bit number
         return None
 
 

@@ -1,4 +1,4 @@
-"""`polaris-spark properties`: the properties of a catalog, which bind all sessions, and setting them."""
+"""`polaris-spark properties`: show and set the properties of a catalog, which bind all sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`polaris-spark realms`: the realms of a store, and moving them from one state to another."""
+"""`polaris-spark realms`: list the realms of a store, and change their states."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ def _change(opened: OpenStore, activate: str | None, deactivate: str | None, pur
 
 
 def _confirm(opened: OpenStore, name: str) -> None:
-    """Ask whether a realm is to be purged.
+    """Ask the user to confirm the purge of a realm.
 
     Raises:
-        InputError: there is no terminal to ask on, or the answer is no.
+        InputError: standard input or standard error is not a terminal, or the answer is no.
     """
     what = f"all rows of realm {plain(name)!r} in {opened.uri}"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -103,10 +103,10 @@ def _confirm(opened: OpenStore, name: str) -> None:
 
 
 def _require_inactive(records: Realms, name: str) -> None:
-    """Refuse the purge of a realm that does not exist or still serves, before the question whether to purge it.
+    """Refuse the purge of a realm that does not exist or still serves, before the user is asked to confirm it.
 
     Raises:
-        RealmStateError: it is such a realm.
+        RealmStateError: the realm does not exist, or is ACTIVE.
     """
     from polaris_spark.system.realms import RealmState
 
@@ -118,10 +118,11 @@ def _require_inactive(records: Realms, name: str) -> None:
 
 
 def _activate(records: Realms, name: str) -> None:
-    """Let a realm serve again.
+    """Make a realm serve again.
 
     Raises:
-        RealmStateError: there is none of that name, it was moved away, or it never served: who fills it makes it serve.
+        RealmStateError: the store has no realm of that name; or it was moved away; or it never served, because a
+            migration or `create=true` has not finished it yet.
     """
     from polaris_spark.system.realms import RealmState
 

@@ -1,4 +1,4 @@
-"""`polaris-spark recover`: go on from complete commits after the database lost rows."""
+"""`polaris-spark recover`: reset references to complete commits after the database lost rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 SHOWN = 20
-"""How many undone changes of a reference are shown; JSON has them all."""
+"""Number of lost changes that are shown per reference; JSON has them all."""
 
 _AFTERWARDS = (
     "Start every process that uses this store anew (servers, Spark drivers, Python programs): "
@@ -106,7 +106,11 @@ def _commit(text: str | None, name: str | None) -> int | None:
 
 
 def _refuse_half(steps: list[Step], name: str | None) -> None:
-    """One reference alone cannot go on while the registry, through which it is found, cannot."""
+    """Refuse to recover one reference alone while the registry, which lists the references, must be recovered.
+
+    Raises:
+        StateError: the registry must be recovered first.
+    """
     from polaris_spark.system.registry import ROOT
 
     if name not in (None, ROOT) and steps[0].action != "keep":
@@ -116,7 +120,7 @@ def _refuse_half(steps: list[Step], name: str | None) -> None:
 
 
 def _running(store: OpenStore) -> list[str]:
-    """Who holds a lease of ids now."""
+    """Return the holders of current leases of node numbers, sorted."""
     from polaris_spark.system.leases import node_records
 
     now = SystemClock().now_ms()

@@ -1,4 +1,4 @@
-"""`polaris-spark serve`: the catalogs of a realm over HTTP."""
+"""`polaris-spark serve`: serve the catalogs of a realm over HTTP."""
 
 from __future__ import annotations
 
@@ -139,10 +139,10 @@ def serve(
 
 
 def _server() -> ModuleType:
-    """The module `polaris_spark.server`.
+    """Return the module `polaris_spark.server`.
 
     Raises:
-        MissingLibraryError: libraries that it needs are not installed.
+        MissingLibraryError: libraries that the module needs are not installed.
     """
     try:
         from polaris_spark import server
@@ -167,7 +167,7 @@ def _announce(uri: str) -> None:
 
 
 class _OneLine(logging.Formatter):
-    """Log lines that hold names of others' choosing stay lines."""
+    """Formatter that keeps each message on one line, even if it contains names that clients chose."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
         return plain(super().formatMessage(record))

@@ -1,4 +1,4 @@
-"""What `heads` and `recover` share: looking at a realm with progress on standard error, and showing what was found."""
+"""Code shared by `heads` and `recover`: surveying a realm with progress on standard error, and showing the result."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from polaris_spark.system.recovery.survey import Found
 Json = dict[str, Any]
 
 INCOMPLETE = 1
-"""Exit code where something is incomplete."""
+"""Exit code if a reference is incomplete."""
 
 NAMED = 3
-"""How many lost objects are named; the others are counted."""
+"""Number of lost objects that are named; the others are only counted."""
 
 
 def chosen(place: OpenRealm, catalog: str | None, branch: str | None, reference: str | None) -> str | None:
-    """The reference that the options name; None for all.
+    """Return the reference that the options name; None for all references.
 
     Raises:
-        InputError: they contradict each other.
-        CorruptionError: what says which catalogs there are is lost; --reference names one all the same.
+        InputError: the options contradict each other.
+        CorruptionError: the list of catalogs is lost; `--reference` still works.
     """
     if reference is not None and (catalog is not None or branch is not None):
         raise InputError("--reference stands for itself, without --catalog and --branch")
@@ -49,7 +49,7 @@ def chosen(place: OpenRealm, catalog: str | None, branch: str | None, reference:
 
 
 def strays(place: OpenRealm, found: Sequence[Found]) -> set[str]:
-    """References whose catalog is not among those of the newest complete commit of `catalogs`."""
+    """Return the references whose catalog is not in the newest complete commit of `catalogs`."""
     target = next((one.target for one in found if one.name == CATALOGS), None)
     if target is None:
         return set()
@@ -63,7 +63,7 @@ def strays(place: OpenRealm, found: Sequence[Found]) -> set[str]:
 
 @contextmanager
 def reading() -> Iterator[Callable[[int], None]]:
-    """Progress of objects read, on a terminal."""
+    """Show the number of objects read, on a terminal only."""
     console = errors()
     columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -72,7 +72,7 @@ def reading() -> Iterator[Callable[[int], None]]:
 
 
 def commit_json(known: Known) -> Json:
-    """A commit as a JSON value."""
+    """Return a commit as a JSON value."""
     return {
         "number": known.number,
         "id": hexadecimal(known.id),
@@ -81,7 +81,7 @@ def commit_json(known: Known) -> Json:
 
 
 def lost_json(lost: tuple[Lost, ...]) -> Json:
-    """Lost objects as a JSON value: how many, and the first of them."""
+    """Return lost objects as a JSON value: their number, and the first `NAMED` of them."""
     return {
         "count": len(lost),
         "first": [
@@ -97,7 +97,7 @@ def lost_json(lost: tuple[Lost, ...]) -> Json:
 
 
 def lost_words(lost: tuple[Lost, ...]) -> str:
-    """Lost objects in words."""
+    """Return a description of lost objects."""
     named = [
         f"{one.id:x} ({plain(one.reason)}; "
         + (f"{plain(one.holder_type)} {one.holder:x} needs it)" if one.holder else "the commit)")
@@ -108,7 +108,7 @@ def lost_words(lost: tuple[Lost, ...]) -> str:
 
 
 def stray_words(name: str) -> Text:
-    """What an operator is to know of a reference whose catalog is lost."""
+    """Return a message to the operator about a reference whose catalog is lost."""
     return Text(
         f"{plain(name)} belongs to a catalog that is lost: see whether a commit of {CATALOGS} can be found that lists "
         f"it (heads --reference {CATALOGS} --search), else register its tables anew",
@@ -117,7 +117,11 @@ def stray_words(name: str) -> Text:
 
 
 def found_json(found: Found, strays: Collection[str]) -> Json:
-    """What was found about a reference as a JSON value; `strays` are those whose catalog is lost."""
+    """Return the state of a reference as a JSON value.
+
+    Args:
+        strays: names of the references whose catalog is lost.
+    """
     return {
         "reference": found.name,
         "state": found.state,

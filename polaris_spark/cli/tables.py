@@ -1,4 +1,4 @@
-"""`polaris-spark tables`: namespaces as a tree, with the tables and views in them."""
+"""`polaris-spark tables`: show namespaces as a tree, with the tables and views in them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tables(
 
 
 def read_entities(head: Snapshot) -> list[Json]:
-    """Namespaces, tables and views of a catalog's head, parents before what is in them, as JSON values."""
+    """Return the namespaces, tables and views of a catalog's head as JSON values, parents before their children."""
     from polaris_spark.catalog.rows import NAMES
     from polaris_spark.index.keys import decode_key
 
@@ -107,7 +107,7 @@ def _count(head: Snapshot, root: IndexRoot) -> int:
 
 
 def as_tree(title: str, entities: list[Json]) -> Tree:
-    """A tree of what `read_entities` gave."""
+    """Return a tree of the entities that `read_entities` returned."""
     tree = Tree(Text(title, style="bold"), guide_style="dim")
     places: dict[tuple[str, ...], Tree] = {(): tree}
     for entity in sorted(entities, key=_place):
@@ -120,7 +120,7 @@ def as_tree(title: str, entities: list[Json]) -> Tree:
 
 
 def _place(entity: Json) -> tuple[int, bool, list[str]]:
-    """Parents before children; within a namespace its tables and views before the namespaces in it."""
+    """Return a sort key: parents before children, and in a namespace, tables and views before namespaces."""
     return len(entity["name"]), entity["kind"] == "namespace", entity["name"]
 
 

@@ -1,4 +1,4 @@
-"""`polaris-spark undrop`: a dropped reference, such as a catalog's branch, brought back."""
+"""`polaris-spark undrop`: restore a dropped reference, such as a catalog's branch."""
 
 from __future__ import annotations
 
@@ -46,10 +46,12 @@ def undrop(
 
 
 def _bind(references: References, store: str, name: str) -> None:
-    """Let the present properties of its catalog bind a branch; sessions may have it open since before it was dropped.
+    """Bind a branch to the current properties of its catalog.
+
+    This is needed because sessions may have had the branch open since before it was dropped.
 
     Raises:
-        PolarisError: the branch is back, and cannot be changed.
+        PolarisError: the branch is restored, but its properties cannot be changed.
     """
     from polaris_spark.catalog.catalogs import list_catalogs
     from polaris_spark.catalog.entities import Context

@@ -1,1 +1,1 @@
-"""Maintenance of realms: what may go, decided here; executors carry out what is large."""
+"""Maintenance of realms: decides what may be deleted. Large work is carried out on executors."""

@@ -1,11 +1,12 @@
 """Compaction of indexes: rewriting the shards of a reference's indexes into fewer, fuller ones, while commits go on.
 
-Each portion is a change like others: some consecutive leaves are rewritten on whatever head there is by then, in a
-commit with no log entry, since no content changes. Embedded changes of the same keys go into the new leaves. What is
-full enough stays as it is. So writers never wait longer than for one portion, and it may be interrupted and repeated.
+Each portion is an ordinary change: it rewrites some consecutive leaves on top of the current head, in a commit without
+a log entry, since no content changes. Embedded changes of the same keys go into the new leaves. Leaves that are full
+enough stay as they are. So writers never wait longer than for one portion, and compaction may be interrupted and
+repeated.
 
-The indexes within tables (snapshots, statistics) are left alone: they are a few shards each, a load reads only those
-that it needs, and rewriting them would be a new version of the table to every client.
+The indexes within tables (snapshots, statistics) are not compacted. Each has only a few shards, loading a table reads
+only the shards that it needs, and rewriting them would make a new version of the table for every client.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registry import ROOT, References
 
 LEAVES = 64
-"""Leaves of a portion: about 400 KiB, some 20 ms of work."""
+"""Number of leaves in a portion: about 400 KiB, some 20 ms of work."""
 
 _TOGETHER = 256
 
 
 class Size(NamedTuple):
-    """What an index takes."""
+    """The size of an index."""
 
     shards: int
     bytes: int
-    """Of the shards' rows."""
+    """Total size of the shards' rows."""
     depth: int
-    """Levels of shards."""
+    """Number of levels of shards."""
     embedded: int
-    """Bytes that the commit embeds."""
+    """Size of the changes that the commit embeds, in bytes."""
 
 
 class Outcome(NamedTuple):
-    """What became of an index."""
+    """The sizes of an index before and after its compaction."""
 
     reference: str
     index_name: str
@@ -59,12 +60,12 @@ def compact_reference(
     leaves: int = LEAVES,
     progress: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
 ) -> Iterator[Outcome]:
-    """Compact every index of a reference; not that of operations, whose shards go by themselves.
+    """Compact every index of a reference except the index of operations, whose shards expire by themselves.
 
     Args:
-        leaves: of a portion.
+        leaves: number of leaves in a portion.
     Raises:
-        ReferenceGoneError: there is no such live reference.
+        ReferenceGoneError: no live reference has this name.
     """
     for index in [one for one in _read(references, name).commit.index_names if one != OPERATIONS]:
         before = _read(references, name)
@@ -80,7 +81,7 @@ def compact_reference(
 
 
 class _Portion(Change[Compacted]):
-    """Rewrite some leaves of an index, if that makes them fewer."""
+    """Change that rewrites some leaves of an index, if that reduces their number."""
 
     def __init__(self, index: str, start: bytes, leaves: int, operation: Operation) -> None:
         self.index = index
@@ -89,7 +90,7 @@ class _Portion(Change[Compacted]):
         self.operation = operation
 
     def prepare(self, view: State) -> object:
-        """Have what is to be read in the cache: others in the same commit do not wait for the database."""
+        """Read the shards into the cache, so that other changes in the same commit do not wait for the database."""
         scratch = State(view.base, iter(range(1, 1 << 62)).__next__, rewrites=False)
         scratch.compact(self.index, self.start, self.leaves)
         return None
@@ -102,7 +103,7 @@ class _Portion(Change[Compacted]):
 
 
 def size_of(store: ObjectStore, snapshot: Snapshot, name: str) -> Size:
-    """What an index of a commit takes; reads all its shards."""
+    """Return the size of an index of a commit. Reads all shards of the index."""
     index = snapshot.index(name)
     tree = index.tree
     shards = size = 0
@@ -138,10 +139,12 @@ def _leaf_count(snapshot: Snapshot, name: str) -> int:
 
 
 def names(references: References, asked: str | None) -> list[str]:
-    """The references to be compacted: the one that is asked for, or every live one and the registry.
+    """Return the names of the references to compact.
 
+    Args:
+        asked: the name of one reference, or None for every live reference and the registry.
     Raises:
-        ReferenceGoneError: there is no such live reference.
+        ReferenceGoneError: no live reference is named `asked`.
     """
     live = [one.name for one in references.listed() if one.registration.state == "live"]
     if asked is None:

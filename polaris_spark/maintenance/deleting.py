@@ -1,4 +1,4 @@
-"""Deleting files, and looking for them, some at a time, wherever the work is spread to."""
+"""Deleting files and checking which files exist, in portions that can be spread over executors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polaris_spark.errors import PolarisError
 from polaris_spark.maintenance.spreading import Reach, Spread, Work
 
 FILES_OF_AN_ITEM = 50
-"""So many files are deleted one after the other."""
+"""Number of files in an item of work; an item's files are processed one after the other."""
 
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.2
@@ -25,17 +25,18 @@ class ToDelete(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     files: tuple[Grant, ...]
     changed_before: int | None = None
-    """Milliseconds since 1970: what was changed last since then stays; None if age does not matter."""
+    """Files last changed at or after this time stay, in milliseconds since 1970; None if age does not matter."""
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Files that are still there, by location, each with the reason."""
+    """Files that were not deleted."""
 
     files: dict[str, str]
+    """Locations, each with the reason."""
 
 
 class DeleteFiles(Work[ToDelete, Left]):
-    """Deletes files, with retries, and gives those that are left; those already gone count as deleted."""
+    """Work that deletes files, with retries, and returns the files that are left. Missing files count as deleted."""
 
     item = ToDelete
     result = Left
@@ -61,7 +62,11 @@ class DeleteFiles(Work[ToDelete, Left]):
 def delete_files(
     spread: Spread, files: Sequence[Grant], permit: Permit, *, changed_before: int | None = None
 ) -> Iterator[Left]:
-    """Delete files that a permit allows; for each part of them, returns the files that are left; see `ToDelete`."""
+    """Delete files that a permit allows, and yield for each portion the files that are left.
+
+    Args:
+        changed_before: see `ToDelete`.
+    """
     parts = [
         ToDelete(tuple(files[start : start + FILES_OF_AN_ITEM]), changed_before)
         for start in range(0, len(files), FILES_OF_AN_ITEM)
@@ -70,19 +75,19 @@ def delete_files(
 
 
 class ToLookFor(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some files that may be there."""
+    """Some files that may exist."""
 
     locations: tuple[str, ...]
 
 
 class Absent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Those of some files that are not there."""
+    """Those of some files that do not exist."""
 
     locations: tuple[str, ...]
 
 
 class FindAbsent(Work[ToLookFor, Absent]):
-    """Looks for files; one of which nobody can say whether it is there counts as there."""
+    """Work that finds files that do not exist. If storage gives no clear answer, a file counts as existing."""
 
     item = ToLookFor
     result = Absent
@@ -100,13 +105,13 @@ def _is_there(folders: Folders, location: str) -> bool:
         path.lstat()  # a link is deleted as well
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except (OSError, ValueError, PolarisError):  # whoever deletes it will be told
+    except (OSError, ValueError, PolarisError):  # deleting the file will report the error
         return True
     return True
 
 
 def absent_files(spread: Spread, locations: Sequence[str]) -> Iterator[Absent]:
-    """Look for files, and say of each part of them what is not there."""
+    """Check which files exist, and yield for each portion the files that do not."""
     parts = [
         ToLookFor(tuple(locations[start : start + FILES_OF_AN_ITEM]))
         for start in range(0, len(locations), FILES_OF_AN_ITEM)

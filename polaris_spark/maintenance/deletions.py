@@ -1,9 +1,9 @@
-"""The record of deleted files: which job deleted which file of which table, when and for whom.
+"""The record of deleted files: which job deleted which file of which table, at what time, and for which principal.
 
-It lies apart from the catalog's own history, in the reference `cat/<id>/deletions`, whose index `deletions` maps a time
-and an id to a batch of files. A batch is recorded before its files are deleted, so that none is missing; those that
-could not be deleted are recorded once more, as failed. Batches older than `history-retention` are removed when others
-are added.
+The record is separate from the catalog's history. It is in the reference `cat/<id>/deletions`, whose index `deletions`
+maps a time and an id to a batch of files. A batch is recorded before its files are deleted, so that every deleted file
+is in the record. Files that could not be deleted are recorded once more, as failed. Batches older than
+`history-retention` are removed when new ones are added.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _BATCHES_OF_A_COMMIT: Final = 100
 
 
 class DeletedFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A file that was deleted, or could not be."""
+    """A file that was deleted, or could not be deleted."""
 
     location: str
     kind: str
     bytes: int
-    """0 where it was not known."""
+    """Size of the file; 0 if it was not known."""
 
 
 @object_type("deleted-files", revision=1)
@@ -48,19 +48,19 @@ class DeletedFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     principal: str
     job: str
     entity_id: int
-    """Of the table."""
+    """Stable id of the table."""
     table: str
     outcome: Literal["deleted", "failed"]
     files: tuple[DeletedFile, ...]
 
 
 def deletions_reference(row: CatalogRow) -> str:
-    """Name of the reference that holds a catalog's record of deletions."""
+    """Return the name of the reference that holds a catalog's record of deletions."""
     return f"cat/{row.entity_id:x}/deletions"
 
 
 class _Record(Change[None]):
-    """Add batches, and remove some of those that are too old."""
+    """Change that adds batches, and removes some of the batches that are too old."""
 
     def __init__(self, batches: Sequence[DeletedFiles], before: int, operation: Operation) -> None:
         self.batches = batches
@@ -82,11 +82,11 @@ class _Record(Change[None]):
 def record_deletions(
     catalog: Catalog, operation: Operation, batches: Sequence[DeletedFiles], *, keep_ms: int
 ) -> None:
-    """Record files that are about to be deleted, or could not be.
+    """Record files that are about to be deleted, or could not be deleted.
 
     Args:
-        batches: of at most `FILES_OF_A_BATCH` files each.
-        keep_ms: how long records are kept at least, milliseconds.
+        batches: batches of at most `FILES_OF_A_BATCH` files each.
+        keep_ms: shortest time for which records are kept, in milliseconds.
     """
     if not batches:
         return

@@ -1,7 +1,7 @@
 """Mark and delete without Spark: for stores that are small, or live in one process.
 
-It holds the ids of all objects that can be reached, about 100 bytes for each, and those of all garbage.
-`polaris_spark.spark.jobs.sweep` does the same on executors.
+The process holds in memory the ids of all reachable objects, about 100 bytes for each, and the ids of all garbage.
+`polaris_spark.spark.jobs.sweep` does the same work on executors.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from polaris_spark.system.registry import References
 
 READ_TOGETHER = 256
 DELETE_TOGETHER = 500
-"""Rows, of neighbouring ids."""
+"""Number of rows deleted in one batch, in the order of their ids."""
 
 
 class Garbage(NamedTuple):
-    """A row that goes."""
+    """A row to be deleted."""
 
     id: int
     part: int
     type: str | None
-    """Of its object; None if no header says it."""
+    """Type of the row's object; None if no header can be read."""
     bytes: int
 
 
@@ -51,11 +51,11 @@ class Count(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """What a sweep did, or a dry run would do."""
+    """The result of a sweep or a dry run."""
 
     roots: Roots
     counts: list[Count]
-    """By type, what has no type last."""
+    """The rows that were deleted, or would be, sorted by type; rows without a type come last."""
 
 
 def sweep(
@@ -66,15 +66,15 @@ def sweep(
     progress: Progress = lambda _step, _done, _of: None,
     dry_run: bool = False,
 ) -> Swept:
-    """Delete what nothing needs of a realm that serves; interrupted, it is simply run again.
+    """Delete the unreachable rows of a realm that serves. After an interruption, call this again.
 
     Args:
-        operation: says who sweeps, for the log of the registry.
+        operation: names the principal, for the log of the registry.
         progress: called between all steps.
         dry_run: change nothing.
     Raises:
         ClockError: this machine's clock is too far behind the store's.
-        TryAgainError: another sweep is at work.
+        TryAgainError: another sweep is running.
         CorruptionError: an object that is needed is missing or unreadable; nothing was deleted.
         NewerFormatError: a newer release wrote an object that is needed; nothing was deleted.
     """
@@ -95,7 +95,7 @@ def sweep(
 
 
 def marked_from(references: References, roots: Roots, progress: Progress) -> set[int]:
-    """Every object that can be reached from the roots, breadth first.
+    """Return the ids of all objects that can be reached from the roots, found breadth first.
 
     Raises:
         TryAgainError, CorruptionError, NewerFormatError: as `sweep`.
@@ -117,14 +117,18 @@ def marked_from(references: References, roots: Roots, progress: Progress) -> set
 
 
 def explained(references: References, roots: Roots, error: CorruptionError) -> PolarisError:
-    """What to tell of an object that is needed and cannot be read: another sweep took it, or it is lost."""
+    """Return the error to raise for a needed object that cannot be read: another sweep deleted it, or it is lost."""
     if was_overtaken(references, roots):
         return TryAgainError(f"another sweep of this realm is at work: {error}")
     return CorruptionError(f"{error}; nothing was deleted: `fsck` shows what is damaged")
 
 
 def _headers(backend: Backend, realm: str, level: Mapping[int, int]) -> Iterator[tuple[int, Header]]:
-    """Headers of the objects of a level, which maps their ids to what points to them (0: a reference)."""
+    """Yield the id and header of each object of a level.
+
+    Args:
+        level: ids of objects, each with the id of an object that points to it (0: a reference does).
+    """
     ids = iter(sorted(level))
     while some := list(islice(ids, READ_TOGETHER)):
         rows = backend.read_objects(realm, [ObjectKey(id) for id in some])
@@ -136,12 +140,16 @@ def _headers(backend: Backend, realm: str, level: Mapping[int, int]) -> Iterator
 
 
 def missing(realm: str, id: int, holder: int) -> str:
-    """What to say of an object that is needed and is not there."""
+    """Return the message for a needed object that does not exist.
+
+    Args:
+        holder: id of an object that points to it; 0 if a reference does.
+    """
     return f"object {realm}/{id} is missing; {f'object {holder}' if holder else 'a reference'} points to it"
 
 
 def garbage(backend: Backend, realm: str, limit: int, marked: Collection[int]) -> Iterator[Garbage]:
-    """Rows that are not marked and whose ids are below a limit, in no order."""
+    """Yield the rows that are not marked and whose ids are below a limit, in no particular order."""
     for split in backend.splits("objects", [realm], 1):
         for batch in backend.scan(split):
             columns = (batch.column(name).to_pylist() for name in ("id", "part", "value"))
@@ -156,7 +164,7 @@ def garbage(backend: Backend, realm: str, limit: int, marked: Collection[int]) -
 
 
 def type_of(part_0: bytes | None) -> str | None:
-    """The type that an object's first row says; None if it is missing or cannot be read."""
+    """Return the type in the header of an object's first row; None if the row is missing or unreadable."""
     if part_0 is None:
         return None
     try:
@@ -166,7 +174,7 @@ def type_of(part_0: bytes | None) -> str | None:
 
 
 def counted(rows: Iterable[Garbage]) -> list[Count]:
-    """Rows by type."""
+    """Return counts of rows by type, sorted by type."""
     ids: dict[str | None, set[int]] = {}
     sums: dict[str | None, list[int]] = {}
     for row in rows:
@@ -179,5 +187,5 @@ def counted(rows: Iterable[Garbage]) -> list[Count]:
 
 
 def age_ms(id: int, now_ms: int) -> int:
-    """How long ago an object was made, by its maker's clock, milliseconds."""
+    """Return the age of an object by the clock of the process that made it, in milliseconds."""
     return now_ms - id_time_ms(id)

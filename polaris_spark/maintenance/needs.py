@@ -1,7 +1,7 @@
-"""What a table or view needs: its metadata files, manifest lists, manifests, and what these name, which stays.
+"""The files that a table or view needs: its metadata files, manifest lists, manifests, and the files that these name.
 
-Every job that deletes files asks here what must not go. Each step is a function of what was read before, so that they
-run in one process or spread over many.
+Every job that deletes files uses this module to find out which files must be kept. Each step is a function of values
+that were read before, so that the steps run in one process or spread over many.
 """
 
 from __future__ import annotations
@@ -29,49 +29,49 @@ from polaris_spark.catalog.rows import Unloaded
 from polaris_spark.errors import BadRequestError, CorruptionError, MissingFileError, PolarisError
 
 EVERYWHERE = "/"
-"""A place that all files lie in: of what cannot be read, and might need any file."""
+"""A location that contains all files: the location of a table that cannot be read and might need any file."""
 
 
 class Content(NamedTuple):
     """A table or view as a head or a log entry holds it."""
 
     owner: str
-    """For messages: its catalog and name."""
+    """The table's catalog and name, for messages."""
     value: Table | View | Unloaded | None
-    """None where it is of a kind that is not known here."""
+    """The row; None if its type is not installed here."""
     strict: bool = True
-    """Whether its files must be there: those of what was dropped may have been deleted."""
+    """Whether missing files are a problem. False for a dropped table, whose files may have been deleted."""
     levels: tuple[Mapping[str, str], ...] = ()
-    """Properties of its namespaces from the nearest upwards, and of the catalog."""
+    """Properties of the table's namespaces from the nearest upwards, and of the catalog."""
     problem: str = ""
-    """Why it cannot be read, if it is damaged."""
+    """Why the table cannot be read; empty unless it is damaged."""
     moved: bool = False
-    """Whether another store has later versions of it, which may need any file in its places."""
+    """Whether another store has later versions of the table, which may need any file in the table's locations."""
     warehouse: str = ""
-    """Where that store may have made others since."""
+    """The warehouse of a moved realm, where the other store may have made more tables since; empty for a table."""
 
 
 class Needs(NamedTuple):
-    """What a table or view names itself."""
+    """The files and locations that a table or view names in its metadata."""
 
     places: tuple[str, ...] = ()
-    """Locations that it owns."""
+    """Locations that the table owns."""
     files: tuple[str, ...] = ()
-    """Metadata and statistics."""
+    """Metadata and statistics files."""
     lists: tuple[str, ...] = ()
     """Manifest lists."""
     manifests: tuple[str, ...] = ()
-    """Those that snapshots of version 1 name directly."""
+    """Manifests that snapshots of format version 1 name directly."""
     collected: bool = True
     """Whether `gc.enabled` lets files be deleted (`catalog.expiring.gc_enabled`)."""
     partitions: tuple[str, ...] = ()
-    """`<name>=` of partition fields that hidden files' names would begin with."""
+    """`<name>=` of each partition field whose name begins with `_` or `.`, as the names of hidden files do."""
     problem: str = ""
-    """Why it cannot be read, if it cannot."""
+    """Why the table cannot be read; empty if it can."""
     missing: bool = False
-    """Whether the problem is that its metadata file is not there."""
+    """Whether the problem is that the metadata file does not exist."""
     unconfirmed: tuple[str, ...] = ()
-    """Locations that it names but does not own (`catalog.ownership`): no job deletes files in them for this table."""
+    """Locations that the table names but does not own (`catalog.ownership`): no job deletes files in them for it."""
 
 
 class _Snapshot(msgspec.Struct, rename="kebab"):
@@ -112,10 +112,12 @@ _decode = msgspec.json.Decoder(_Metadata).decode
 
 
 def needs_of(content: Content, reader: ObjectReader, files: Files, *, without: Collection[int] = ()) -> Needs:
-    """What a table or view names; one that was imported unread is read from its metadata file.
+    """Return the files and locations that a table or view names.
+
+    A table that was imported without being read is read from its metadata file.
 
     Args:
-        reader: of its pieces.
+        reader: reads the table's pieces.
         without: ids of snapshots that do not count.
     """
     value = content.value
@@ -174,7 +176,7 @@ def _needs(
             value.metadata_location,
             *(previous.metadata_file for previous in metadata.metadata_log or ()),
             *(one.statistics_path for one in statistics),
-            # Of tables that Hadoop's catalog made.
+            # A table that Hadoop's catalog made has this file.
             *([f"{location}/metadata/version-hint.text"] if location else []),
         ),
         tuple(one.manifest_list for one in snapshots if one.manifest_list),
@@ -186,27 +188,27 @@ def _needs(
 
 
 class Named(NamedTuple):
-    """What a manifest list or manifest names."""
+    """The files that a manifest list or manifest names."""
 
     locations: tuple[str, ...] = ()
     problem: str = ""
-    """Why it cannot be read, if it cannot."""
+    """Why the manifest list or manifest cannot be read; empty if it can."""
     missing: bool = False
-    """Whether the problem is that it is not there."""
+    """Whether the problem is that the manifest list or manifest does not exist."""
 
 
 class Manifests:
-    """Reads manifest lists and manifests. Thread-safe."""
+    """A reader of manifest lists and manifests. Thread-safe."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
 
     def of_list(self, location: str) -> Named:
-        """The manifests that a manifest list names."""
+        """Return the manifests that a manifest list names."""
         return _named(lambda: [manifest.path for manifest in manifests_of_list(self._files, location)])
 
     def of_manifest(self, location: str) -> Named:
-        """The data and delete files that a manifest holds, without those that it says were deleted."""
+        """Return the data and delete files that a manifest lists, without its entries of status DELETED."""
         manifest = ListedManifest(location)
 
         def read() -> list[str]:
@@ -216,11 +218,11 @@ class Manifests:
 
 
 def manifests_of_list(files: Files, location: str) -> list[ListedManifest]:
-    """The manifests that a manifest list names, with what it says of them; storage that fails is asked again.
+    """Return the entries of a manifest list. Retries when storage fails.
 
     Raises:
-        MissingFileError: there is no such file.
-        UnreadableFileError: it cannot be read, or is no manifest list.
+        MissingFileError: the file does not exist.
+        UnreadableFileError: the file cannot be read, or is not a manifest list.
     """
     return repeated(lambda: list(listed_manifests(files, location)))
 

@@ -1,6 +1,6 @@
 """How long history and dropped references of a realm are kept: each catalog has its own periods.
 
-A job that concerns a whole realm must not apply the periods of the session's catalog to the others.
+A job on a whole realm must not apply the periods of the session's catalog to other catalogs.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from polaris_spark.maintenance.sweeping import Policy
 
 
 def realm_policy(catalog: Catalog, *, retention_ms: int | None = None, grace_ms: int | None = None) -> Policy:
-    """The periods of a catalog's realm, by the properties that its catalogs have now.
+    """Return the periods of a catalog's realm, by the properties that its catalogs have now.
 
     Args:
-        catalog: as a session opened it.
-        retention_ms: what the caller of a job gives in place of the session's `history-retention`. A catalog's own
-            period is kept if it is longer.
-        grace_ms: the same for `grace`.
+        catalog: the catalog that the session has open.
+        retention_ms: overrides the session's `history-retention`, in milliseconds. A catalog's own period is kept if it
+            is longer.
+        grace_ms: overrides `grace` in the same way, in milliseconds.
     """
     binding, lifetime_ms = catalog.context.binding, catalog.context.operation_lifetime_ms
     own: dict[str, tuple[int, int]] = {}
@@ -38,6 +38,6 @@ def realm_policy(catalog: Catalog, *, retention_ms: int | None = None, grace_ms:
 
 
 def own_policy(catalog: Catalog) -> Policy:
-    """The periods of one catalog, by the properties that it has now."""
+    """Return the periods of one catalog, by the properties that it has now."""
     policy = realm_policy(catalog)
     return Policy(policy.retention_of(catalog.reference), policy.grace_of(catalog.reference))

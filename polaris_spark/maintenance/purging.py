@@ -1,15 +1,15 @@
-"""Purging realms: deleting every row of a realm that serves no more, and rows that no realm has.
+"""Purging of realms: deletes every row of a realm that serves no more, and rows that belong to no realm.
 
-| step | a crash right after it leaves behind |
+| step | state after a crash right after the step |
 | --- | --- |
-| the record goes to PURGING | a realm that nothing serves any more; purging it again goes on |
+| the record becomes PURGING | a realm that does not serve any more; a second purge continues |
 | rows of references are deleted, the registry's first, then objects; again until none is left | fewer rows; the same |
-| the record goes to PURGED, then to GONE, which frees the name | a record without rows; the same |
+| the record becomes PURGED, then GONE, which frees the name | a record without rows; the same |
 
-A writer that had the realm open before it was deactivated finds no reference to swap any more, so nothing that it does
-can take effect. What it was writing at that moment may still arrive, under an instance id that is never used again:
-rows that nobody reads. A check of the store finds them (`leftover`), and purging that instance deletes them. Files of
-tables are not touched: drop and purge tables first, or delete the warehouse's folder.
+A writer that opened the realm before it was deactivated finds no reference to swap any more, so none of its commits can
+take effect. Rows that it was writing at that moment may still arrive, under an instance id that is never used again. No
+process reads these rows. A check of the store finds them (`leftover`), and purging that instance deletes them. Files of
+tables are not deleted: drop and purge tables first, or delete the warehouse's folder.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from polaris_spark.system.registry import ROOT
 from polaris_spark.system.stores import SYSTEM_REALM
 
 INSTANCE = re.compile(r"[1-9a-f][0-9a-f]{0,15}")
-"""Ids of instances: snowflake ids in hexadecimal."""
+"""Pattern of instance ids: snowflake ids in hexadecimal."""
 
 BATCH = 1_000
-"""Objects that are deleted together."""
+"""Object rows that are deleted in one batch."""
 
 _PASSES = 10
-"""How often rows are looked for that others still write."""
+"""Number of passes over the rows, because other processes may still be writing some."""
 
 ENDED = frozenset({RealmState.PURGED, RealmState.GONE})
 """States in which a realm has no rows."""
@@ -43,27 +43,27 @@ _UNFINISHED = frozenset({RealmState.CREATED, RealmState.LOADING})
 
 
 class Purged(NamedTuple):
-    """A realm, or an instance without one, and what became of it."""
+    """A realm, or an instance that belongs to no realm, and the rows that a purge found or deleted."""
 
     realm: str | None
-    """Its name; None for rows that no realm has."""
+    """Name of the realm; None if the rows belong to no realm."""
     instance: str
     state: str | None
-    """Of the realm by now."""
+    """Current state of the realm; None if the rows belong to no realm."""
     references: int
-    """Rows found."""
+    """Number of reference rows found."""
     objects: int
-    """Rows found; -1 where the database deleted them in bulk, uncounted."""
+    """Number of object rows found; -1 where the database deleted them in bulk without a count."""
     deleted: bool
 
 
 Progress = Callable[[str, int, int], None]
 Delete = Callable[[Sequence[Split]], Iterable[int]]
-"""Deletes the objects of splits; gives how many rows, in portions."""
+"""Deletes the objects of splits, and yields the number of rows deleted in each portion."""
 
 
 class Purge:
-    """Purges of one store."""
+    """Purging of the realms of one store."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class Purge:
     ) -> None:
         """
         Args:
-            parts: into about how many ranges objects are cut where they are deleted by scan.
-            delete: deletes the objects of ranges; here, one after the other, unless given.
+            parts: approximate number of ranges that objects are split into where they are deleted by a scan.
+            delete: deletes the objects of ranges; by default in this process, one range after the other.
         """
         self._backend = backend
         self._realms = Realms(backend, clock)
@@ -86,7 +86,7 @@ class Purge:
         self._progress = progress
 
     def candidates(self) -> list[Purged]:
-        """Realms that can be purged, and instances that have rows and no realm. Reads every row's key."""
+        """Return the realms that can be purged, and instances with rows but without a realm. Reads every row's key."""
         references = self._instances("references")
         objects = self._instances("objects")
         records = self._realms.records()  # read last: a realm has a record before it has rows
@@ -103,14 +103,14 @@ class Purge:
         return found
 
     def realm(self, name: str, *, deactivate: bool = False) -> Purged:
-        """Delete a realm with all its rows; one that was begun is gone on with.
+        """Delete a realm with all its rows. Continues a purge that was interrupted.
 
         Args:
-            deactivate: deactivate it first if it is ACTIVE, and purge it although a migration is filling it.
+            deactivate: deactivate the realm first if it is ACTIVE, and purge it even if a migration is filling it.
         Raises:
-            RealmStateError: there is none of that name, or it is ACTIVE or being filled by a migration and not to be
-                deactivated.
-            TryAgainError: others go on writing rows of it.
+            RealmStateError: no realm has that name; or `deactivate` is false, and the realm is ACTIVE or a migration is
+                filling it.
+            TryAgainError: other processes are still writing rows of the realm.
         """
         record = self._realms.find(name)
         if record is None:
@@ -135,11 +135,11 @@ class Purge:
         return _purged(record, references, objects)._replace(deleted=True)
 
     def instance(self, instance: str) -> Purged:
-        """Delete the rows of an instance that no realm has: what came late when its realm was purged.
+        """Delete the rows of an instance that belongs to no realm: rows that arrived after its realm was purged.
 
         Raises:
-            InputError: a realm has it, or none ever can.
-            TryAgainError: others go on writing its rows.
+            InputError: the instance belongs to a realm or to the store itself, or is not an instance id.
+            TryAgainError: other processes are still writing rows of the instance.
         """
         owner = next((r for r in self._realms.records() if r.instance == instance), None)
         if instance == SYSTEM_REALM or (owner is not None and owner.state not in ENDED):
@@ -162,10 +162,10 @@ class Purge:
         return found
 
     def _delete_rows(self, instance: str) -> tuple[int, int]:
-        """Delete every row of an instance; how many references and objects there were.
+        """Delete every row of an instance, and return the number of references and of objects (-1: not counted).
 
         Raises:
-            TryAgainError: others go on writing rows.
+            TryAgainError: other processes are still writing rows.
         """
         references = self._delete_references(instance)
         if self._backend.drop_realm(instance) and not self._has_rows(instance):
@@ -185,7 +185,10 @@ class Purge:
         )
 
     def _delete_references(self, instance: str) -> int:
-        """Delete the rows of references, the registry first: nobody finds another then, nor makes one."""
+        """Delete the rows of references, and return their number.
+
+        The registry's row is deleted first: without it, no process can find or create another reference.
+        """
         deleted = 0
         names = {
             name for split in self._backend.splits("references", [instance], 1) for name in self._names(split)
@@ -211,7 +214,7 @@ class Purge:
 
 
 def delete_objects(backend: Backend, splits: Sequence[Split]) -> Iterable[int]:
-    """Delete the objects of ranges of rows; how many, in portions."""
+    """Delete the objects of ranges of rows, and yield the number of rows deleted in each portion."""
     for split in splits:
         for batch in backend.scan(split):
             by_realm: dict[str, list[ObjectKey]] = {}

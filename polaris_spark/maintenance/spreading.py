@@ -1,4 +1,4 @@
-"""Work on many items, in this process or spread over executors: the same work either way."""
+"""Work on many items, which runs in this process or spread over executors with the same code."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ I = TypeVar("I", bound=msgspec.Struct)  # noqa: E741  # an item
 R = TypeVar("R", bound=msgspec.Struct)
 
 THREADS = 8
-"""Items that one process works on at a time, since most of it is waiting for files."""
+"""Number of items that one process works on at a time. Threads help because most of the time is spent on file I/O."""
 
 
 class Reach:
-    """What work on an item can reach, wherever it runs. Thread-safe."""
+    """The objects and files that work on an item can read, in any process. Thread-safe."""
 
     def __init__(self, objects: Callable[[str], ObjectReader], files: Files) -> None:
         """
         Args:
-            objects: the objects of the realm with an instance id.
+            objects: returns the objects of a realm, given its instance id.
         """
         self.objects = objects
         self.files = files
 
 
 class Work(ABC, Generic[I, R]):
-    """What is done with each item. Pickled for executors, items and results are encoded as MessagePack."""
+    """A function of an item. It is pickled for executors; items and results are encoded as MessagePack."""
 
     item: type[I]
     result: type[R]
     few: int = 16
-    """So many items are done faster in one process than a Spark job starts."""
+    """Number of items up to which one process is faster than starting a Spark job."""
 
     @abstractmethod
     def __call__(self, reach: Reach, item: I) -> R:
-        """The result for one item; several threads may ask at a time."""
+        """Return the result for one item. Several threads may call this at a time."""
 
 
 class Spread(Protocol):
-    """Does work on many items."""
+    """Protocol of a function that runs work on many items."""
 
     def __call__(self, work: Work[I, R], items: Sequence[I]) -> Iterator[R]:
-        """The results, in any order, as they come."""
+        """Yield each result as soon as it is ready, in any order."""
         ...
 
 
 class Here:
-    """Does the work in this process, some items at a time."""
+    """A `Spread` that runs the work in this process, several items at a time."""
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach
 
     def __call__(self, work: Work[I, R], items: Sequence[I]) -> Iterator[R]:
-        """The results, in the order of the items."""
+        """Yield the results in the order of the items."""
         if len(items) < 2:
             yield from (work(self._reach, item) for item in items)
             return

@@ -1,10 +1,10 @@
-"""Which of some files the tables of a store name, wherever these lie: what is asked before anything is deleted.
+"""Which files out of a given set the tables of a store name. Jobs check this before they delete any file.
 
-Every table of every live or recoverable head counts, with all its snapshots; so does one that a history lets be brought
-back (`catalog.drops`), as far as its files are there. What is read once only: a version of a
-table that several branches have, and a manifest, whoever names it. The driver reads indexes; contents, manifest lists
-and manifests are read where the work is spread to, and what comes back from there is the locations of manifests, some
-thousand tables at a time, and what was found of the files asked for.
+Every table of every live or recoverable head counts, with all its snapshots, wherever the table lies. A table that can
+be brought back from a history (`catalog.drops`) counts, too, as far as its files still exist. A version of a table that
+several branches have is read only once, and so is a manifest that several tables name. The driver reads indexes.
+Contents, manifest lists and manifests are read where the work is spread to. This work returns the locations of
+manifests, for some thousand tables at a time, and those of the given files that were found.
 
 If a manifest list or manifest does not exist, only the files in the locations of the tables that name it are kept
 (`orphans.search` says why). If one cannot be read for another reason, all files are kept.
@@ -39,7 +39,7 @@ from polaris_spark.maintenance.store_tables import Holder, Objects, changed_sinc
 
 TABLES_OF_AN_ITEM = 10
 TABLES_OF_A_WAVE = 20_000
-"""The manifests of so many tables are known to the driver at a time."""
+"""Number of tables whose manifests the driver holds in memory at a time."""
 MANIFESTS_OF_AN_ITEM = 20
 
 T = TypeVar("T")
@@ -54,18 +54,18 @@ class Holders(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Listed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What tables name."""
+    """The files that some tables, or some manifests, name."""
 
     manifests: tuple[str, ...] = ()
-    """Those that may name content files."""
+    """Manifests that may name content files."""
     dropped: tuple[str, ...] = ()
-    """Such manifests that tables name which history alone has."""
+    """Manifests that may name content files, and that only dropped tables name: tables that are in no head."""
     found: tuple[str, ...] = ()
-    """Manifests, manifest lists and statistics that may be among the files asked for."""
+    """Files that may be among the wanted ones."""
     missing: tuple[str, ...] = ()
     """Missing manifest lists and manifests of tables in heads."""
     problem: str = ""
-    """Why it is not known."""
+    """Why the result is not known; empty if it is."""
 
 
 class Incomplete(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -73,9 +73,9 @@ class Incomplete(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     owner: str
     places: tuple[str, ...]
-    """Locations that it names."""
+    """Locations that the table owns or names."""
     missing: str
-    """One of those files, or why a table that could be read before cannot be read now."""
+    """One of the missing files, or why a table that could be read before cannot be read now."""
 
 
 class IncompleteTables(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -89,7 +89,7 @@ class ManifestFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     locations: tuple[str, ...]
     dropped: bool = False
-    """Whether they may have been deleted."""
+    """Whether the manifests may have been deleted, because only dropped tables name them."""
 
 
 class Wanted:
@@ -106,12 +106,12 @@ class Wanted:
         return any(_digest(path) in self._digests for path in self._naming.paths(location))
 
     def among(self, locations: Iterable[str]) -> tuple[str, ...]:
-        """Those of some locations that may be asked for."""
+        """Return those of some locations that may be in the set."""
         return tuple(location for location in locations if location in self)
 
 
 class ListManifests(Work[Holders, Listed]):
-    """Reads tables and their manifest lists."""
+    """Work that reads tables and their manifest lists."""
 
     few = 32
     item = Holders
@@ -141,13 +141,16 @@ class ListManifests(Work[Holders, Listed]):
 def _named_by(
     reach: Reach, reader: ObjectReader, table: Holder, missing: set[str]
 ) -> tuple[set[str], set[str]]:
-    """What a table or view names itself or by its manifest lists, and those manifests that name files which are there,
-    but for what the version before named by the same lists.
+    """Return the files that a table or view names.
+
+    Leaves out the manifest lists and manifests that the version before (`Holder.before`) names already.
 
     Args:
-        missing: missing manifest lists are added to it, unless the table was dropped.
+        missing: missing manifest lists are added to this set, unless the table was dropped.
+    Returns:
+        the files that metadata and manifest lists name; those manifests among them that may name live files.
     Raises:
-        OSError, ValueError, PolarisError: it is not known.
+        OSError, ValueError, PolarisError: it is not known which files the table names.
     """
     needs = _needs(reach, reader, table, table.content)
     if needs.missing and table.dropped:
@@ -178,7 +181,7 @@ def _needs(reach: Reach, reader: ObjectReader, table: Holder, content: int) -> N
 
 
 class FindNamed(Work[ManifestFiles, Listed]):
-    """Finds those of the files asked for that manifests name."""
+    """Work that finds those of the wanted files that manifests name."""
 
     few = 64
     item = ManifestFiles
@@ -202,7 +205,7 @@ class FindNamed(Work[ManifestFiles, Listed]):
 
 
 class FindIncomplete(Work[Holders, IncompleteTables]):
-    """Finds the tables that name missing manifest lists or manifests."""
+    """Work that finds the tables that name missing manifest lists or manifests."""
 
     few = 32
     item = Holders
@@ -221,7 +224,7 @@ class FindIncomplete(Work[Holders, IncompleteTables]):
                 needs = _needs(reach, reader, table, table.content)
                 missing = next(self._among(reach, needs), "")
                 places = (*needs.places, *needs.unconfirmed)
-            except (OSError, ValueError, PolarisError) as error:  # it could be read before
+            except (OSError, ValueError, PolarisError) as error:  # the table could be read before
                 missing, places = str(error), (EVERYWHERE,)
             if missing:
                 found.append(Incomplete(table.owner, places, missing))
@@ -241,7 +244,7 @@ class FindIncomplete(Work[Holders, IncompleteTables]):
 
 
 class Question:
-    """A set of files, and the answer to which of them tables name. Can be asked again, for tables that changed.
+    """A set of files, and the answer to which of them tables name. `ask` may be called again for changed tables.
 
     Manifests that were read before are not read again. `needed` holds the files that some table names or may name,
     spelled as in the question. `incomplete` maps each table with missing manifest lists or manifests to one of them;
@@ -260,9 +263,9 @@ class Question:
     ) -> None:
         """
         Args:
-            progress: is told how many tables were looked at; may raise to stop.
+            progress: called with the step and the number of tables or items that are done; may raise to stop.
             naming: the form in which locations are compared; by default that of the search for orphans.
-            any_storage: whether a file is named by its path alone, whatever scheme and authority it is named with.
+            any_storage: whether only paths are compared, not schemes and authorities.
         """
         naming = naming or Names(Comparison())
         self._spread = spread
@@ -276,14 +279,20 @@ class Question:
         self._wanted = Wanted((location for same in self._asked.values() for _, location in same), naming)
         self._seen: set[int] = set()
         self._seen_dropped: set[int] = set()
-        """Those that only dropped tables named, so that they might be missing."""
+        """Digests of manifests that only dropped tables named, and that may therefore be missing."""
         self._missing: set[str] = set()
         self.needed: set[str] = set()
         self.incomplete: dict[str, str] = {}
         self.problem = ""
 
     def ask(self, tables: Iterable[tuple[str, Holder]]) -> set[str]:
-        """Look for the files in what tables name, each given with its realm's instance id; gives those found anew."""
+        """Look for the files among those that some tables name.
+
+        Args:
+            tables: pairs of a realm's instance id and a table.
+        Returns:
+            the files that were not in `needed` before.
+        """
         before = set(self.needed)
         self._ask(tables)
         return self.needed - before
@@ -313,7 +322,7 @@ class Question:
                 self._keep_incomplete(wave)
 
     def _keep_incomplete(self, tables: Sequence[tuple[str, Holder]]) -> None:
-        """Keep the files in the locations of those tables that name what is missing."""
+        """Count all files in the locations of the tables that name missing manifest lists or manifests as needed."""
         places: set[str] = set()
         for found in self._spread(FindIncomplete(self._missing), _items(tables)):
             for table in found.tables:
@@ -324,13 +333,13 @@ class Question:
                 self.needed.update(location for _, location in asked)
 
     def _note(self, listed: Listed) -> bool:
-        """Keep what was found; whether that is known."""
+        """Add a partial result to this answer. Return whether the answer is still known."""
         self.problem = listed.problem
         self._missing.update(listed.missing)
         for location in listed.found:
             known = self._naming.of(location)
             for name, asked in self._asked.get(known.path, ()):
-                # Whatever scheme and authority either leaves out.
+                # A scheme or authority that one of the two names leaves out matches any other.
                 pairs = ((name.scheme, known.scheme), (name.authority, known.authority))
                 if self._any_storage or all(a == b or not a or not b for a, b in pairs):
                     self.needed.add(asked)
@@ -338,7 +347,7 @@ class Question:
 
 
 class Watching:
-    """Looks again, before files are deleted, whether tables have come to need them since heads were read."""
+    """A check, repeated before files are deleted, for tables that have come to need them since the heads were read."""
 
     def __init__(
         self,
@@ -350,21 +359,24 @@ class Watching:
     ) -> None:
         """
         Args:
-            question: about the files; what the tables of `seen` name of them is known.
+            question: the files to look for; the tables of `seen` have been searched already.
+            seen: the heads whose tables have been searched.
             heads: reads the heads of the store.
             oldest_purge_ms: see `Drop.keeps_files`.
         """
         self.question = question
         self.heads = list(seen)
-        """The heads of the store, as the last look read them."""
+        """The heads of the store, as of the last call of `look`."""
         self._seen = {(head.realm, head.reference): head for head in self.heads}
         self._heads = heads
         self._objects = objects
         self._oldest_purge_ms = oldest_purge_ms
 
     def look(self) -> set[str]:
-        """Those of the files that are named by what was changed, registered or branched since the last look, or was
-        dropped since, too."""
+        """Return those of the files that are named by tables changed, registered or branched since the last look.
+
+        Tables that were dropped since the last look count as well.
+        """
         self.heads = self._heads()
         changed = changed_since(self._seen.values(), self.heads, self._objects, self._oldest_purge_ms)
         found = self.question.ask(changed)
@@ -384,7 +396,7 @@ def _items(tables: Sequence[tuple[str, Holder]]) -> list[Holders]:
 
 
 def _unseen(manifests: Iterable[str], seen: set[int], read: Collection[int] = ()) -> Iterator[str]:
-    """Those that are new, which are noted in `seen`, and not in `read`."""
+    """Yield the manifests whose digests are in neither `seen` nor `read`, and add their digests to `seen`."""
     for manifest in manifests:
         digest = _digest(manifest)
         if digest not in seen and digest not in read:

@@ -1,5 +1,5 @@
-"""Versions of tables that the heads of a store have or may bring back, and those that they have come to have since they
-were read."""
+"""Versions of tables that the heads of a store have, or whose drop can be undone; and the versions that are new since
+the heads were last read."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from polaris_spark.index.keys import decode_key
 from polaris_spark.store.objects import ObjectStore
 
 Objects = Callable[[str], ObjectStore]
-"""The objects of a realm, by its instance id."""
+"""Returns the objects of a realm, given its instance id."""
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A version of a table or view that some head has."""
+    """A version of a table or view that some head has, or that a history has dropped."""
 
     owner: str
-    """For messages."""
+    """The table's catalog and name, for messages."""
     content: int
+    """Object id of the version's row."""
     without: tuple[int, ...] = ()
-    """Snapshots that are to be removed from it, and need nothing any more."""
+    """Ids of snapshots that are about to be removed from the table; they do not count as needing any file."""
     before: int = 0
-    """An earlier version, of which is known already what it names; 0 if there is none."""
+    """Object id of an earlier version whose files have been searched already; 0 if there is none."""
     is_view: bool = False
     dropped: bool = False
-    """Whether history alone has it: its files may have been deleted."""
+    """Whether only a history has the table, not a head: its files may have been deleted."""
     problem: str = ""
-    """Why nobody can say what it is: a part of a log cannot be read."""
+    """Why the table is not known: a part of a log cannot be read. Empty otherwise."""
 
 
 def tables_of_store(
@@ -44,11 +45,12 @@ def tables_of_store(
     own: tuple[str, str],
     without: Mapping[int, tuple[int, ...]],
 ) -> Iterator[tuple[str, Holder]]:
-    """Every version of a table that a head has, once, with its realm's instance id.
+    """Yield every version of a table that a head has, each once, with its realm's instance id.
 
     Args:
-        own: instance id of the realm, and reference, of the branch that asks.
-        without: snapshots that are to be removed from tables of that branch, by their contents' ids.
+        own: instance id and reference of the branch that the job works on.
+        without: ids of snapshots that are about to be removed from tables of that branch, by the object id of the
+            table's row.
     """
     families: dict[tuple[str, str], list[StoreHead]] = {}
     for head in heads:
@@ -61,26 +63,26 @@ def tables_of_store(
 
 
 class StoreDrops:
-    """What histories of a store took away (`catalog.drops`): each is read once, when it is first asked for."""
+    """The drops that the histories of a store contain (`catalog.drops`). Each history is read once, at first use."""
 
     def __init__(self, heads: Iterable[StoreHead], objects: Objects) -> None:
         """
         Args:
-            heads: whose histories.
+            heads: the heads whose histories are read.
         """
         self._heads = list(heads)
         self._objects = objects
         self._read: dict[tuple[str, str], list[Drop | Damage]] = {}
 
     def of(self, head: StoreHead) -> list[Drop | Damage]:
-        """What one of the histories took away, newest first."""
+        """Return the drops in one of the histories, newest first."""
         key = (head.realm, head.reference)
         if key not in self._read:
             self._read[key] = list(drops_of(self._objects(head.realm), head))
         return self._read[key]
 
     def last(self, head: StoreHead) -> dict[int, Drop]:
-        """How tables and views were taken away last, by their stable ids."""
+        """Return the last drop of each table and view, by stable id."""
         found: dict[int, Drop] = {}
         for one in self.of(head):
             if isinstance(one, Drop):
@@ -90,11 +92,11 @@ class StoreDrops:
     def holders(
         self, oldest_purge_ms: int, around: Collection[tuple[str, ...]] | None = None
     ) -> Iterator[tuple[str, Holder]]:
-        """Every version of a table or view whose files are kept, once, with its realm's instance id.
+        """Yield every dropped version of a table or view whose files are kept, each once, with its realm's instance id.
 
         Args:
             oldest_purge_ms: see `Drop.keeps_files`.
-            around: only those whose locations overlap with these.
+            around: if given, only tables whose locations overlap with one of these are returned.
         """
         seen: set[tuple[str, int]] = set()
         for head in self._heads:
@@ -117,7 +119,7 @@ class StoreDrops:
 def _around(
     store: ObjectStore, found: Iterable[Drop | Damage], around: Collection[tuple[str, ...]]
 ) -> list[Drop | Damage]:
-    """Those of what a history took away whose locations overlap with some others, or are not known."""
+    """Return the drops whose locations overlap with one of `around`, or are not known."""
     found = list(found)
     above = {place[:n] for place in around for n in range(1, len(place) + 1)}
     owned = places_of(store, [one.content for one in found if isinstance(one, Drop)])
@@ -141,10 +143,10 @@ def _holder(found: Drop | Damage, before: int = 0) -> Holder:
 def changed_since(
     seen: Iterable[StoreHead], heads: Iterable[StoreHead], objects: Objects, oldest_purge_ms: int
 ) -> Iterator[tuple[str, Holder]]:
-    """The tables and views of heads that earlier heads did not have, or not as they are now; and those that came and
-    went since, and whose files are kept.
+    """Yield the tables and views of heads that are new or changed since earlier heads were read.
 
-    A branch that is new is compared with another of its catalog.
+    Also yields versions of tables that were both made and dropped since, and whose files are kept. A new branch is
+    compared with another branch of its catalog.
 
     Args:
         oldest_purge_ms: see `Drop.keeps_files`.
@@ -177,7 +179,7 @@ def changed_since(
 
 
 def _dropped_since(store: ObjectStore, earlier: StoreHead | None, head: StoreHead) -> Iterator[Drop | Damage]:
-    """What a history took away since an earlier head; all that it has, if that is no part of it."""
+    """Yield the drops in a history since an earlier head; all of its drops if that head is not part of the history."""
     low = None
     if earlier is not None:
         shared = min(earlier.head.number, head.head.number)
@@ -189,14 +191,14 @@ def _dropped_since(store: ObjectStore, earlier: StoreHead | None, head: StoreHea
 
 
 def _family(head: StoreHead) -> tuple[str, str]:
-    """What the branches of a catalog have in common."""
+    """Return a key that all branches of a catalog share."""
     return head.realm, head.reference.partition("/heads/")[0]
 
 
 def _tables_of_branches(
     store: ObjectStore, first: StoreHead, others: Sequence[StoreHead], without: Mapping[int, tuple[int, ...]]
 ) -> Iterator[Holder]:
-    """The tables of a branch, and those of others that it does not have, or not as they are there."""
+    """Yield the tables of a branch, and those versions of tables in other branches that the first does not have."""
     read = StoredObjects(store).read_shards
     root, *roots = (_names(store, head) for head in (first, *others))
     indexes = [Index(other, read) for other in roots] if without else []
@@ -224,5 +226,5 @@ def _names(store: ObjectStore, head: StoreHead) -> IndexRoot:
 
 
 def _table(head: StoreHead, key: bytes) -> str | None:
-    """The name of a table by its key; None for what is no table."""
+    """Return the name of a table, given its key; None if the key is not a table's."""
     return head.owner(key) if decode_key(key).kind == TABLE else None

@@ -1,64 +1,68 @@
-"""Exact mark and sweep of a realm: deletes what nothing can reach, and nothing that anything will ever need.
+"""Exact mark and sweep of a realm: deletes only unreachable rows that no commit can ever need again.
 
 A sweep takes these steps, in this order:
 
 1. *trim*: raise history floors; end the registrations of references that were dropped longer ago than the grace period;
 2. *look*: read the registry, and the floor of every reference in it;
-3. *fence* every reference: a swap that gives its row a new version and a fence, an id; what is dropped is sealed. The
-   registry is fenced last, then every reference that was born between the look and that fence;
-4. *list the roots*: of every reference that existed at any time between the look and the fence of the registry, the
-   commits from the floor that the look found (or that it was born with) to the head that its row has now;
-5. *mark* every object that can be reached from the roots by strong pointers, by headers alone, so that types that are
-   not installed are followed like all others; an object that is marked and missing, or whose header cannot be read,
-   ends the sweep;
+3. *fence* every reference: a swap that gives its row a new version and a fence, which is an id. Rows of dropped
+   references are sealed. The registry is fenced last, then every reference that was born between the look and the
+   registry's fence;
+4. *list the roots*: for every reference that existed at any time between the look and the fence of the registry, the
+   commits from the floor that the look found (or that the reference was born with) to the head that its row has now;
+5. *mark* every object that can be reached from the roots by strong pointers. Pointers are read from headers alone, so
+   that types that are not installed are followed like all others. A marked object that is missing, or whose header
+   cannot be read, ends the sweep;
 6. *delete* every row that is not marked, and whose id is below the first fence, and below now minus the grace period.
 
 Why that is safe
 ----------------
-The claim: once the roots are listed, no commit that ever takes effect needs a row that step 6 deletes. It rests on
-what every process keeps to:
+The claim: once the roots are listed, no commit that ever takes effect needs a row that step 6 deletes. The claim rests
+on rules that every process follows:
 
 a. A process makes no id below a fence that it has read. It makes no id below a head that it has read either, unless the
    head lies so far ahead that a wrong clock made it (`ids.observe_head`). The rest of this argument needs only fences.
-b. An attempt reads its target's row first, and anything else afterwards, fresh: the source of a new branch, what is
-   merged. It takes effect by a swap of that very version of the target's row.
-c. It points only to what it read of the target or of those others, and to new rows. If the fence is another one than
-   when the change was prepared, it is prepared, and its rows are written, anew (`Applier`); rows that were written
-   outside of an attempt, as an import's are, are refused if their ids are not above the target's fence (`Place`).
-d. A new reference is born by a commit to the registry, from a commit that was in the history of a live reference when
-   that was read, after the registry; its row's first fence is its generation, an id that was made after the registry
-   was read. Whoever opens a reference has read the registry, or the row, since it was born.
-e. A floor never goes back; a sealed row takes no commits; rows of references are never deleted, only their content
-   is.
+b. An attempt reads its target's row first. It reads everything else afterwards and fresh: the source of a new branch,
+   the commits to merge. It takes effect by a swap of exactly that version of the target's row.
+c. An attempt points only to objects that it read in this way and to new rows. If the fence has changed since the change
+   was prepared, the change is prepared anew and its rows are written anew (`Applier`). Rows that were written outside
+   of an attempt, such as an import's, are refused if their ids are not above the target's fence (`Place`).
+d. A new reference is born by a commit to the registry. It begins at a commit that was in the history of a live
+   reference when that history was read, after the registry. The first fence of its row is its generation, an id that
+   was made after the registry was read. Every process that opens a reference has read the registry, or the row, since
+   the reference was born.
+e. A floor never goes back. A sealed row takes no commits. Rows of references are never deleted, only their content is.
 
-Call *kept* what is marked, or has an id that is not below the first fence F. Look at an attempt whose swap of row T
-takes effect after the roots were listed. No fence of this sweep came between its reading of T and its swap, since
-each fence changes the version, whatever anybody's clock or ids say. So if T existed when the registry was fenced, the
-attempt read T after T's fence; its new ids are above that fence by (a), so that its new rows are kept. What it read
-of T is a head that comes after T's fence: one between the floor and the head of step 4, hence marked, or a later one,
-whose rows are kept because earlier attempts of this kind wrote them. What it read of another reference S, it read
-after T's fence, hence after the look. If S existed when the registry was fenced, S's history lies above the floor of
-the look, even if somebody raised it, dropped S or created another reference of its name since: it is marked or later,
-hence kept. If S (or T itself) was born afterwards, its birth is such an attempt on the registry, and every commit to
-it was made by processes that know of its birth, with ids above its generation, hence above F by (d). So whatever the
-attempt makes reachable is kept, and by induction over all swaps after the listing nothing else becomes reachable,
-ever: a process may sleep anywhere for as long as it likes, the one that sweeps included. Those whose swap took effect
-before the roots were listed are in the heads of step 4.
+Call an object *kept* if it is marked, or its id is not below the first fence F. Consider an attempt whose swap of row T
+takes effect after the roots were listed. No fence of this sweep came between the attempt's read of T and its swap,
+because each fence changes the version, whatever any process's clock or ids are. So if T existed when the registry was
+fenced, the attempt read T after T's fence. Its new ids are above that fence by (a), so its new rows are kept. The head
+of T that it read comes after T's fence: it lies between the floor and the head of step 4, and is therefore marked, or
+it is later, and its rows are kept because earlier attempts of this kind wrote them. If the attempt read another
+reference S, it did so after T's fence, hence after the look. If S existed when the registry was fenced, S's history
+lies above the floor of the look, even if another process has since raised the floor, dropped S or created another
+reference of the same name. So the history is marked or later, hence kept. If S (or T itself) was born afterwards, its
+birth is an attempt of this kind on the registry. Every commit to it was made by a process that has read of its birth,
+with ids above its generation, hence above F by (d). So everything that the attempt makes reachable is kept. By
+induction over all swaps after the listing, no object that is not kept ever becomes reachable. Any process, including
+the sweep, may sleep at any point for any time. Attempts whose swap took effect before the roots were listed are in the
+heads of step 4.
 
-Readers are another matter, and so is an attempt whose base is old and which fails in any case. One that read a head
-before floors were raised above it may find rows of it missing. The retention, which is not shorter than the grace
-period, gives it that long. Dropping is undone within the grace period, by the clocks of who dropped and who sweeps;
-afterwards the registration has ended, and there is nothing to undrop. Only these periods trust clocks; one that is
-far behind the store's is refused, and jobs refuse one that the store does not trust (`StoreClock.refuse_deleting`).
+The claim does not cover readers, nor attempts that read an old base and fail in any case. A process that read a head
+before floors were raised above it may find rows of that head missing. The retention, which is not shorter than the
+grace period, is the time that it has. A drop can be undone within the grace period, by the clocks of the process that
+dropped and of the one that sweeps; afterwards the registration has ended, and the drop cannot be undone. Only these
+periods depend on clocks. A clock that is far behind the store's is refused, and jobs refuse a clock that the store does
+not trust (`StoreClock.refuse_deleting`).
 
-Two sweeps at once do each other no harm: the other one may delete what only trimmed history needs while this one
-marks, and may end registrations. This one then misses an object, or finds a row without its head, and ends. Nothing
-needs to be known of a sweep that was interrupted; the next one does all of it again.
+Two sweeps at once do each other no harm. The other sweep may delete rows that only trimmed history needs while this one
+marks, and may end registrations. This one then misses an object, or finds a row without its head, and ends. An
+interrupted sweep leaves no state behind: the next one does everything again.
 
-A reference whose registration was lost with rows of the database is kept, though nobody can open it: `recover` will.
-If its row was lost, nothing tells what it needs: until `recover` was run, nothing is swept.
+A reference whose registration was lost with rows of the database is kept. It cannot be opened until `recover` registers
+it again. If a reference's row was lost, it is not known which objects the reference needs: nothing is swept until
+`recover` has run.
 
-A realm that is being loaded has rows that no reference leads to yet: it is not swept, nor any that does not serve.
+A realm that is being loaded has rows that no reference leads to yet. It is not swept; only a realm that serves is.
 """
 
 from __future__ import annotations
@@ -82,35 +86,38 @@ from polaris_spark.system.registrations import REFERENCES, Registered, expired, 
 from polaris_spark.system.registry import ROOT, References
 
 Progress = Callable[[str, int, int], None]
-"""Is told the step, how much of it is done, and of how much (0: not known); what it raises ends the sweep."""
+"""Called with the step, the amount done, and the total (0 if not known). An exception that it raises ends the sweep."""
 
 
 class Policy(NamedTuple):
-    """Periods for which data is kept although nothing needs it, in milliseconds."""
+    """Periods for which data is kept although no reference needs it, in milliseconds."""
 
     retention_ms: int
     """Shortest time for which history is kept."""
     grace_ms: int
     """Grace period: shortest time for which unreachable rows and dropped references are kept."""
     catalogs: Mapping[str, tuple[int, int]] = {}
-    """Retention and grace period of the catalogs that have their own, by what names of their references begin with."""
+    """Retention and grace period of the catalogs that have their own, by the prefix of their references' names."""
 
     def retention_of(self, reference: str) -> int:
-        """How long the history of a reference is kept; that of a reference of no catalog as long as the longest."""
+        """Return the retention of a reference, in milliseconds; the longest one for a reference of no catalog."""
         return self._of(reference, 0)
 
     def grace_of(self, reference: str) -> int:
-        """How long a reference is kept after it was dropped."""
+        """Return how long a dropped reference is kept, in milliseconds; the longest period for one of no catalog."""
         return self._of(reference, 1)
 
     @property
     def rows_ms(self) -> int:
-        """How long rows are kept: nobody knows which catalog a row belonged to that no reference needs."""
+        """Grace period of unreachable rows, in milliseconds: the longest of all catalogs.
+
+        It is not known which catalog an unreachable row belonged to.
+        """
         return max([self.grace_ms, *(grace for _, grace in self.catalogs.values())])
 
     @property
     def shortest_grace_ms(self) -> int:
-        """The shortest grace period of a catalog."""
+        """The shortest grace period of all catalogs, in milliseconds."""
         return min([self.grace_ms, *(grace for _, grace in self.catalogs.values())])
 
     def _of(self, reference: str, position: int) -> int:
@@ -122,22 +129,22 @@ class Policy(NamedTuple):
 
 
 class Roots(NamedTuple):
-    """What a sweep marks from, and what it may delete."""
+    """The commits that a sweep marks from, and the bounds of what it may delete."""
 
     commits: array[int]
     """Ids of all commits that are roots."""
     fence: int
-    """The first fence that was set."""
+    """The first fence that was set, an id."""
     limit: int
-    """Rows with ids from here on are kept, marked or not."""
+    """Rows with this id or a higher one are kept, marked or not."""
     ended: tuple[str, ...]
     """Names of the dropped references that were given up."""
     floors: Mapping[str, int]
-    """Numbers of the commits that the roots begin with, by reference row."""
+    """Number of the first commit among the roots, by name of the reference's row."""
 
 
 def list_roots(references: References, policy: Policy, operation: Operation, progress: Progress) -> Roots:
-    """Steps 1 to 4 of a sweep.
+    """Do steps 1 to 4 of a sweep, and return the roots.
 
     Raises:
         ClockError: this machine's clock is too far behind the store's.
@@ -149,7 +156,7 @@ def list_roots(references: References, policy: Policy, operation: Operation, pro
         return _list_roots(references, policy, operation, progress)
     except (
         CorruptionError
-    ):  # another sweep may have taken the commit of a head just read: heads are newer now
+    ):  # another sweep may have deleted the commit of a head that was just read; heads are newer now
         return _list_roots(references, policy, operation, progress)
 
 
@@ -173,8 +180,10 @@ def _list_roots(references: References, policy: Policy, operation: Operation, pr
 
 
 def list_roots_only(references: References, policy: Policy, progress: Progress) -> Roots:
-    """What `list_roots` would give, and nothing is changed: for a dry run. What is written meanwhile is younger than
-    the grace period, so it is not taken for garbage."""
+    """Return what `list_roots` would return, without changing anything, for a dry run.
+
+    Rows that are written meanwhile are younger than the grace period, so they are not mistaken for garbage.
+    """
     now = references.ids.now_ms()
     trimmed = trim(references, retention_ms=policy.retention_of, dry_run=True)
     after = {one.reference: one.after for one in trimmed}
@@ -202,8 +211,10 @@ def list_roots_only(references: References, policy: Policy, progress: Progress) 
 
 
 def was_overtaken(references: References, roots: Roots) -> bool:
-    """Whether history that the roots are of was trimmed, or given up, since they were listed: another sweep may have
-    deleted what only that needed."""
+    """Whether history of the roots was trimmed or given up since the roots were listed.
+
+    Another sweep may then have deleted objects that only this history needed.
+    """
     store = references.store
     for row_name, floor in roots.floors.items():
         row = store.backend.read_reference(store.realm, row_name)
@@ -214,18 +225,18 @@ def was_overtaken(references: References, roots: Roots) -> bool:
 
 
 class _Fencing:
-    """Steps 2 to 4: looks, fences, and lists the roots."""
+    """Steps 2 to 4 of a sweep: look, fence, list the roots."""
 
     def __init__(self, references: References, progress: Progress, unlisted: Mapping[str, int]) -> None:
         """
         Args:
-            unlisted: floors of rows that the registry lost, to be kept for a recovery.
+            unlisted: floors of references that the registry lost, by row name; they are kept for a recovery.
         """
         self._references = references
         self._progress = progress
         self._before = references.root.read()
         self.floors = {**unlisted, ROOT: self._before.head.floor_number}
-        """The lowest floor of each row that an attempt on a fenced row may have met."""
+        """The lowest floor of each row that an attempt on a fenced row may have read."""
         self._present = listed_in(self._before.index(REFERENCES))
         for position, registered in enumerate(self._present):
             progress("looking at references", position, len(self._present))
@@ -234,7 +245,7 @@ class _Fencing:
             self.floors[registered.row_name] = floor
 
     def run(self) -> int:
-        """Fence every reference; the first fence."""
+        """Fence every reference, and return the first fence."""
         references = self._references
         first = references.ids.next_id()
         for position, registered in enumerate(self._present):
@@ -251,7 +262,7 @@ class _Fencing:
         return first
 
     def roots(self) -> array[int]:
-        """The roots' ids."""
+        """Return the ids of all root commits."""
         found = array("q")
         for position, (row_name, floor) in enumerate(self.floors.items()):
             self._progress("listing commits", position, len(self.floors))
@@ -262,20 +273,22 @@ class _Fencing:
         return found
 
     def _close(self, registered: Registered) -> None:
-        """Fence the row of a live reference; seal that of one that is not live."""
+        """Fence the row of a live reference; seal the row of any other."""
         references = self._references
         if registered.registration.state == "live":
             try:
                 references.complete(registered)
-            except ReferenceGoneError:  # dropped meanwhile, before its row was there
+            except ReferenceGoneError:  # dropped meanwhile, before its row was written
                 references.sealed_head(registered)
             references.fence(registered.row_name)
         else:
             references.sealed_head(registered)
 
     def _born(self, after: Snapshot) -> list[Registered]:
-        """References that were registered between the look and the fence of the registry, as they were at first, those
-        among them that are dropped or replaced by now too; by the registry's log."""
+        """Return the references that were registered between the look and the fence of the registry, by its log.
+
+        They are returned as they were first registered, even if they have been dropped or replaced since.
+        """
         before, last = self._before.head, self._before.head.number
         if after.head.commit == before.commit:
             return []
@@ -303,7 +316,7 @@ class _Fencing:
 
 
 def _history(references: References, head: Head, floor: int) -> array[int]:
-    """Ids of the commits from number `floor` to the head."""
+    """Return the ids of the commits from number `floor` to the head."""
     found = array("q", [head.commit])
     number = head.number
     while number > floor:
@@ -315,10 +328,10 @@ def _history(references: References, head: Head, floor: int) -> array[int]:
 
 
 def _bury(references: References) -> dict[str, int]:
-    """Leave tombstones of sealed rows whose registration ended, was replaced, or continues as another generation.
+    """Replace sealed rows by tombstones if their registration ended, was replaced, or has another generation.
 
     Returns:
-        rows that the registry does not list although they are not sealed, with their floors.
+        the floors of rows that the registry does not list although they are not sealed, by row name.
     """
     lost: dict[str, int] = {}
     for name, head in unlisted(references.store):
@@ -330,5 +343,5 @@ def _bury(references: References) -> dict[str, int]:
 
 
 def _id_at(ms: int) -> int:
-    """The lowest id of a millisecond since 1970."""
+    """Return the lowest id that can be made at a time, given in milliseconds since 1970."""
     return pack(IdParts(max(EPOCH_MS, ms), 0, 0))

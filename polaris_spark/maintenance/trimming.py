@@ -1,8 +1,9 @@
-"""Trimming of history: the floors of references are raised, so that a sweep may take what lies below them.
+"""Trimming of history: the floors of references are raised, so that a sweep may delete what only older commits need.
 
-Every commit from the floor to the head is kept with all that it points to. The new floor is the newest commit that is
-older than the retention, so that the state at that time can still be read. Readers below the floor are told "trimmed".
-No commit that is younger than the retention lies below the floor, even if times go back because a clock was behind.
+Every commit from the floor to the head is kept, with all objects that it points to. The new floor is the newest commit
+that is older than the retention, so that the state at that time can still be read. Reading below the floor fails with
+an error that says that the history was trimmed. No commit that is younger than the retention lies below the floor, even
+if times go back because a clock was behind.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from polaris_spark.system.registrations import Registered
 from polaris_spark.system.registry import ROOT, References
 
 _LOOKUPS = 3
-"""How often a reference is looked up that others drop and create again meanwhile."""
+"""Number of times that a reference is opened while other processes drop and recreate it."""
 
 
 class Trimmed(NamedTuple):
-    """A reference whose floor was, or would be, raised."""
+    """A reference whose floor was raised, or would be in a dry run."""
 
     reference: str
     before: int
-    """Number of the first commit that was kept until then."""
+    """The old floor: number of the first commit that was kept before."""
     after: int
-    """Number of the first commit that is kept."""
+    """The new floor: number of the first commit that is kept now."""
     time: int
-    """That commit's time, milliseconds since 1970."""
+    """Time of the commit at the new floor, in milliseconds since 1970."""
 
 
 class _Age(NamedTuple):
@@ -46,14 +47,14 @@ class _Age(NamedTuple):
 
 
 def check_retention(retention_ms: int, *, grace_ms: int, operation_lifetime_ms: int) -> None:
-    """Refuse a retention that is shorter than what relies on history.
+    """Refuse a retention that is shorter than a period for which history is needed.
 
     Args:
-        retention_ms: how long history is kept at least, milliseconds.
-        grace_ms: how long rows and dropped references are kept that nothing needs.
-        operation_lifetime_ms: how long a repeated operation is recognised.
+        retention_ms: shortest time for which history is kept, in milliseconds.
+        grace_ms: how long unreachable rows and dropped references are kept, in milliseconds.
+        operation_lifetime_ms: how long a repeated operation is recognized, in milliseconds.
     Raises:
-        InputError: it is shorter than one of the others.
+        InputError: the retention is shorter than one of the other periods.
     """
     for name, least in (("grace", grace_ms), ("idempotency-key-lifetime", operation_lifetime_ms)):
         if retention_ms < least:
@@ -72,14 +73,15 @@ def trim(
 ) -> list[Trimmed]:
     """Raise the floor of the registry and of every live reference to the newest commit older than the retention.
 
-    A dropped reference stays as it was, whole, until it is swept. Interrupted, it is simply run again.
+    The history of a dropped reference is kept whole until it is swept. After an interruption, call this again.
 
     Args:
-        retention_ms: how long history is kept at least, milliseconds, of all references or by name.
-        dry_run: only say which floors would be raised, and write nothing.
-        progress: is told how many references are done, of how many.
+        retention_ms: shortest time for which history is kept, in milliseconds: one value for all references, or a
+            function of the reference's name.
+        dry_run: only return the floors that would be raised, and write nothing.
+        progress: called with the number of references that are done, and the total.
     Returns:
-        those whose floor is raised, the registry last.
+        the references whose floor is raised, the registry last.
     Raises:
         ClockError: this machine's clock jumped ahead.
     """
@@ -98,10 +100,10 @@ def trim(
 
 
 def head_unchanged(references: References, registered: Registered) -> Head:
-    """The head of a reference, whose row is not completed as everybody who opens it does.
+    """Return the head of a reference. Does not write a missing first row, as opening the reference does.
 
     Raises:
-        CorruptionError: it is live, and its row was lost.
+        CorruptionError: the reference is live, and its row was lost.
     """
     row = references.store.backend.read_reference(references.store.realm, registered.row_name)
     if row is None and registered.registration.state == "live":
@@ -118,7 +120,7 @@ def _would_trim(references: References, registered: Registered | None, age: _Age
 def _trim_one(references: References, registered: Registered | None, age: _Age) -> Trimmed | None:
     name = ROOT if registered is None else registered.name
     for _ in range(_LOOKUPS):
-        # The row that was read is the one that is changed: the name may stand for another one by then.
+        # One committer reads and changes one row, even if the name has meanwhile come to stand for another row.
         try:
             committer = references.root if registered is None else references.open(name)
         except ReferenceGoneError:  # dropped meanwhile
@@ -141,7 +143,7 @@ def _trimmed(registered: Registered | None, head: Head, floor: Commit) -> Trimme
 
 
 def _new_floor(store: ObjectStore, head: Head, age: _Age) -> Commit | None:
-    """The newest commit before the limit, if that is above the floor."""
+    """Return the newest commit before the limit; None if that is not above the floor."""
     found = last_before(store, head, age.limit_ms, age.now_ms)
     commit = None if found is None else store.get(found, Commit)
     return commit if commit is not None and commit.number > head.floor_number else None

@@ -1,1 +1,1 @@
-"""`polaris-spark demo`: the whole product on real data."""
+"""`polaris-spark demo`: a demonstration of the whole product on real data."""

@@ -1,4 +1,4 @@
-"""The end of the demo: figures compared, and how to look at what it left."""
+"""The end of the demo: comparing the figures, and showing how to explore the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST = 32
 
 
 def compare(figures: list[Figure], console: Console) -> bool:
-    """Print every figure beside what pandas says; whether all of them agree."""
+    """Print every figure beside the result of pandas. Return whether all of them agree."""
     table = grid(None, "figure", "catalog", "pandas", "", right=("catalog", "pandas"))
     table.columns[0].no_wrap = True
     for figure in figures:
@@ -39,7 +39,7 @@ def compare(figures: list[Figure], console: Console) -> bool:
 
 
 def write_script(place: Place) -> Path:
-    """Write a script that opens the catalog with spark-sql; returns its path."""
+    """Write a script that opens the catalog with spark-sql, and return its path."""
     from polaris_spark.spark.session import (
         CATALOG_CLASS,
         ICEBERG_EXTENSIONS,
@@ -98,7 +98,7 @@ def say_how_to_look(place: Place, picture: Path, script: Path, console: Console)
 
 
 def _program() -> str:
-    """How this program is called here: by its path, if it does not lie on the PATH."""
+    """Return the command that runs this program: its path, if the program is not on the PATH."""
     called = Path(sys.argv[0])
     found = shutil.which("polaris-spark")
     if called.name != "polaris-spark" or (found is not None and Path(found).absolute() == called.absolute()):

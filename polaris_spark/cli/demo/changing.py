@@ -1,4 +1,4 @@
-"""Second chapter: rows, columns and partitions change."""
+"""Second chapter: changes of rows, columns and partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLIGHTS = "polaris.nyc.flights"
 
 
 def change(stage: Stage) -> None:
-    """UPDATE, DELETE, ALTER TABLE, MERGE."""
+    """Run UPDATE, DELETE, ALTER TABLE and MERGE."""
     stage.chapter("Changes: UPDATE, DELETE, ALTER TABLE, MERGE")
     stage.sql(f"UPDATE {FLIGHTS} SET tailnum = '{UNKNOWN}' WHERE tailnum IS NULL")
     found = stage.one(f"SELECT count(*) FROM {FLIGHTS} WHERE tailnum = '{UNKNOWN}'")
@@ -78,7 +78,7 @@ def _renamed(column: str) -> str:
 
 
 def newest_commit(stage: Stage) -> Head:
-    """The catalog's head."""
+    """Return the catalog's head."""
     with open_store(stage.place.store, stage.place.password) as opened:
         realm = opened.realm("default")
         return realm.catalog_head(realm.catalog(CATALOG), MAIN).head

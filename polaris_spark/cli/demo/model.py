@@ -1,4 +1,4 @@
-"""What the catalog must say, worked out by pandas on the same data, change by change."""
+"""The results that the catalog must return, computed by pandas on the same data, change by change."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from polaris_spark.cli.demo.data import KEY
 
 UNKNOWN = "unknown"
-"""What the UPDATE puts where no tail number was reported."""
+"""Value that the UPDATE writes where no tail number was reported."""
 
 STORM = 2
-"""The month that the MERGE corrects: February, with its snowstorm of the 8th and 9th."""
+"""The month that the MERGE corrects: February, with its snowstorm on the 8th and 9th."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Flights:
 
 
 def flights(original: Any) -> Flights:
-    """The history of the table of flights.
+    """Return the states of the table of flights after each change.
 
     Args:
-        original: the frame as the package ships it.
+        original: the frame that the package contains.
     """
     updated = original.assign(tailnum=original.tailnum.fillna(UNKNOWN))
     deleted = updated[updated.dep_time.notna()].assign(gained=float("nan"))
@@ -45,7 +45,7 @@ def flights(original: Any) -> Flights:
 
 
 def _merge(target: Any, report: Any) -> Any:
-    """The MERGE: diverted flights go, flown ones get their `gained`, cancelled ones come back."""
+    """Do the MERGE: delete diverted flights, set `gained` of flown ones, and insert the canceled ones again."""
     import pandas as pd
 
     keys = pd.MultiIndex.from_frame(target[list(KEY)])
@@ -60,17 +60,17 @@ def _merge(target: Any, report: Any) -> Any:
 
 
 def per_month(frame: Any) -> dict[int, int]:
-    """Flights by month."""
+    """Return the number of flights by month."""
     return {int(month): int(count) for month, count in frame.groupby("month").size().items()}
 
 
 def missing(frame: Any) -> dict[str, int]:
-    """How many values are missing, by column, where any is."""
+    """Return the number of missing values of each column that has any."""
     counts = frame.isna().sum()
     return {str(name): int(count) for name, count in counts.items() if count}
 
 
 def delays_by_airline(frame: Any, others: Mapping[str, Any]) -> dict[str, float]:
-    """What the view shows: the mean arrival delay by airline of flights whose plane is known."""
+    """Return the result of the view: the mean arrival delay by airline, for flights whose plane is known."""
     joined = frame.merge(others["airlines"], on="carrier").merge(others["planes"][["tailnum"]], on="tailnum")
     return {str(name): float(mean) for name, mean in joined.groupby("name").arr_delay.mean().items()}

@@ -1,4 +1,4 @@
-"""The demo as a picture: flights by month before and after the MERGE, and the catalog's history."""
+"""The picture of the demo: flights by month before and after the MERGE, and the catalog's history."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BEFORE, _AFTER = "#b8c4cc", "#1f6f8b"
 
 
 def require_matplotlib() -> None:
-    """Refuse to begin what could not be drawn at the end.
+    """Refuse to begin the demo without the library that draws its picture at the end.
 
     Raises:
         MissingLibraryError: matplotlib is not installed.
@@ -29,12 +29,12 @@ def require_matplotlib() -> None:
 def draw(
     path: Path, before: Mapping[int, int], after: Mapping[int, int], changes: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Draw both into one PNG file.
+    """Draw both diagrams into one PNG file.
 
     Args:
-        path: of the file.
-        before: flights by month before the MERGE.
-        after: the same after it.
+        path: path of the file.
+        before: number of flights by month before the MERGE.
+        after: number of flights by month after the MERGE.
         changes: rows of the view `changes`, the oldest first.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -86,7 +86,7 @@ def _history(axes: Any, changes: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _legend(axes: Any) -> None:
-    """Explain the colors, below the drawing, where nothing is hidden."""
+    """Add a legend of the colors below the drawing, where it does not hide anything."""
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False)
 
 

@@ -9,11 +9,11 @@ from polaris_spark.cli.demo.stage import Row, Stage
 VIEW = "polaris.nyc.delays"
 
 OPERATIONS = ("append", "append", "overwrite", "delete", "overwrite", "delete")
-"""CREATE, INSERT, UPDATE, DELETE, MERGE, and the DELETE on the branch."""
+"""Operations of the snapshots of CREATE, INSERT, UPDATE, DELETE, MERGE, and of the DELETE on the branch."""
 
 
 def query(stage: Stage) -> None:
-    """CREATE VIEW, branch and tag DDL, time travel, metadata tables, rollback."""
+    """Run CREATE VIEW, branch and tag DDL, time travel, queries of metadata tables, and a rollback."""
     _view(stage)
     _branches(stage)
     _time_travel(stage)

@@ -1,4 +1,4 @@
-"""The demo's Spark session: one catalog under two names, so that two people work in it."""
+"""The demo's Spark session: one catalog under two names, so that two principals work in it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CATALOG = "polaris"
-"""The catalog as its engineer uses it, and its name in the store."""
+"""Name of the catalog in the store, and in Spark for the principal `engineer`."""
 
 ANALYST = "analyst"
-"""The same catalog as somebody else uses it."""
+"""Name of the same catalog in Spark for the principal `analyst`."""
 
 JAVA = 17
 
@@ -31,14 +31,14 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "4",
-    # These tables are small, and one task would do the work of all processors.
+    # These tables are small: with coalescing, one task would do all the work, on one processor.
     "spark.sql.adaptive.coalescePartitions.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
 }
 
 
 class Place(NamedTuple):
-    """Where the demo's catalog is."""
+    """The locations and options of the demo's catalog."""
 
     store: str
     """URI of the store, without a password."""
@@ -55,10 +55,10 @@ class Place(NamedTuple):
 
 
 def start(place: Place) -> SparkSession:
-    """A local session with the catalog; what the JVM says goes to `spark.log` in the directory.
+    """Start a local session with the catalog. The output of the JVM goes to `spark.log` in the directory.
 
     Raises:
-        MissingLibraryError: there is no Java of version 17.
+        MissingLibraryError: Java 17 or newer is not installed.
         StateError: Spark does not start.
     """
     from pyspark.sql import SparkSession
@@ -89,10 +89,10 @@ def start(place: Place) -> SparkSession:
 
 
 def require_java() -> None:
-    """Refuse to start without a JDK of version 17, which Spark 4 needs.
+    """Refuse to start without a JDK of version 17 or newer, which Spark 4 needs.
 
     Raises:
-        MissingLibraryError: there is none, or an older one.
+        MissingLibraryError: Java is not installed, or is older.
     """
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home, "bin", "java")) if home else "java"
@@ -110,7 +110,7 @@ def require_java() -> None:
 
 @contextmanager
 def _standard_error_to(path: Path) -> Iterator[None]:
-    """Let processes that are started meanwhile write their standard error to a file."""
+    """Redirect standard error to a file, for processes that are started in the meantime."""
     saved = os.dup(2)
     with path.open("ab") as file:
         os.dup2(file.fileno(), 2)

@@ -1,4 +1,4 @@
-"""What every chapter of the demo works with: a session, a console, and the figures to be checked at the end."""
+"""The stage shared by all chapters of the demo: a session, a console, and the figures to check at the end."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from polaris_spark.cli.output import grid, plain
 Row = Mapping[str, Any]
 
 _SHOWN = 200
-"""Longest text of a cell that is shown."""
+"""Largest number of characters shown in a cell."""
 
 
 class Figure(NamedTuple):
-    """One thing that the catalog said, and what it ought to have said."""
+    """A result that the catalog returned, and the expected one."""
 
     what: str
     found: Any
@@ -35,13 +35,13 @@ class Figure(NamedTuple):
 
     @property
     def right(self) -> bool:
-        """Whether both are the same; floating-point numbers to nine digits, since sums differ by their order."""
+        """Whether both are equal; floating-point numbers to nine digits, because sums depend on their order."""
         return same(self.found, self.expected)
 
 
 @dataclass
 class Stage:
-    """Runs statements, shows them, and collects figures."""
+    """The demo's session and console, with methods that run statements, show them, and collect figures."""
 
     console: Console
     progress: Progress
@@ -53,7 +53,7 @@ class Stage:
     place: Place
     figures: list[Figure] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
-    """What a chapter leaves for later ones."""
+    """Values that a chapter keeps for later chapters, by name."""
 
     def chapter(self, title: str) -> None:
         """Begin a chapter."""
@@ -62,11 +62,11 @@ class Stage:
         self.console.rule(Text(title, style="bold cyan"), align="left", style="cyan")
 
     def say(self, text: str) -> None:
-        """A sentence between statements."""
+        """Print a sentence between statements."""
         self.console.print(Padding(Text(text, style="italic"), (0, 0, 0, 2)))
 
     def sql(self, statement: str) -> list[Row]:
-        """Run and show a statement; its rows."""
+        """Run and show a statement, and return its rows."""
         text = textwrap.dedent(statement).strip()
         begun = time.perf_counter()
         rows = self.quiet(text)
@@ -77,17 +77,17 @@ class Stage:
         return rows
 
     def quiet(self, statement: str) -> list[Row]:
-        """Run a statement without showing it; its rows."""
+        """Run a statement without showing it, and return its rows."""
         return [row.asDict(recursive=True) for row in self.spark.sql(statement).collect()]
 
     def one(self, query: str) -> Any:
-        """The single value of a query that is not shown."""
+        """Run a query without showing it, and return its single value."""
         (row,) = self.quiet(query)
         (value,) = row.values()
         return value
 
     def show(self, rows: Sequence[Row], title: str | None = None, limit: int = 12) -> None:
-        """Rows as a table."""
+        """Print rows as a table."""
         if not rows:
             return
         numbers = [name for name, value in rows[0].items() if isinstance(value, (int, float))]
@@ -99,7 +99,7 @@ class Stage:
         self.console.print(Padding(table, (0, 0, 1, 4)))
 
     def check(self, what: str, found: Any, expected: Any) -> None:
-        """Note a figure; all are compared and told at the end."""
+        """Record a figure. All figures are compared and printed at the end."""
         self.figures.append(Figure(what, found, expected))
 
 

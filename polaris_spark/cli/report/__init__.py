@@ -1,10 +1,10 @@
-"""`polaris-spark report`: one HTML page of pictures about a catalog, which needs nothing but itself.
+"""`polaris-spark report`: one self-contained HTML page of pictures about a catalog.
 
-| module | what |
+| module | content |
 | --- | --- |
-| `history` | commits, changes and who waited for whom, from a branch's log |
-| `lake` | storage, records and snapshots, from the tables of its head |
-| `rows` | objects of the realm by type and age, and which of them nothing needs |
+| `history` | commits, changes and the time that changes waited, from a branch's log |
+| `lake` | storage, records and snapshots, from the tables of the branch's head |
+| `rows` | objects of the realm by type and age, and which of them no reference needs |
 | `plots` | drawings of these figures |
 | `page` | the page |
 """

@@ -1,4 +1,4 @@
-"""`polaris-spark report`: a page of pictures about a catalog."""
+"""`polaris-spark report`: write a page of pictures about a catalog."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from polaris_spark.cli.report.page import Page
 
 _TOLD = 10
-"""The page names so many damaged rows."""
+"""Largest number of damaged rows that the page names."""
 
 SHARES = 3
-"""The log, the tables and the rows share the time; what one of them leaves is the next one's."""
+"""Number of shares of the time: for the log, the tables and the rows. Unused time goes to the next share."""
 
 
 def report(
@@ -79,7 +79,7 @@ def _read(opened: OpenStore, realm: str, catalog: str | None, branch: str, secon
     with Progress(
         SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True,
         disable=not console.is_terminal,
-    ) as progress:  # fmt: skip  # one line says what is shown
+    ) as progress:  # fmt: skip  # keep the columns on one line
         task = progress.add_task("reading the log")
         history = read_history(head, share(0))
         progress.update(task, description="reading tables")
@@ -103,7 +103,7 @@ def _read(opened: OpenStore, realm: str, catalog: str | None, branch: str, secon
 
 
 def _damage(problems: Sequence[str]) -> list[str]:
-    """What the page says of rows of the log that cannot be read."""
+    """Return the page's text about rows of the log that cannot be read."""
     if not problems:
         return []
     told = "; ".join(plain(one) for one in problems[:_TOLD])
@@ -114,7 +114,7 @@ def _damage(problems: Sequence[str]) -> list[str]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file whole, or not at all."""
+    """Write a file atomically: completely or not at all."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""A bound on how long something may take, and words for what it left out."""
+"""A deadline, and a sentence that says how much was read before it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ import time
 
 
 class Deadline:
-    """So many seconds from now on."""
+    """A deadline, a number of seconds after its creation."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
 
     def passed(self) -> bool:
-        """Whether the time is over."""
+        """Whether the deadline has passed."""
         return time.monotonic() >= self._end
 
 
 def read_words(read: int, of: int, what: str, order: str) -> str:
-    """How much was read, in words; `order` says which ones come first."""
+    """Return a sentence that says how much was read.
+
+    Args:
+        read: number of items that were read.
+        of: number of all items.
+        what: plural noun for the items.
+        order: which items are read first.
+    """
     if read >= of:
         return f"All {of:,} {what} were read."
     return f"Time allowed for {read:,} of {of:,} {what} only, {order}: see --seconds."

@@ -1,4 +1,4 @@
-"""What the log of a branch says: commits over time, busy tables, waits, writers, growth."""
+"""Figures from the log of a branch: commits over time, busy tables, waits, writers, growth."""
 
 from __future__ import annotations
 
@@ -28,37 +28,39 @@ class History:
     """Figures of the newest commits of a branch. Times and durations are in milliseconds."""
 
     commits: int
-    """Commits from the history floor to the head."""
+    """Number of commits from the history floor to the head."""
     floor: int
-    """Number of the first of them."""
+    """Number of the commit at the history floor."""
     read: int = 0
-    """How many of them were read, the newest ones."""
+    """How many of these commits were read, beginning with the newest."""
     changes: int = 0
+    """Number of changes in the commits that were read."""
     times: array[int] = field(default_factory=lambda: array("q"))
-    """Of the commits, the newest first."""
+    """Times of the commits, the newest first."""
     sizes: array[int] = field(default_factory=lambda: array("q"))
-    """Changes in each of them."""
+    """Number of changes in each commit, the newest commit first."""
     waits: array[int] = field(default_factory=lambda: array("q"))
-    """Of each change, from when it was prepared to the time of its commit."""
+    """For each change, the time from its last preparation to its commit."""
     writers: Counter[str] = field(default_factory=Counter)
-    """Commits by principal; one that carries changes of several counts for each."""
+    """Number of commits by principal. A commit with changes of several principals counts for each of them."""
     takeovers: int = 0
-    """Commits whose parent is of another process, by the node numbers in their ids."""
+    """Number of commits that another process made than their parent, by the node numbers in their ids."""
     actions: Counter[str] = field(default_factory=Counter)
+    """Number of changes by action."""
     tables: Counter[int] = field(default_factory=Counter)
-    """Changes by the table's entity id."""
+    """Number of changes by the table's entity id."""
     names: dict[int, str] = field(default_factory=dict)
-    """The newest name of each of them."""
+    """The newest name of each table, by entity id."""
     births: list[tuple[int, int]] = field(default_factory=list)
-    """(time, 1 for a table that came and -1 for one that went), the newest first."""
+    """(time, 1 for a table that was created and -1 for one that was dropped), the newest first."""
     written: list[tuple[int, int]] = field(default_factory=list)
-    """(time, records that a snapshot added less those that it deleted), the newest first."""
+    """(time, records that a snapshot added minus those that it deleted), the newest first."""
     damaged: list[str] = field(default_factory=list)
-    """Parts of the log that cannot be read: why, with the row's key."""
+    """A message, with the row's key, for each part of the log that cannot be read."""
 
 
 def read_history(head: Snapshot, deadline: Deadline) -> History:
-    """The figures of a branch's log, from its head backwards until the time is over."""
+    """Return the figures of a branch's log, read from its head backwards until the deadline has passed."""
     found = History(head.head.number - head.head.floor_number + 1, head.head.floor_number)
     walk = commits(head.store, head.head)
     newer: int | None = None
@@ -77,7 +79,7 @@ def read_history(head: Snapshot, deadline: Deadline) -> History:
 def _next(walk: Iterator[tuple[int, Commit]], found: History) -> list[tuple[int, Commit]]:
     try:
         return list(islice(walk, _READ_TOGETHER))
-    except CorruptionError as error:  # nobody knows what came before it
+    except CorruptionError as error:  # earlier commits cannot be found
         found.damaged.append(str(error))
         return []
 
@@ -118,5 +120,5 @@ def _count(found: History, commit: Commit, entries: tuple[LogEntry, ...]) -> Non
 def _is_table(key: bytes) -> bool:
     try:
         return decode_key(key).kind == TABLE
-    except CorruptionError:  # of a recovery: the name of a reference
+    except CorruptionError:  # from a recovery: the key is a reference's name
         return False

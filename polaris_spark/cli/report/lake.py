@@ -1,4 +1,4 @@
-"""What the head of a branch says of its tables: storage, records, and how old their data is."""
+"""Figures of the tables of a branch's head: storage, records, and the age of their data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polaris_spark.spark.views.entities import Named
 from polaris_spark.spark.views.tables import Tables
 
 MOST_TABLES = 200_000
-"""Of more tables a random sample of so many is looked at."""
+"""Largest number of tables that are read. If there are more, a random sample of this size is read."""
 
 _SEED = 20250301
 _LOOK_EVERY = 1_000
@@ -31,7 +31,7 @@ class Storage(NamedTuple):
     bytes: int = 0
 
     def and_one(self, records: int, bytes: int) -> Storage:
-        """These and one more table."""
+        """Return these sums with one more table."""
         return Storage(self.tables + 1, self.records + records, self.bytes + bytes)
 
 
@@ -43,25 +43,25 @@ class Lake:
     tables: int = 0
     views: int = 0
     counted: bool = True
-    """Whether all names were counted before the time was over."""
+    """Whether all names were counted before the deadline passed."""
     read: int = 0
-    """Tables that were looked at, a random sample if these are not all."""
+    """Number of tables that were read: a random sample, unless it is all of them."""
     unloaded: int = 0
-    """Of these, tables that were imported and not read yet: nothing else is known of them."""
+    """Number of these tables that were imported and not loaded yet; they have no other figures."""
     total: Storage = field(default_factory=Storage)
     by_namespace: dict[str, Storage] = field(default_factory=dict)
     largest: list[tuple[int, str]] = field(default_factory=list)
     """(bytes, name) of tables with files, the largest first."""
     ages: list[int] = field(default_factory=list)
-    """Of current snapshots, milliseconds."""
+    """Ages of the current snapshots, in milliseconds."""
     empty: int = 0
-    """Tables without a current snapshot."""
+    """Number of tables without a current snapshot."""
     kept: list[int] = field(default_factory=list)
-    """How many snapshots each table keeps."""
+    """Number of snapshots that each table keeps."""
 
 
 def read_lake(head: Snapshot, now_ms: int, deadline: Deadline) -> Lake:
-    """The figures of a head, of as many tables as the time allows."""
+    """Return the figures of a head, from as many tables as can be read before the deadline."""
     found = Lake()
     chosen = _choose(head, found, deadline)
     names = (_named(key, entry) for key, entry in chosen)
@@ -88,13 +88,13 @@ def read_lake(head: Snapshot, now_ms: int, deadline: Deadline) -> Lake:
 
 
 def _choose(head: Snapshot, found: Lake, deadline: Deadline) -> list[tuple[bytes, Entry]]:
-    """At most `MOST_TABLES` tables in random order; counts names on the way."""
+    """Return at most `MOST_TABLES` tables in random order. Also counts all names into `found`."""
     draw = random.Random(_SEED)
     chosen: list[tuple[bytes, Entry]] = []
     for key, entry in _names(head, found, deadline):
         if len(chosen) < MOST_TABLES:
             chosen.append((key, entry))
-        elif (place := draw.randrange(found.tables)) < MOST_TABLES:  # each is kept with the same probability
+        elif (place := draw.randrange(found.tables)) < MOST_TABLES:  # reservoir sampling: equal probabilities
             chosen[place] = (key, entry)
     draw.shuffle(chosen)
     return chosen

@@ -1,4 +1,4 @@
-"""The page: HTML with everything in it. It holds no script, allows none, and asks nobody for anything."""
+"""The page as self-contained HTML: it contains no script, allows no script, and loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import escape
 from typing import NamedTuple
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-"""What a browser may load: pictures that stand in the page itself. No script runs, whatever a name holds."""
+"""Content security policy: only pictures within the page are loaded. No script runs, even if a name contains one."""
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1c2730; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
@@ -24,38 +24,38 @@ td { overflow-wrap: anywhere; } td.number, th.number { text-align: right; white-
 
 
 class Listed(NamedTuple):
-    """Rows beneath a picture."""
+    """The table below a picture."""
 
     columns: tuple[str, ...]
     rows: Sequence[tuple[str | int, ...]]
-    """Numbers are written with separators, to the right."""
+    """Numbers are written with thousands separators and aligned to the right."""
 
 
 class Section(NamedTuple):
-    """A picture with what it means."""
+    """A picture with its explanation."""
 
     id: str
     title: str
     words: str
-    """What it shows, and how it was measured."""
+    """Description of the picture and of how its data was measured."""
     svg: str
     note: str = ""
-    """What was left out."""
+    """Description of the data that was left out."""
     listed: Listed | None = None
 
 
 class Page(NamedTuple):
-    """What is on the page; everything is text, nothing HTML."""
+    """The content of the page. All strings are plain text, not HTML, except the drawings in SVG."""
 
     title: str
     about: Sequence[str]
     tiles: Sequence[tuple[str, str]]
-    """(figure, what it is)."""
+    """Pairs of a figure and its label."""
     sections: Sequence[Section]
 
 
 def render(page: Page) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     about = "".join(f'<p class="note">{escape(line)}</p>' for line in page.about)
     tiles = "".join(
         f'<div class="tile"><b>{escape(figure)}</b>{escape(what)}</div>' for figure, what in page.tiles
@@ -97,5 +97,5 @@ def _list(listed: Listed | None) -> str:
 
 
 def _cell(cell: str | int) -> str:
-    # Text of others may be written from right to left; it shall not turn its neighbours around.
+    # A name may be written from right to left; <bdi> keeps it from changing the direction of the text around it.
     return f"{cell:,}" if isinstance(cell, int) else f"<bdi>{escape(cell)}</bdi>"

@@ -1,4 +1,4 @@
-"""The figures as drawings in SVG. Needs matplotlib (the extra `report`)."""
+"""Drawings of the figures as SVG. Needs matplotlib (the extra `report`)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _WIDTH, _HEIGHT = 9.0, 3.2
 _INCHES_PER_BAR = 0.26
 _BINS = 60
 _LABEL = 44
-"""Longer names are cut in drawings; the lists beside them have them whole."""
+"""Longest name that a drawing shows in full, in characters. The tables below the drawings have the full names."""
 TOP = 15
-"""How many tables, namespaces or writers a drawing shows."""
+"""Largest number of tables, namespaces or writers in a drawing."""
 
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 SNAPSHOT_AGES = (
@@ -39,7 +39,7 @@ _WAITS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_00
 
 
 def require_matplotlib() -> None:
-    """Refuse to begin what could not be drawn at the end.
+    """Refuse to begin a report without the library that draws its pictures at the end.
 
     Raises:
         MissingLibraryError: matplotlib is not installed.
@@ -53,7 +53,7 @@ def require_matplotlib() -> None:
 
 
 def commits_over_time(history: History) -> str:
-    """Changes and commits in equal spans of time."""
+    """Return a drawing of changes and commits in equal spans of time."""
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
@@ -68,13 +68,13 @@ def commits_over_time(history: History) -> str:
 
 
 def busiest_tables(history: History) -> str:
-    """The tables that were changed most often."""
+    """Return a drawing of the tables that were changed most often."""
     top = history.tables.most_common(TOP)
     return _bars([(history.names[id], count, f"{count:,}") for id, count in top], "changes")
 
 
 def contention(history: History) -> str:
-    """How long changes waited for their commits, and how many went into one."""
+    """Return drawings of how long changes waited for their commits, and of the number of changes per commit."""
 
     def draw(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
@@ -90,13 +90,13 @@ def contention(history: History) -> str:
 
 
 def writers(history: History) -> str:
-    """Who made the commits."""
+    """Return a drawing of commits by principal."""
     top = history.writers.most_common(TOP)
     return _bars([(principal, count, f"{count:,}") for principal, count in top], "commits")
 
 
 def storage(lake: Lake) -> str:
-    """Bytes of the tables' files by namespace."""
+    """Return a drawing of the size of the tables' files by namespace."""
     found = sorted(lake.by_namespace.items(), key=lambda item: item[1].bytes, reverse=True)
     bars = [
         (name, one.bytes, f"{size(one.bytes)}, {counted(one.tables, 'table')}") for name, one in found[:TOP]
@@ -105,7 +105,7 @@ def storage(lake: Lake) -> str:
 
 
 def growth(history: History, lake: Lake, rows: Rows) -> str:
-    """Tables, records and the catalog's own rows over time."""
+    """Return drawings of the tables, the records and the catalog's own rows over time."""
 
     def draw(figure: Any) -> None:
         first, second, third = figure.subplots(1, 3)
@@ -129,7 +129,7 @@ def growth(history: History, lake: Lake, rows: Rows) -> str:
 
 
 def garbage(rows: Rows) -> str:
-    """Bytes of objects by type and by age, and which of them nothing needs."""
+    """Return drawings of the size of objects by type and by age, with the part that no reference needs."""
 
     def draw(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
@@ -143,7 +143,7 @@ def garbage(rows: Rows) -> str:
 
 
 def snapshot_ages(lake: Lake) -> str:
-    """How old the data of tables is, and how many snapshots they keep."""
+    """Return drawings of the age of the tables' data, and of the number of snapshots that they keep."""
 
     def draw(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
@@ -158,7 +158,7 @@ def snapshot_ages(lake: Lake) -> str:
 
 
 def ages_of(lake: Lake) -> list[int]:
-    """Tables by the age of their current snapshot, in the groups of `SNAPSHOT_AGES` and `OLDER`."""
+    """Return the number of tables by age of the current snapshot, in the groups of `SNAPSHOT_AGES` and `OLDER`."""
     return _grouped(lake.ages, [limit for _, limit in SNAPSHOT_AGES])
 
 
@@ -171,7 +171,12 @@ def _tables_over_time(axes: Any, history: History, lake: Lake) -> None:
 
 
 def _steps(axes: Any, changes: Sequence[tuple[int, int]], now: int, history: History) -> None:
-    """What came to be `now` by changes, the newest first, from the oldest commit read to the newest."""
+    """Draw a count over time, from the oldest commit read to the newest, computed backwards from its current value.
+
+    Args:
+        changes: (time, change of the count), the newest first.
+        now: the current value.
+    """
     if not history.times:
         return
     at, line = now, [(history.times[0], now)]
@@ -185,7 +190,7 @@ def _steps(axes: Any, changes: Sequence[tuple[int, int]], now: int, history: His
 
 
 def _sum(rows: Rows, *, type: str | None = None, group: int | None = None) -> tuple[int, int]:
-    """(all bytes, bytes that nothing needs) of a type or an age group."""
+    """Return (all bytes, bytes that no reference needs) of a type or an age group."""
 
     def of(sums: Any) -> int:
         return sum(one.bytes for key, one in sums.items() if key[0] == type or key[1] == group)
@@ -204,7 +209,13 @@ def _stacked(axes: Any, names: Sequence[str], sums: Sequence[tuple[int, int]]) -
 
 
 def _bars(bars: Sequence[tuple[str, int, str]], what: str, format: Any = None) -> str:
-    """Named bars beside each other, the longest on top."""
+    """Return a drawing of horizontal bars.
+
+    Args:
+        bars: (name, length, label), from top to bottom.
+        what: label of the axis.
+        format: formats the numbers of the axis.
+    """
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
@@ -233,14 +244,18 @@ def _columns(axes: Any, names: Sequence[str], counts: Sequence[int], title: str,
 
 
 def _grouped(values: Sequence[int], limits: Sequence[int], *, inclusive: bool = False) -> list[int]:
-    """How many values lie below each limit (or at it, if `inclusive`) and not in an earlier group; the rest last."""
+    """Return the number of values in each group between limits.
+
+    A group holds the values below a limit (or equal to it, if `inclusive`) that are in no earlier group. The last group
+    holds the rest.
+    """
     place = bisect_left if inclusive else bisect_right
     counts = Counter(place(limits, value) for value in values)
     return [counts[group] for group in range(len(limits) + 1)]
 
 
 def _svg(draw: Callable[[Any], None], *, rows: int, empty: bool) -> str:
-    """A drawing as SVG text. Letters are outlines, so it looks the same everywhere."""
+    """Return a drawing as SVG text. Letters are outlines, so that the drawing looks the same on every machine."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -250,11 +265,11 @@ def _svg(draw: Callable[[Any], None], *, rows: int, empty: bool) -> str:
         "font.size": 9,
         "svg.fonttype": "path",
         "svg.hashsalt": "report",
-        "text.parse_math": False,  # a name may hold dollar signs
+        "text.parse_math": False,  # a name may contain dollar signs
     }
     text = io.StringIO()
     with mpl.rc_context(style), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of letters that no font has
+        warnings.simplefilter("ignore")  # warnings about letters that no font has
         figure = Figure(
             figsize=(_WIDTH, 0.9 + _INCHES_PER_BAR * rows if rows else _HEIGHT), layout="constrained"
         )
@@ -267,7 +282,7 @@ def _svg(draw: Callable[[Any], None], *, rows: int, empty: bool) -> str:
 
 
 def _legend(figure: Any, *handles: Any) -> None:
-    """Explain the colors, beside the drawing, where no bar is hidden."""
+    """Add a legend of the colors beside the drawing, where it does not hide any bar."""
     figure.legend(*handles, loc="outside upper right", ncols=2, frameon=False, fontsize=8)
 
 
@@ -308,6 +323,6 @@ def _moment(ms: int) -> datetime:
 
 
 def _cut(name: str) -> str:
-    """A name as a drawing can show it."""
+    """Return a name, escaped, and shortened in the middle if it is longer than `_LABEL`."""
     shown = plain(name)
     return shown if len(shown) <= _LABEL else f"{shown[: _LABEL // 2]}...{shown[-_LABEL // 2 + 3 :]}"

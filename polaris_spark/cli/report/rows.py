@@ -1,4 +1,4 @@
-"""The objects of a realm as they lie in the database: by type and age, and which of them nothing needs."""
+"""Figures of a realm's objects in the database: by type and age, and which of them no reference needs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from polaris_spark.system.registry import ROOT
 K = TypeVar("K")
 
 MOST_MARKED = 500_000
-"""Of more objects it is not worked out here which are needed: `sweep` does that on executors."""
+"""Largest number of objects for which a report determines which are needed; `sweep` can do this on executors."""
 
 AGE_NAMES = (*(name for _, name in AGES), OLDEST)
-"""What the age groups are called, the youngest first."""
+"""Names of the age groups, the youngest first."""
 
 _SPLITS = 64
 _SEED = 20250301
@@ -33,18 +33,18 @@ _LOOK_EVERY = 500
 
 
 class Amount(NamedTuple):
-    """Objects, and the bytes of their rows."""
+    """Number of objects, and the size of their rows in bytes."""
 
     objects: int = 0
     bytes: int = 0
 
     def and_one(self, bytes: int) -> Amount:
-        """These and one more."""
+        """Return this amount with one more object."""
         return Amount(self.objects + 1, self.bytes + bytes)
 
 
 class Stored(NamedTuple):
-    """What is remembered of an object for marking."""
+    """The data of an object that is held in memory for marking."""
 
     strong: tuple[int, ...]
     type: str
@@ -56,24 +56,24 @@ class Rows:
     """Figures of a realm's objects."""
 
     now_ms: int = 0
-    """When they were read."""
+    """Time at which the objects were read, in milliseconds since 1970."""
     parts: int = 0
-    """Parts that the table was divided into."""
+    """Number of parts that the table was split into."""
     read: int = 0
-    """Parts that were read to their end, in random order."""
+    """Number of parts that were read to their end, in random order."""
     total: Amount = field(default_factory=Amount)
     groups: dict[tuple[str, int], Amount] = field(default_factory=dict)
-    """By type, and age group of `AGE_NAMES`."""
+    """Objects by type and position of their age group in `AGE_NAMES`."""
     days: dict[int, Amount] = field(default_factory=dict)
-    """By the day since 1970 (UTC) on which the object was made."""
+    """Objects by the day on which they were made, in days since 1970 (UTC)."""
     unneeded: dict[tuple[str, int], Amount] | None = None
-    """Of these, what no reference leads to from its history floor on; None if that was not worked out."""
+    """Objects that no reference leads to from its history floor on, keyed as `groups`; None if not determined."""
     why_not: str = ""
-    """If it was not worked out, why."""
+    """Why `unneeded` was not determined; empty if it was."""
 
 
 def read_rows(backend: Backend, place: OpenRealm, now_ms: int, deadline: Deadline) -> Rows:
-    """The figures of a realm, of as much of its table as the time allows."""
+    """Return the figures of a realm, from as much of the table of objects as can be read before the deadline."""
     splits = backend.splits("objects", [place.record.instance], _SPLITS)
     random.Random(_SEED).shuffle(splits)
     found, remembered = Rows(now_ms, len(splits)), dict[int, Stored]()
@@ -103,8 +103,10 @@ def _add(sums: dict[K, Amount], key: K, bytes: int) -> None:
 def _mark(
     found: Rows, place: OpenRealm, remembered: dict[int, Stored], now_ms: int, deadline: Deadline
 ) -> None:
-    """Follow strong pointers from every commit of every reference. Heads are read after the rows, so whatever was
-    committed among the rows is reached."""
+    """Determine the unneeded objects, by following strong pointers from every commit of every reference.
+
+    Heads are read after the rows, so every committed object among the rows is reached.
+    """
     try:
         pending = _roots(place, deadline)
     except CorruptionError as error:
@@ -130,7 +132,7 @@ def _mark(
 def _roots(place: OpenRealm, deadline: Deadline) -> list[int]:
     roots, heads = [], [place.head(ROOT)]
     for registered in place.references():
-        # Of a reference that was dropped long ago a sweep may have left nothing.
+        # A sweep may have deleted the commits of a reference that was dropped long ago.
         with contextlib.suppress(*[CorruptionError] if registered.registration.state == "dropped" else []):
             heads.append(place.head_of(registered))
     for head in heads:
@@ -142,7 +144,7 @@ def _roots(place: OpenRealm, deadline: Deadline) -> list[int]:
 
 
 def _strong(place: OpenRealm, id: int) -> Iterable[int]:
-    """Pointers of an object that came after its part of the table was read."""
+    """Return the strong pointers of an object that was written after its part of the table was read."""
     try:
         return place.objects.read((id,))[id].header.strong
     except CorruptionError:

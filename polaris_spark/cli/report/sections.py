@@ -1,4 +1,4 @@
-"""What the page says: for each picture what it shows, how that was measured, and what was left out."""
+"""The texts of the page: for each picture, its content, how it was measured, and what was left out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LISTED = 100
 
 
 class Figures(NamedTuple):
-    """All that was measured."""
+    """All figures of a report."""
 
     history: History
     lake: Lake
@@ -24,7 +24,7 @@ class Figures(NamedTuple):
 
 
 def tiles(figures: Figures) -> list[tuple[str, str]]:
-    """The figures on top of the page."""
+    """Return the figures at the top of the page, each with its label."""
     history, lake, rows = figures
     partly = "" if lake.counted else "at least "
     whole = rows.read == rows.parts
@@ -42,7 +42,7 @@ def tiles(figures: Figures) -> list[tuple[str, str]]:
 
 
 def sections(figures: Figures) -> list[Section]:
-    """The pictures, in the order of the page."""
+    """Return the sections in the order of the page."""
     history, lake, rows = figures
     log = read_words(history.read, history.commits, "commits", "the newest ones")
     if history.floor:

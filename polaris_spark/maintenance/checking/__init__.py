@@ -1,1 +1,1 @@
-"""`fsck`: whether a store is sound, row by row."""
+"""`fsck`: a check of all rows of a store for damage."""

@@ -1,8 +1,8 @@
 """Repair of a store that a process with a clock far ahead has used (`polaris-spark fsck --repair`).
 
-Rows and commits keep the ids and times that such a process gave them. The repair writes two times to the record
-`clock`: this machine's time, so that right clocks are accepted, and the highest time found in the store, so that checks
-accept times up to it.
+Rows and commits keep the ids and times that the process gave them. The repair writes two times to the record `clock`:
+this machine's time, so that correct clocks are accepted, and the highest time found in the store, so that checks accept
+times up to that one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Repaired(NamedTuple):
 def repair(backend: Backend, clock: Clock) -> Repaired:
     """Set a store's noted time to this machine's clock, after a process with a clock far ahead has used the store.
 
-    The caller has made sure that this machine's clock is right. Running processes need not be stopped. The repair can
+    The caller has made sure that this machine's clock is correct. Running processes need not be stopped. The repair can
     be repeated.
 
     Raises:
@@ -56,7 +56,7 @@ def repair(backend: Backend, clock: Clock) -> Repaired:
 
 
 def _times(backend: Backend, clock: Clock) -> Iterator[int]:
-    """All times in the records of a store and in the heads of its references."""
+    """Yield all times in the records of a store and in the heads of its references, in milliseconds since 1970."""
     found = system_references(backend).read(CLOCK, ClockRecord)
     if found is not None:
         yield from (found.value.time_ms, found.value.floor_ms)

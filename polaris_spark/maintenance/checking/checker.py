@@ -1,4 +1,4 @@
-"""`fsck`: every row of a store decodes, everything that is needed is there, and what says the same thing twice agrees.
+"""`fsck`: checks that rows decode, that needed objects exist, and that redundant data agrees.
 
 | what is checked | by |
 | --- | --- |
@@ -6,13 +6,14 @@
 | every row by itself, needed or not | `rows` |
 | registry and rows of references | `references` |
 | the history of every reference: numbers, times, parents, skip pointers | `history` |
-| every strong pointer below every commit from floor to head, of types that are not installed, too | here |
-| every index of every commit; the log against what changed; every content that a log entry names | `log` |
+| every strong pointer below every commit from floor to head, also in types that are not installed | this module |
+| every index of every commit; the log against the changes; every content that a log entry names | `log` |
 | names, ids, locations and contents of every catalog's head | `entities`, `tables` |
 
-A store may be in use meanwhile. The heads are read once; what they need stays for the grace period at least. What was
-found wrong is looked at a second time with heads read anew, and only what is wrong both times is told: what was being
-written has been written by then, and what was swept is needed no more.
+A store may be in use during the check. The heads are read once; the objects that they need are kept at least for the
+grace period. If problems are found, the whole check runs a second time with heads read anew. Only problems that are
+found both times are reported: by then, rows that were being written are complete, and rows that were swept are not
+needed any more.
 """
 
 from __future__ import annotations
@@ -50,25 +51,25 @@ from polaris_spark.system.registry import ROOT
 from polaris_spark.system.stores import SYSTEM_REALM
 
 YOUNG_MS = 10 * 60_000
-"""What was made so lately may still be being written."""
+"""Objects younger than this may still be in the process of being written, in milliseconds."""
 
 GRACE_MS = 3 * 60 * 60_000
-"""The grace period unless told otherwise."""
+"""Default of the grace period, in milliseconds."""
 
 _CHECKED = frozenset({RealmState.ACTIVE, RealmState.INACTIVE})
 _ENDED = frozenset({RealmState.PURGING, RealmState.PURGED, RealmState.GONE})
 
 
 class Unit(NamedTuple):
-    """A part of a check that can be carried out by itself, anywhere."""
+    """A part of a check that can be carried out independently of others, in any process."""
 
     place: Place | None
-    """The realm; None for a scan of several."""
+    """The realm; None for a scan of the rows of several realms."""
     what: ScanUnit | CommitsUnit | EntitiesUnit
 
 
 class Needed(NamedTuple):
-    """A commit that must be there with all that it points to."""
+    """A commit that must exist with all objects that it points to."""
 
     reference: str
     number: int
@@ -76,13 +77,13 @@ class Needed(NamedTuple):
 
 
 Carry = Callable[[Sequence[Unit]], Iterable[Problem]]
-"""Carries units out, in any order."""
+"""Carries out units in any order, and yields their problems."""
 
 Follow = Callable[[Place, Sequence[Needed]], Iterable[Problem]]
-"""Follows all strong pointers of a realm down from commits, and tells what is not there."""
+"""Follows all strong pointers of a realm down from commits, and yields a problem for each missing object."""
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and of how much (0: that is not known)."""
+"""Called with the step, the amount done, and the total (0 if not known)."""
 
 
 def carry_unit(backend: Backend, unit: Unit) -> Iterator[Problem]:
@@ -115,11 +116,11 @@ class Check:
     ) -> None:
         """
         Args:
-            realm: name of the only realm to be checked; without it, all are, and rows that belong to none are found.
-            grace_ms: how long everything that a dropped reference needs is kept, at least, milliseconds.
-            parts: into about how many units each large thing is cut.
-            carry: carries units out; one after the other here unless given.
-            follow: follows pointers; here, by headers, unless given.
+            realm: name of the only realm to check; None checks all realms, and finds rows that belong to no realm.
+            grace_ms: shortest time for which objects that a dropped reference needs are kept, in milliseconds.
+            parts: approximate number of units that the scan, each index and each history are split into.
+            carry: carries out units; by default in this process, one after the other.
+            follow: follows pointers; by default in this process, by reading headers.
         """
         self._backend = backend
         self._clock = clock
@@ -131,10 +132,10 @@ class Check:
         self._progress = progress
 
     def run(self) -> list[Problem]:
-        """Every problem, errors first; none if the store is sound.
+        """Return all problems, errors first; an empty list if the store is sound.
 
         Raises:
-            NotFoundError: there is no such realm.
+            NotFoundError: no realm has the given name.
         """
         first = self._once()
         if not first:
@@ -198,7 +199,10 @@ class Check:
     def _commit_units(
         self, root: Root, commits: Sequence[tuple[int, int]], seen: set[int]
     ) -> Iterator[CommitsUnit]:
-        """The commits that no other reference has, too, each run of them with the one before."""
+        """Yield units for the commits that no unit of another reference covers.
+
+        Each run of consecutive commits comes with the commit before it.
+        """
         size = max(256, -(-len(commits) // self._parts))
         start = 0
         for is_seen, run in groupby(commits, lambda commit: commit[1] in seen):
@@ -236,7 +240,8 @@ class Check:
         objects = Completeness(self._backend, place.instance, on_read, newer_is_lost=True)
         objects.check([one.id for one in needed])
         told: set[int] = set()
-        for one in sorted(needed, key=lambda one: one.reference == ROOT):  # it points to where others began
+        # The registry comes last, because it points to the commits where the other references began.
+        for one in sorted(needed, key=lambda one: one.reference == ROOT):
             if objects.complete(one.id):
                 continue
             for lost in objects.lost_below(one.id):
@@ -245,7 +250,7 @@ class Check:
                     yield lost_problem(place, one, lost, objects.path_to(lost.id, one.id))
 
     def _leftovers(self, told: System) -> Iterator[Problem]:
-        """References of instances that no realm has."""
+        """Yield a problem for each instance that has references but belongs to no realm."""
         known = {
             record.instance for record in told.realms if record.state not in _ENDED - {RealmState.PURGING}
         }
@@ -257,7 +262,7 @@ class Check:
 
 
 def lost_problem(place: Place, needed: Needed, lost: Lost, path: Sequence[int]) -> Problem:
-    """What is to be told of an object that is needed and cannot be read."""
+    """Return the problem of a needed object that cannot be read."""
     steps = [f"{needed.reference}: commit {needed.number}", *map(str, path)]
     by = f", which {lost.holder_type} {lost.holder} points to" if lost.holder else ""
     kind = MISSING if "missing" in lost.reason else UNREADABLE
@@ -267,7 +272,7 @@ def lost_problem(place: Place, needed: Needed, lost: Lost, path: Sequence[int]) 
 
 
 def _shares(root: Root, properties: dict[str, dict[str, str]]) -> bool:
-    """Whether entities of a catalog's head may own overlapping locations, or it is not known."""
+    """Whether entities of a catalog's head may own overlapping locations; True also if this is not known."""
     id = root.reference.split("/")[1] if root.reference.startswith("cat/") else ""
     return id not in properties or properties[id].get("shared-locations") == "allow"
 
@@ -280,7 +285,10 @@ _FIRST_KINDS = (MISSING, UNREADABLE)
 
 
 def _once_each(problems: Iterable[Problem]) -> list[Problem]:
-    """One problem of a kind for a row, the one that says how it was reached; of a row that cannot be read, no other."""
+    """Return one problem of each kind for a row, preferably one with a path.
+
+    For an object that cannot be read, all other problems are left out.
+    """
     found: dict[tuple[str, str, str], Problem] = {}
     for problem in problems:
         known = found.get(_identity(problem))
@@ -295,6 +303,6 @@ def _once_each(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def _object(problem: Problem) -> str:
-    """The id of the object that a problem is about; of a reference, its name."""
+    """Return the id of the object that a problem is about, or the name of the reference's row."""
     id, _, part = problem.key.partition("/")
     return id if id.isdecimal() and part.isdecimal() else problem.key

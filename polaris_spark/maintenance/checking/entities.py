@@ -1,4 +1,4 @@
-"""Checking what a catalog's head holds: names, ids and locations agree with each other, and with the contents."""
+"""Check of a catalog's head: whether names, ids and locations agree with each other and with the contents."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Segments = tuple[str, ...]
 
 
 class EntitiesUnit(NamedTuple):
-    """A range of an index of a catalog's head to be checked against the others."""
+    """A range of an index of a catalog's head, to check against the other indexes."""
 
     reference: str
     commit: int
@@ -64,7 +64,7 @@ class EntitiesUnit(NamedTuple):
 
 
 def entity_problems(rows: Rows, unit: EntitiesUnit) -> Iterator[Problem]:
-    """Problems of the entries of a unit; none about rows that cannot be read, of which others tell."""
+    """Yield the problems of the entries of a unit. Rows that cannot be read are left out; other checks report them."""
     commit = rows.values([unit.commit], Commit).get(unit.commit)
     if commit is None:
         return
@@ -80,14 +80,14 @@ def entity_problems(rows: Rows, unit: EntitiesUnit) -> Iterator[Problem]:
         while some := list(islice(listed, TOGETHER)):
             yield from checks[unit.index_name](some)
     except CorruptionError:
-        return  # the check of the index tells
+        return  # the check of the index reports it
 
 
 def row_of(root: IndexRoot, commit: int, key: bytes, read: ShardReader) -> int:
-    """The object that holds an index's entry of a key: the commit that embeds it, or a leaf.
+    """Return the id of the object that holds an index's entry of a key: the commit that embeds it, or a leaf.
 
     Raises:
-        CorruptionError: a shard on the way cannot be read.
+        CorruptionError: a shard on the path to the leaf cannot be read.
     """
     if key in root.keys or not root.shard:
         return commit
@@ -101,8 +101,13 @@ def row_of(root: IndexRoot, commit: int, key: bytes, read: ShardReader) -> int:
 
 
 def key_bounds(rows: Rows, commit: int, name: str, parts: int) -> list[bytes]:
-    """Keys that cut an index of a commit into ranges, about so many if it has as many leaves; none if it cannot be
-    read."""
+    """Return keys that split an index of a commit into ranges.
+
+    Args:
+        parts: approximate number of ranges; there are fewer if the index has fewer leaves.
+    Returns:
+        the first key of each range except the first; empty if the index cannot be read.
+    """
     found = rows.values([commit], Commit).get(commit)
     if parts < 2 or found is None or name not in found.index_names:
         return []
@@ -200,7 +205,7 @@ class _Head:
             yield self._problem(WRONG_ENTITY, entry.pointer, told, self._path(NAMES, key))
 
     def _owners(self, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
-        """Every location that a table or view uses is in the right index, as an entry of that table or view."""
+        """Check that each location that a table or view uses is in the right index, as an entry of that entity."""
         contents = self._rows.read([entry.pointer for _, entry in entries])
         wanted: dict[str, list[tuple[bytes, bytes, int, Segments]]] = {LOCATIONS: [], UNCONFIRMED: []}
         for key, entry in entries:
@@ -252,7 +257,10 @@ class _Head:
         return self._uses(UNCONFIRMED, entries)
 
     def _uses(self, index: str, entries: list[tuple[bytes, Entry]]) -> Iterator[Problem]:
-        """Every entry of an index of locations belongs to an entity that uses the location in the index's way."""
+        """Check that each entry of an index of locations belongs to an entity that uses the location as the index says.
+
+        In the index `LOCATIONS` the entity owns the location; in the index `UNCONFIRMED` it only names the location.
+        """
         used = self._used(sorted({id_bytes(id_from(entry.value)) for _, entry in entries}))
         for key, entry in entries:
             entity = id_from(entry.value)
@@ -277,8 +285,10 @@ class _Head:
                 yield from self._overlaps(key, path, entity)
 
     def _used(self, entities: list[bytes]) -> dict[int, Holdings | None]:
-        """The locations of entities, by id; None if an entity's content cannot be read. Missing entities are left
-        out."""
+        """Return the locations of entities, by entity id; None if an entity's content cannot be read.
+
+        Missing entities are left out.
+        """
         keys = self.index(IDS).get_many(entities)
         there = [(entity, found.value) for entity, found in zip(entities, keys, strict=True) if found]
         named = self.index(NAMES).get_many([key for _, key in there])
@@ -295,7 +305,10 @@ class _Head:
         return used
 
     def _overlaps(self, key: bytes, path: Segments, entity: int) -> Iterator[Problem]:
-        """Entries come in an order in which all that lies below a location follows it at once."""
+        """Yield overlaps with locations of other entities, for entries in key order.
+
+        In key order, all locations below a location follow it immediately.
+        """
         if self._unit.shared:
             return
         if self._above is None:
@@ -331,5 +344,5 @@ class _Head:
 def _location_key(place: Segments, entity: int) -> bytes:
     try:
         return entry_key(place, _LOCATION, f"{entity:x}")
-    except ObjectTooLargeError:  # then it cannot be there, and this is found nowhere
+    except ObjectTooLargeError:  # then the index cannot hold it, and no entry has the empty key
         return b""

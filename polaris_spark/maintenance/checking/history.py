@@ -1,4 +1,4 @@
-"""Checking the history of a reference: which commits it has, and what they say of each other."""
+"""Check of a reference's history: its commits, and whether their numbers, times and pointers agree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WRONG_HEAD = "wrong-head"
 NO_LOG = "no-log"
 
 _ROW = 0
-"""Names a commit: the reference's row itself."""
+"""The holder of a claim when the reference's row itself names the commit."""
 
 
 class Root(NamedTuple):
@@ -35,12 +35,12 @@ class History(NamedTuple):
     """The commits of a reference from its floor to its head."""
 
     commits: dict[int, int]
-    """Ids by number, newest first; those that nothing names any more are left out."""
+    """Ids of commits by number, newest first. Numbers for which no pointer names a commit are left out."""
     problems: list[Problem]
 
 
 class _Claims:
-    """Who says which commit has which number."""
+    """Claims that a commit has a number, by number and commit id, each with the ids of the commits that make it."""
 
     def __init__(self, floor: int) -> None:
         self._floor = floor
@@ -54,7 +54,7 @@ class _Claims:
         return self._found.pop(number, {})
 
     def next_ids(self, number: int, count: int) -> list[int]:
-        """Ids that are claimed for `number` and those right below it."""
+        """Return the ids that are claimed for `number` and for the `count - 1` numbers right below it."""
         found = (self._found.get(number - i, {}) for i in range(count))
         return [id for claims in found for id in claims]
 
@@ -64,10 +64,10 @@ class _Claims:
 
 
 def history(rows: Rows, root: Root) -> History:
-    """The history of a reference, and what its commits say of each other that is not so.
+    """Return the history of a reference, with the wrong claims that its commits make about each other.
 
-    A commit is named by up to 20 later ones, so where they disagree, most of them are right. A commit that cannot be
-    read is in the history all the same: whoever follows pointers tells of it.
+    Up to 20 later commits name each commit. Where they disagree, the most frequent claim counts as right. A commit that
+    cannot be read is still in the history: the check that follows pointers reports it.
     """
     walk = _Walk(rows, root)
     walk.run()
@@ -112,7 +112,7 @@ class _Walk:
                 claims.add(ancestor, pointer, id)
 
     def _is_misnamed(self, commit: Commit, holders: list[int]) -> bool:
-        """Whether a commit whose number is not what others say is right all the same."""
+        """Whether a commit's own number is right although the commits that name it give another number."""
         if not commit.parents:
             return not commit.number
         parent = self._rows.values(commit.parents[:1], Commit).get(commit.parents[0])
@@ -173,7 +173,7 @@ class _Walk:
             self._blame(NO_LOG, id, "it has no log entries")
 
     def check_times(self) -> None:
-        """Every commit is later than the one before, except those that the head lists as time resets."""
+        """Check that every commit is later than the one before, except those that the head lists as time resets."""
         times, head = self._times, self._root.head
         if times.get(head.number, head.time) != head.time:
             self._blame_row(f"it says that its head is of {head.time}, which is of {times[head.number]}")
@@ -188,7 +188,7 @@ class _Walk:
             self._blame(WRONG_TIME, self.commits[culprit], message)
 
     def check_recent(self) -> None:
-        """The recent heads that the row keeps are in its history."""
+        """Check that the recent heads in the reference's row are in its history."""
         head = self._root.head
         for recent in head.recent:
             if recent.number < head.floor_number or recent.number not in self.commits:
@@ -201,11 +201,12 @@ class _Walk:
 
 
 def head_faults(head: Head, latest_ms: int, id_time_ms: int) -> Iterator[str]:
-    """What is wrong with the value of a reference's row by itself.
+    """Yield the faults of a reference row's value that can be found without reading other rows.
 
     Args:
-        latest_ms: no id was made later, milliseconds since 1970.
-        id_time_ms: when the fence was made.
+        head: the value.
+        latest_ms: time after which no id can have been made, in milliseconds since 1970.
+        id_time_ms: time at which the fence was made, in milliseconds since 1970.
     """
     if head.given_up:
         return

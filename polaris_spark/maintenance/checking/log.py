@@ -1,4 +1,4 @@
-"""Checking commits one after the other: their indexes, and whether the log says what changed from each to the next."""
+"""Check of consecutive commits: their indexes, and whether each commit's log matches its changes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ WRONG_LOG = "wrong-log"
 QUOTA = "quota"
 
 MAX_EMBEDDED_BYTES = 16 * 1024
-"""The most that the indexes of a commit keep embedded, all together."""
+"""Largest total size of the changes that the indexes of a commit embed, in bytes."""
 
 _TOGETHER = 64
 _NOTHING = Entry()
 
 
 class CommitsUnit(NamedTuple):
-    """Consecutive commits of a reference to be checked."""
+    """Consecutive commits of a reference to check."""
 
     reference: str
     commits: Sequence[tuple[int, int]]
-    """(number, id), the oldest first; the first was checked before or begins the history, and is here to compare."""
+    """(number, id), the oldest first. The first commit is there to compare the second with: it belongs to another unit,
+    or begins the history."""
     from_floor: bool
-    """Whether the first one is itself to be checked."""
+    """Whether the first commit begins the history, so that this unit checks its indexes, too."""
 
 
 def commit_problems(rows: Rows, unit: CommitsUnit) -> Iterator[Problem]:
-    """Problems of the commits of a unit."""
+    """Yield the problems of the commits of a unit."""
     checked = _Commits(rows, unit.reference)
     before: tuple[int, Commit] | None = None
     for start in range(0, len(unit.commits), _TOGETHER):
@@ -65,7 +66,7 @@ class _Commits:
         self._contents = ContentCheck(rows, reference)
 
     def indexes(self, id: int, commit: Commit) -> Iterator[Problem]:
-        """What is wrong with the indexes of a commit; shards that were looked into before are not again."""
+        """Yield the problems of a commit's indexes. Shards that were checked before are skipped."""
         if len(commit.index_names) != len(commit.index_roots):
             yield self._problem(WRONG_INDEX, id, id, "it has more names of indexes than roots, or fewer")
             return
@@ -80,7 +81,7 @@ class _Commits:
             yield self._problem(QUOTA, id, id, message, severity=WARNING)
 
     def step(self, id: int, before: Commit, after: Commit, entries: Sequence[LogEntry]) -> Iterator[Problem]:
-        """What the log of a commit does not say of its changes, or says wrongly; and contents that it made."""
+        """Yield the changes that a commit's log leaves out or gets wrong, and the problems of contents that it made."""
         try:
             if _has(before, after, NAMES):
                 messages = list(self._names_faults(before, after, entries))
@@ -92,7 +93,7 @@ class _Commits:
             yield self._problem(WRONG_TYPE, error.id, id, str(error))
             messages = []
         except CorruptionError:
-            messages = []  # the check of the index tells
+            messages = []  # the check of the index reports it
         for message in messages:
             yield self._problem(WRONG_LOG, after.entries, id, message)
         if _has(before, after, NAMES):

@@ -1,4 +1,4 @@
-"""Checking the references of a realm: the registry, the rows, and whether they agree."""
+"""Check of a realm's references: the registry, the rows, and whether they agree."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ _decode = msgspec.msgpack.Decoder(Registration).decode
 
 
 class Times(NamedTuple):
-    """What a check compares times with, milliseconds since 1970."""
+    """Bounds that a check compares times with, in milliseconds since 1970."""
 
     dropped_ms: int
-    """References that were dropped before may have been swept."""
+    """References that were dropped before this time may have been swept."""
     young_ms: int
-    """What was made later may still be being written."""
+    """Objects made at or after this time may still be in the process of being written."""
     latest_ms: int
-    """No id was made later."""
+    """Time after which no id can have been made."""
 
 
 class Found(NamedTuple):
     """The references of a realm as they were at one moment."""
 
     roots: list[Root]
-    """Those whose history must be whole, the registry first."""
+    """References whose history must be whole, the registry first."""
     catalogs: dict[str, CatalogRow]
-    """By entity id in hexadecimal."""
+    """Rows of the realm's catalogs, by entity id in hexadecimal."""
     problems: list[Problem]
 
 
 def references(rows: Rows, times: Times) -> Found:
-    """The references of a realm, and what is wrong with their rows and registrations."""
+    """Return the references of a realm, and the problems of their rows and registrations."""
     return _References(rows, times).run()
 
 
@@ -75,7 +75,7 @@ class _References:
         for registered in listed:
             row_name, head = registered.row_name, heads.get(registered.row_name)
             if head is None and row_name not in names:
-                head = self._head(row_name)  # it came after the rows were listed
+                head = self._head(row_name)  # the row was written after the rows were listed
                 if head is None and self._backend_has(row_name):
                     continue
             roots += self._compared(registered, head, unreadable=row_name in names and head is None)
@@ -90,7 +90,7 @@ class _References:
         return self._rows.backend.read_reference(self._rows.place.instance, name) is not None
 
     def _head(self, row_name: str) -> Head | None:
-        """The value of a row; None if there is none or it cannot be read."""
+        """Return the value of a row; None if the row does not exist or cannot be read."""
         row = self._rows.backend.read_reference(self._rows.place.instance, row_name)
         if row is None:
             return None
@@ -123,7 +123,7 @@ class _References:
                     row = row_of(root, head.commit, key, self._rows.shards)
                     self._blame_object(WRONG_REGISTRATION, row, f"registration {key!r} cannot be decoded")
         except CorruptionError:
-            pass  # the check of the index tells
+            pass  # the check of the index reports it
         self._check_sources(head, root, listed)
         return listed
 
@@ -147,7 +147,7 @@ class _References:
                 self._blame_object(WRONG_REGISTRATION, row, message, reference=registered.name)
 
     def _compared(self, registered: Registered, head: Head | None, *, unreadable: bool) -> Iterator[Root]:
-        """A reference that the registry lists, if its history must be whole."""
+        """Compare a registration with its row. Yield the reference if its history must be whole."""
         name, row_name, said = registered.name, registered.row_name, registered.registration
         if unreadable:
             return
@@ -169,10 +169,10 @@ class _References:
                 yield Root(name, row_name, head)
 
     def _no_row(self, registered: Registered) -> None:
-        """A live reference without a row: never written as yet, unless commits show that it was."""
+        """Report a live reference without a row, if commits show that the row existed; else it was never written."""
         try:
             newer = commits_of_missing(self._rows.store, registered)
-        except PolarisError:  # what else is wrong is told elsewhere; then nothing shows that there was a row
+        except PolarisError:  # another check reports the error; no commit shows that there was a row
             return
         if newer:
             message = (
@@ -194,7 +194,7 @@ class _References:
                 self._blame(UNLISTED, name, row_name, message)
 
     def _catalogs(self, roots: Collection[Root]) -> dict[str, CatalogRow] | None:
-        """The catalogs that the newest commit of `catalogs` lists; None if that cannot be read."""
+        """Return the catalogs that the newest commit of `catalogs` lists; None if they cannot be read."""
         root = next((root for root in roots if root.reference == CATALOGS), None)
         if root is None:
             return None
@@ -232,7 +232,7 @@ class _References:
 
 
 def reference_names(backend: Backend, instance: str) -> set[str]:
-    """Names of the reference rows of a realm."""
+    """Return the names of the reference rows of a realm."""
     names: set[str] = set()
     for split in backend.splits("references", [instance], 1):
         for batch in backend.scan(split):

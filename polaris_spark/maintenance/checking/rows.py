@@ -1,4 +1,4 @@
-"""Checking rows one by one: whether each can be decoded, and whether those of one object belong together."""
+"""Check of single rows: whether each can be decoded, and whether the rows of one object belong together."""
 
 from __future__ import annotations
 
@@ -36,37 +36,37 @@ REPAIR = (
 )
 
 CACHE_BYTES = 64 * 2**20
-"""Decoded objects that a check keeps."""
+"""Size of the cache of decoded objects of a check."""
 
 
 class Problem(NamedTuple):
-    """Something in a store that must not be."""
+    """A problem in a store."""
 
     severity: Literal["error", "warning"]
-    """A warning harms nobody: what a death left behind, and what a later job puts right."""
+    """A warning does no harm: rows that a killed process left behind, or a state that a later job corrects."""
     kind: str
     realm: str
-    """Name of the realm, or the instance id of one that has none; the system realm by its own."""
+    """Name of the realm; the instance id for rows that belong to no realm, and for the system realm."""
     reference: str | None
-    """The reference that leads there, if any does."""
+    """The reference that leads to the row, if there is one."""
     key: str
     """The exact row: `id/part` of an object, or the name of a reference's row."""
     path: str
-    """How it was reached."""
+    """The path by which the check reached the row."""
     message: str
 
 
 class Place(NamedTuple):
-    """A realm as a check sees it."""
+    """A realm, for messages and for reading its rows."""
 
     realm: str
-    """Its name."""
+    """Name of the realm."""
     instance: str
-    """The `realm` of its rows."""
+    """Instance id: the value of `realm` in its rows."""
 
 
 class Rows:
-    """Objects of one realm, read from the database past the process's cache, which may hold rows that were lost."""
+    """Reader of the objects of one realm. Bypasses the process's cache, which may hold rows that the database lost."""
 
     def __init__(self, backend: Backend, place: Place) -> None:
         self.backend = backend
@@ -74,7 +74,7 @@ class Rows:
         self.store = ObjectStore(backend, place.instance, ObjectCache(CACHE_BYTES), store_key="check")
 
     def read(self, ids: Collection[int]) -> dict[int, Decoded]:
-        """Those of these objects that can be read."""
+        """Return the objects that can be read, by id."""
         wanted = [id for id in dict.fromkeys(ids) if id]
         try:
             return self.store.read(wanted)
@@ -84,21 +84,21 @@ class Rows:
         return {id: found for one in wanted for id, found in self.read([one]).items()}
 
     def values(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
-        """Those of these objects that can be read and are of a type."""
+        """Return the values of the objects that can be read and are of type `cls`, by id."""
         found = self.read(ids)
         return {id: one.value for id, one in found.items() if isinstance(one.value, cls)}
 
     def shards(self, ids: Collection[int]) -> Mapping[int, Shard]:
-        """Index shards by id.
+        """Return index shards by id.
 
         Raises:
-            CorruptionError: one cannot be read.
+            CorruptionError: a shard cannot be read.
         """
         try:
             found = self.store.read(ids)
         except NewerFormatError as error:
             raise CorruptionError(str(error)) from error
-        return {id: decoded.value for id, decoded in found.items()}  # type: ignore[misc]  # whoever uses them checks
+        return {id: decoded.value for id, decoded in found.items()}  # type: ignore[misc]  # callers check the types
 
     def problem(
         self,
@@ -111,27 +111,27 @@ class Rows:
         part: int = 0,
         severity: Literal["error", "warning"] = "error",
     ) -> Problem:
-        """A problem of an object's row."""
+        """Return a problem of an object's row."""
         return Problem(severity, kind, self.place.realm, reference, row_key(id, part), path, message)
 
 
 def row_key(id: int, part: int = 0) -> str:
-    """How problems name the row of an object."""
+    """Return the key of an object's row in problems."""
     return f"{id}/{part}"
 
 
 class ScanUnit(NamedTuple):
-    """A range of rows to be checked."""
+    """A range of rows to check."""
 
     split: Split
     realms: Mapping[str, str]
-    """Names of realms by instance id; rows of other instances are left over."""
+    """Names of realms by instance id. Rows of other instances are reported as `LEFTOVER`."""
     young_ms: int
-    """Milliseconds since 1970: what was made later may still be being written."""
+    """Objects made at or after this time may still be in the process of being written, in milliseconds since 1970."""
 
 
 def scan_problems(backend: Backend, unit: ScanUnit) -> Iterator[Problem]:
-    """Problems of single rows of a range: none says whether anything needs them."""
+    """Yield the problems of single rows of a range. They do not say whether another row needs these rows."""
     strangers: dict[str, int] = {}
     for batch in backend.scan(unit.split):
         columns = (batch.column(name).to_pylist() for name in ("realm", "id", "part", "value"))
@@ -210,7 +210,7 @@ def _further_parts(place: Rows, rows: Collection[tuple[int, int, bytes]], young_
             try:
                 parts = objects.part_count(value, row_key(id))
             except (CorruptionError, NewerFormatError):
-                continue  # told of the first part
+                continue  # reported for the first part
             if part >= parts:
                 message = f"part {part} of an object of {parts} parts"
                 yield place.problem(ORPHAN_PART, id, message, part=part)

@@ -1,4 +1,4 @@
-"""Checking a store's own records: its format, its realms, node leases, the clock of leases, and tasks."""
+"""Check of a store's own records: its format, realms, node leases, the clock of leases, and tasks."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _NODE, _REALM, _TASK = "node", "realm", "task"
 
 
 class System(NamedTuple):
-    """What a store says of itself."""
+    """A store's own records and their problems."""
 
     realms: list[RealmRecord]
-    """Every record, of realms that are gone, too, by name."""
+    """The records of all realms, including realms that are gone, sorted by name."""
     latest_ms: int
-    """No id was made later, milliseconds since 1970."""
+    """Time after which no id can have been made, in milliseconds since 1970."""
     problems: list[Problem]
 
 
 def system(backend: Backend, now_ms: int) -> System:
-    """A store's own records, and what is wrong with them. Records of other names are left to who made them."""
+    """Return a store's own records and their problems. Records with unknown kinds of names are not checked."""
     return _System(backend, now_ms).run()
 
 

@@ -1,4 +1,4 @@
-"""Checking the content of entities: tables and views with their pieces."""
+"""Check of the content of entities: tables and views with their pieces."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class ContentCheck:
-    """Contents that a reference leads to, each looked into once."""
+    """Check of the contents that a reference leads to. Each content is checked once."""
 
     def __init__(self, rows: Rows, reference: str) -> None:
         self._rows = rows
@@ -49,7 +49,10 @@ class ContentCheck:
         self._sound: set[Place] = set()
 
     def check(self, ids: Iterable[int], path: str) -> Iterator[Problem]:
-        """Problems of tables and views among these objects; those that cannot be read are left to others."""
+        """Yield the problems of tables and views among these objects.
+
+        Objects that cannot be read are skipped; other checks report them.
+        """
         new = [id for id in dict.fromkeys(ids) if id and id not in self._seen]
         self._seen.update(new)
         for id, found in self._rows.read(new).items():
@@ -69,7 +72,7 @@ class ContentCheck:
                 )
 
     def _table(self, table: Table) -> Iterator[tuple[int, str]]:
-        """(the row that is wrong, or 0 for the table's own; what is wrong)."""
+        """Yield (id of the damaged row, or 0 for the table's own row; message)."""
         for numbered, cls, field, current, what in (
             (table.schemas, Schema, "schema-id", table.current_schema_id, "schema"),
             (table.specs, PartitionSpec, "spec-id", table.default_spec_id, "partition spec"),
@@ -113,7 +116,7 @@ class ContentCheck:
     def _texts(
         self, pieces: Collection[tuple[int, int]], cls: type[Piece], field: str, what: str
     ) -> Iterator[tuple[int, str]]:
-        """Pieces of one type that are named by a number which their text says, too."""
+        """Yield faults of pieces of one type: the text of a piece must contain the number that it is stored under."""
         new = [piece for piece in pieces if (*piece, what) not in self._pieces]
         self._pieces.update((*piece, what) for piece in new)
         found = self._rows.read([id for id, _ in new])
@@ -140,7 +143,7 @@ class ContentCheck:
             return
         try:
             listed = list(placed(Index(root, self._rows.shards)))
-        except CorruptionError:  # told where the shards were seen first
+        except CorruptionError:  # reported where the shards were first read
             return
         orders = [order for _, _, order in listed]
         if len(set(orders)) < len(orders):
@@ -152,7 +155,11 @@ class ContentCheck:
     def _overflow(
         self, others: Overflow | None, codec: Codec[V], what: str
     ) -> Generator[tuple[int, str], None, list[V] | None]:
-        """Problems of an index of refs or properties; what it holds, or None where it cannot be read."""
+        """Yield the problems of an index of refs or properties.
+
+        Returns:
+            the values in the index, or None if the index cannot be read.
+        """
         if others is None:
             return []
         faults = list(check(others.index, self._rows.shards, self._sound))

@@ -1,7 +1,8 @@
-"""Changes of a catalog that expiry commits: snapshots of many tables removed at once, and records of done deletions.
+"""Changes of a catalog that expiry commits: removal of snapshots from many tables, and records of finished deletions.
 
-A commit that is refused is tried again by halves. All tries of a table write its metadata file under one name, and what
-none of them committed is deleted; only of a commit in doubt, which ends the run, all files stay.
+A commit that is refused is split into halves, which are tried again. All tries for a table write metadata files with
+one UUID in their names. Metadata files that no try committed are deleted. If the outcome of a commit is unknown, the
+run ends, and all files of this commit stay.
 """
 
 from __future__ import annotations
@@ -35,31 +36,34 @@ from polaris_spark.errors import (
 from polaris_spark.maintenance.expiry.deciding import NOTHING, Asked, Decision, decide_table
 
 TABLES_OF_A_COMMIT = 100
-"""So many tables' snapshots are removed in one commit: few enough that other writers hardly wait for it."""
+"""Number of tables whose snapshots are removed in one commit: few enough that other writers hardly wait for it."""
 
 REFUSALS = 3
-"""After so many tables in a row whose files could not be written, storage is taken to be out of reach, and the others
-of the commit are not tried. The order is random then: so a few that always fail keep no other away for good."""
+"""Number of consecutive tables whose files could not be written after which storage counts as unreachable.
+
+The remaining tables of the commit are not tried then. The order is random after the first failure, so a few tables that
+always fail do not keep the others from ever being tried.
+"""
 
 
 _REFUSED = (RequestError, UnwritableFileError, ObjectTooLargeError)
-"""After these nothing was changed, nor will be: they are raised before the swap, if at all."""
+"""Errors after which nothing was changed and nothing will be, because they are raised only before the swap."""
 
 
 class ToExpire(NamedTuple):
-    """A table of which something expires."""
+    """A table with snapshots, branches, tags, schemas or specs that expire."""
 
     name: TableName
     entity_id: int
     content: int
-    """The version that was decided on."""
+    """Object id of the version that the decision is about."""
     levels: list[Mapping[str, str]]
-    """What it was decided by: properties of its namespaces from the nearest upwards, and of the catalog."""
+    """Properties that the decision is based on: of the namespaces from the nearest upwards, and of the catalog."""
     decision: Decision
 
 
 class Removed(NamedTuple):
-    """What was removed from a table, or why nothing was."""
+    """The parts that were removed from a table, or the reason why none were."""
 
     table: ToExpire
     decision: Decision
@@ -67,7 +71,10 @@ class Removed(NamedTuple):
 
 
 class _ExpireTable(TableChange):
-    """Remove what expires from one table; decided anew if others changed it, or properties of its namespaces."""
+    """Change that removes the expired parts of one table.
+
+    Decides anew if the table, or the properties of its namespaces or catalog, have changed since the decision.
+    """
 
     action = "expire-snapshots"
 
@@ -78,22 +85,23 @@ class _ExpireTable(TableChange):
         self.leave_files()
 
     def leave_files(self) -> None:
-        """Forget what tries may have written: what comes is written under another name."""
+        """Forget the files that earlier tries may have written. Later tries write under another name."""
         self.uuid = str(uuid.uuid4())
         self.files: set[str] = set()
-        """Locations of metadata files that tries may have written, and none of them committed."""
+        """Locations of metadata files that tries may have written without committing them."""
         self.places: set[tuple[str, ...]] = set()
-        """Locations that the table owned in these tries."""
+        """Locations that the table owned in these tries, as tuples of segments."""
 
     def decided(self, state: State) -> tuple[Found, Decision] | None:
-        """The table, and what expires of it now; None if it is gone, or nothing expires any more."""
+        """Return the table and its current decision; None if the table is gone, or nothing expires any more."""
         found = find(state, self.key)
         if found is None or found.entity_id != self.table.entity_id:
             return None
         decision: Decision | None = self.table.decision
         levels = [*namespace_levels(state, self.name.namespace), self.context.binding.at(state).retention]
         if found.content != self.table.content or levels != self.table.levels:
-            # Which partition specs are needed only manifests tell: those of a changed table wait for the next run.
+            # Only manifests show which partition specs are needed. So the specs and schemas of a changed table are left
+            # to the next run.
             asked = self.asked._replace(clean_metadata=False)
             table = state.get(found.content, Table)
             decision = decide_table(table, state, levels, asked, lambda _: set())
@@ -114,15 +122,15 @@ class _ExpireTable(TableChange):
 
 
 class _Expired(NamedTuple):
-    """What a commit removed from a table."""
+    """The parts that a commit removed from a table."""
 
     decision: Decision = NOTHING
     metadata_file: str = ""
-    """Location of the metadata file of the version that it made."""
+    """Location of the metadata file of the table version that the commit made; empty if there is none."""
 
 
 class _ExpireTables(CatalogChange[list[_Expired]]):
-    """Remove from several tables what expires, in one commit; gives what was removed of each."""
+    """Change that removes the expired parts of several tables in one commit, and returns what it removed from each."""
 
     action = "expire-snapshots"
 
@@ -159,13 +167,13 @@ def remove_expired(
     *,
     most: int | None = None,
 ) -> list[Removed]:
-    """Remove from tables what expires, in few commits; a table that cannot be changed fails alone.
+    """Remove the expired parts of tables, in few commits. If one table cannot be changed, the others still are.
 
     Args:
-        progress: is told how many tables are done, and of how many, before each commit; may raise to stop.
-        most: tables that something is removed from; one that fails leaves its turn to the next.
+        progress: called before each commit with the number of tables done and the total; may raise to stop.
+        most: largest number of tables that are changed; tables that fail do not count. None for no limit.
     Raises:
-        OutcomeUnknownError, TryAgainError: the database cannot be reached, say; run it again.
+        OutcomeUnknownError, TryAgainError: for example, the database cannot be reached. Run expiry again.
     """
     removing = _Removing(catalog, operation, asked, lambda done: progress(done, len(tables)))
     done = removing.done
@@ -178,7 +186,7 @@ def remove_expired(
 
 
 class _Removing:
-    """Removes from tables what expires; gives a commit up where no file can be written."""
+    """Removal of the expired parts of tables. Gives up the rest of a commit if files cannot be written (`REFUSALS`)."""
 
     def __init__(
         self, catalog: Catalog, operation: Operation, asked: Asked, progress: Callable[[int], None]
@@ -189,13 +197,13 @@ class _Removing:
         self._progress = progress
         self.done: list[Removed] = []
         self._refused = 0
-        """So many tables' files could not be written one after another."""
+        """Number of consecutive tables whose files could not be written."""
         self._problem = ""
-        """With the last of them."""
+        """The error of the last of these tables."""
 
     def remove(self, tables: Sequence[ToExpire]) -> None:
-        """Remove from some tables, in one commit if that can be."""
-        self._refused = 0  # what could not be written before may lie in another storage
+        """Remove the expired parts of some tables, in one commit if possible."""
+        self._refused = 0  # the files that could not be written before may be in another storage
         start = len(self.done)
         context = self._catalog.context
         parts = [_ExpireTable(context, self._operation, table, self._asked) for table in tables]
@@ -216,7 +224,7 @@ class _Removing:
             if of_the_database and not isinstance(error, UnwritableFileError):
                 raise
             if not isinstance(error, _REFUSED):
-                for part in parts:  # what such an error says of the outcome nobody has promised
+                for part in parts:  # such an error does not guarantee that nothing was committed
                     part.leave_files()
             if len(parts) == 1:
                 if isinstance(error, UnwritableFileError):
@@ -235,7 +243,7 @@ class _Removing:
             self.done.append(Removed(part.table, one.decision))
 
     def _delete(self, parts: Sequence[_ExpireTable]) -> None:
-        """Delete metadata files that no commit needs, until storage is taken to be out of reach: orphans at worst."""
+        """Delete metadata files that no commit needs, until storage counts as unreachable. The rest become orphans."""
         folders, failures = Folders(self._catalog.files), 0
         for part in parts:
             places = map("/".join, part.places)
@@ -249,17 +257,17 @@ class _Removing:
 
 
 class Settled(NamedTuple):
-    """A table whose expired snapshots have no files any more."""
+    """A table for which all files of expired snapshots are deleted."""
 
     entity_id: int
     records: tuple[bytes, ...]
-    """Keys of the index `expired`."""
+    """Keys of the table's records in the index `expired`."""
     summary: dict[str, str]
-    """Counts for the log."""
+    """Counts of deleted files, for the log."""
 
 
 class SettleExpired(CatalogChange[None]):
-    """Forget what was to be deleted, and log what was."""
+    """Change that removes the records of finished deletions, and logs the deletions."""
 
     action = "delete-expired-files"
 

@@ -1,8 +1,8 @@
 """Which snapshots, branches, tags, schemas and partition specs of a table expire.
 
-The rules are those of Iceberg's `RemoveSnapshots`: branches and tags older than their `max-ref-age-ms` go, but never
-`main`; of each branch that stays, the newest snapshots are kept by number and by age; what no branch or tag reaches is
-kept by age alone; what a branch or tag names is kept.
+The rules are those of Iceberg's `RemoveSnapshots`. Branches and tags older than their `max-ref-age-ms` expire, except
+`main`. Of each branch that stays, the newest snapshots are kept by number and by age. Snapshots that no branch or tag
+reaches are kept by age alone. A snapshot that a branch or tag names is kept.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.snapshot_sets import all_named, all_snapshots
 
 SpecsOf = Callable[[SnapshotFacts], set[int]]
-"""The partition specs of a snapshot's manifests."""
+"""Returns the ids of the partition specs of a snapshot's manifests."""
 
 
 class Asked(NamedTuple):
-    """What a run of expiry was asked for."""
+    """The parameters of a run of expiry."""
 
     now_ms: int
-    """When it began, milliseconds since 1970."""
+    """Time at which the run began, in milliseconds since 1970."""
     older_than: int | None = None
-    """Overrides the age of tables, namespaces and catalog; milliseconds since 1970."""
+    """Overrides the age in the properties of tables, namespaces and catalog: a time, in milliseconds since 1970."""
     retain_last: int | None = None
-    """Overrides the number of snapshots of tables, namespaces and catalog."""
+    """Overrides the number of snapshots to keep in the properties of tables, namespaces and catalog."""
     clean_metadata: bool = False
-    """Whether schemas and partition specs go that no snapshot needs."""
+    """Whether schemas and partition specs that no snapshot needs are removed."""
 
 
 class Decision(NamedTuple):
-    """What expires of a table."""
+    """The parts of a table that expire: ids of snapshots, names of branches and tags, ids of schemas and specs."""
 
     snapshots: tuple[int, ...] = ()
     refs: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Decision(NamedTuple):
     specs: tuple[int, ...] = ()
 
     def updates(self) -> list[dict[str, object]]:
-        """The decision as metadata updates, in the order in which Iceberg makes them."""
+        """Return the decision as metadata updates, in the order in which Iceberg makes them."""
         found: list[dict[str, object]] = [
             {"action": "remove-snapshot-ref", "ref-name": name} for name in self.refs
         ]
@@ -73,14 +73,14 @@ def decide_table(
     asked: Asked,
     specs_of: SpecsOf,
 ) -> Decision | None:
-    """What expires of a table; None where its files must not be deleted (`gc.enabled`).
+    """Decide what expires of a table. Return None if its files must not be deleted (`gc.enabled`).
 
     Args:
-        reader: of the table's pieces.
-        levels: properties of its namespaces from the nearest upwards, and of the catalog.
-        specs_of: asked only if `asked.clean_metadata` and the table has several specs.
+        reader: reads the table's pieces.
+        levels: properties of the table's namespaces from the nearest upwards, and of the catalog.
+        specs_of: called only if `asked.clean_metadata` is true and the table has several specs.
     Raises:
-        BadRequestError: a property of retention is no whole number.
+        BadRequestError: a property of retention is not a whole number.
     """
     levels = [table.properties, *levels]
     if not gc_enabled(levels):
@@ -108,13 +108,13 @@ def decide_table(
 def decide(
     snapshots: Sequence[SnapshotFacts], refs: Mapping[str, RefFacts], kept: Retention, now_ms: int
 ) -> Decision:
-    """Which snapshots, and which branches and tags, expire.
+    """Decide which snapshots, branches and tags expire.
 
     Args:
-        snapshots: all of a table, in their order.
-        refs: its branches and tags by name.
-        kept: for branches and tags that say nothing themselves.
-        now_ms: milliseconds since 1970.
+        snapshots: all snapshots of a table, in their order.
+        refs: the table's branches and tags, by name.
+        kept: the retention of branches and tags without settings of their own.
+        now_ms: the current time, in milliseconds since 1970.
     """
     by_id = {snapshot.snapshot_id: snapshot for snapshot in snapshots}
     left = {name: ref for name, ref in refs.items() if _stays(name, ref, by_id, kept, now_ms)}
@@ -159,7 +159,7 @@ def _kept_of_branch(
 
 
 def _ancestors(id: int | None, by_id: Mapping[int, SnapshotFacts]) -> Iterator[SnapshotFacts]:
-    """A snapshot and its ancestors as far as they exist; damaged metadata may have them in a circle."""
+    """Yield a snapshot and its ancestors as far as they exist. Stops at a cycle, which damaged metadata may have."""
     seen: set[int] = set()
     while id is not None and id in by_id and id not in seen:
         seen.add(id)

@@ -1,13 +1,14 @@
-"""Deleting the files that expired snapshots left: pass by pass, a wave of files at a time.
+"""Deletion of the files that expired snapshots left behind: pass by pass, a wave of files at a time.
 
-Before each wave the heads of the store are read again, and what tables name that were changed, registered or branched
-since the last look stays, with all that leads to it; where that cannot be read, everything that is left stays. So a
-branch that is made from an old commit, or a metadata file of an old version that is registered, while a run finds out
-what to delete keeps its files.
+Before each wave, the heads of the store are read again. Files that are named by tables changed, registered or branched
+since the last look are kept, together with the manifests and manifest lists that lead to them. If these tables cannot
+be read, all remaining files are kept. So if a branch is made from an old commit while a run is finding files, or the
+metadata file of an old version is registered, the files of this version are kept.
 
-The window that remains is one wave, from the look to the deletion of its last file. Neither grace nor retention covers
-it: history keeps rows, but no files of what expired, so who brings back an old version gets its files only as far as
-they are there when the next look sees it, in that window as at any later time.
+The window that remains is one wave: from the look to the deletion of the wave's last file. Neither the grace period nor
+the retention covers it. History keeps rows, but not the files of expired snapshots. If an old version is brought back,
+in this window or at any later time, only those of its files are kept that still exist when the next look finds the
+version.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from polaris_spark.maintenance.store_needs import Watching
 JOB = "expire"
 
 FILES_OF_A_WAVE = 20_000
-"""So many files are deleted between two looks at the heads: some for each of many executors."""
+"""Number of files that are deleted between two reads of the heads; enough to give work to many executors."""
 
 
 class Deleting:
-    """Deletes files of leftovers, and records it."""
+    """Deletion of the files of leftovers, with a record of the deletions."""
 
     def __init__(
         self,
@@ -48,9 +49,9 @@ class Deleting:
     ) -> None:
         """
         Args:
-            watching: knows that no table needed the files when heads were read first.
+            watching: the repeated check for tables that need the files; no table needed them at its first look.
             catalog_properties: returns the catalog's properties, as of the last look.
-            keep_records_ms: how long deletions stay recorded, milliseconds.
+            keep_records_ms: how long deletions stay recorded, in milliseconds.
         """
         self._catalog = catalog
         self._operation = operation
@@ -61,7 +62,7 @@ class Deleting:
         self._progress = progress
 
     def run(self, leftovers: Sequence[Leftover]) -> None:
-        """Delete what is to go of each, in passes; nothing goes before what only it names."""
+        """Delete the files of the leftovers, in passes. A file is deleted after the files that only it names."""
         for what, kinds in PASSES:
             files = [(leftover, file) for leftover in leftovers for file in leftover.going(kinds)]
             for start in range(0, len(files), FILES_OF_A_WAVE):

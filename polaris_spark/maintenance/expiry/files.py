@@ -1,8 +1,12 @@
-"""Which files only expired snapshots need: work on one table at a time.
+"""Finding the files that only expired snapshots need; work on one table at a time.
 
-What tables need `maintenance.needs` says. As in Iceberg's `ReachableFileCleanup`, only what differs is read of it: the
-manifest lists of expired snapshots; those of others until no manifest is left that only expired snapshots list; the
-entries of such manifests; and the entries of the others only if any of these still names a file.
+`maintenance.needs` returns the files that tables need. As in Iceberg's `ReachableFileCleanup`, only the difference is
+read:
+
+1. the manifest lists of expired snapshots;
+2. the manifest lists of other snapshots, until no manifest is left that only expired snapshots list;
+3. the entries of the manifests that only expired snapshots list;
+4. the entries of the other manifests, only if a manifest of step 3 names a file.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ class File(msgspec.Struct, frozen=True, array_like=True, gc=False):
     location: str
     kind: Kind
     bytes: int
-    """As far as it is known, else 0."""
+    """Size of the file; 0 if it is not known."""
 
 
 # Deciding
@@ -52,13 +56,15 @@ class ToDecide(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A table to decide on."""
 
     number: int
+    """Number of the table within the run."""
     content: int
+    """Object id of the table's row."""
     namespace: int
-    """Position of the properties of its namespaces and catalog."""
+    """Position of the properties of the table's namespaces and catalog in `DecideTables.levels`."""
 
 
 class Decided(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What expires of a table."""
+    """The parts of a table that expire (`deciding.Decision`)."""
 
     number: int
     snapshots: tuple[int, ...] = ()
@@ -66,11 +72,11 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, gc=False):
     schemas: tuple[int, ...] = ()
     specs: tuple[int, ...] = ()
     left_alone: str = ""
-    """Why nothing may expire, or why that is not known."""
+    """Why nothing may expire, or why this is not known; empty if neither."""
 
 
 class DecideTables(Work[ToDecide, Decided]):
-    """Decides what expires of tables."""
+    """Work that decides what expires of tables."""
 
     few = 1_000
     item = ToDecide
@@ -79,8 +85,8 @@ class DecideTables(Work[ToDecide, Decided]):
     def __init__(self, realm: str, asked: Asked, levels: Sequence[Sequence[Mapping[str, str]]]) -> None:
         """
         Args:
-            realm: its instance id.
-            levels: properties of namespaces, from the nearest upwards, and of the catalog, by position.
+            realm: instance id of the realm.
+            levels: for each position, properties of namespaces, from the nearest upwards, and of the catalog.
         """
         self.realm = realm
         self.asked = asked
@@ -110,10 +116,11 @@ class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
     realm: str
     """Instance id."""
     id: int
+    """Object id of the version's row."""
     without: tuple[int, ...] = ()
-    """Snapshots that are to be removed from it, and need nothing any more."""
+    """Ids of snapshots that are about to be removed from the table; they do not count as needing any file."""
     dropped: bool = False
-    """Whether the table was dropped since: a purge may have deleted files of it."""
+    """Whether the table has been dropped since: a purge may have deleted some of its files."""
 
 
 class ToExamine(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -123,31 +130,31 @@ class ToExamine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     realm: str
     """Instance id."""
     records: tuple[int, ...]
-    """`ExpiredSnapshots`; the snapshots that `needed` is to be without are expired as well."""
+    """Ids of `ExpiredSnapshots`. Snapshots in `Version.without` of `needed` count as expired as well."""
     needed: tuple[Version, ...]
-    """The table as it is, then every version of it or of another table that shares its place: their files stay."""
+    """Versions whose files stay: the table as it is now, then versions of this or other tables that share locations."""
 
 
 class Examined(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a table's expired snapshots leave."""
+    """The files that a table's expired snapshots leave behind."""
 
     number: int
     files: tuple[File, ...] = ()
-    """Manifests, manifest lists and statistics that nothing needs."""
+    """Manifests, manifest lists and statistics files that no version needs."""
     manifests: tuple[str, ...] = ()
-    """Those of them that name content files."""
+    """Those of `files` that are manifests which may name live content files."""
     own: tuple[str, ...] = ()
     """Manifests that the table needs, and that may name the same content files."""
     foreign: tuple[str, ...] = ()
-    """Such manifests that only other tables, or versions of it, need."""
+    """Manifests that only other tables or versions need, and that may name the same content files."""
     shared: bool = False
-    """Whether some of what the expired snapshots name is needed by others alone."""
+    """Whether only other tables or versions, not the table itself, need some file that the expired snapshots name."""
     problem: str = ""
-    """Why it is not known: then everything stays."""
+    """Why the result is not known, so that all files stay; empty if it is known."""
 
 
 class Examine(NamingWork[ToExamine, Examined]):
-    """Finds what differs between the expired snapshots of a table and those that stay."""
+    """Work that finds the files that the expired snapshots of a table need and the remaining ones do not."""
 
     few = 64
     item = ToExamine
@@ -206,19 +213,19 @@ def _difference(
 
 
 def _leading(needs: Sequence[Needs]) -> set[str]:
-    """Keys of the manifest lists, statistics and metadata files that are needed."""
+    """Return the keys of the manifest lists, statistics and metadata files that are needed."""
     return {file_key(location) for one in needs for location in (*one.files, *one.lists)}
 
 
 def _leave_out(
     manifests: dict[str, ListedManifest], needs: Sequence[Needs], files: Files, *, purged: bool = False
 ) -> tuple[str, ...]:
-    """Take from `manifests` those that are needed; gives what else is needed and may name the same files.
+    """Remove needed manifests from `manifests`, and return the needed manifests that may name the same files.
 
-    It ends as soon as no manifest is left: the oldest snapshots, which come first, have most in common.
+    Stops as soon as no manifest is left. The oldest snapshots come first, because they share most with expired ones.
 
     Args:
-        purged: whether manifest lists may have been deleted, with all that they named.
+        purged: whether manifest lists may have been deleted, with all files that they named.
     Raises:
         UnreadableFileError: a manifest list cannot be read.
     """
@@ -233,7 +240,7 @@ def _leave_out(
 
 
 def _listings(needs: Sequence[Needs], files: Files, *, purged: bool) -> Iterator[list[ListedManifest]]:
-    """Manifests that are needed, some at a time; a list that several need is read once."""
+    """Yield the manifests that are needed, list by list. A list that several versions need is read once."""
     yield [ListedManifest(location) for one in needs for location in one.manifests]
     for location in dict.fromkeys(location for one in needs for location in one.lists):
         try:
@@ -246,7 +253,7 @@ def _listings(needs: Sequence[Needs], files: Files, *, purged: bool) -> Iterator
 
 
 class _Expired:
-    """What expired snapshots of a table name."""
+    """The files that expired snapshots of a table name."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -254,7 +261,7 @@ class _Expired:
         self._statistics: list[File] = []
 
     def add(self, reader: ObjectReader, pieces: RemovedPieces) -> None:
-        """Add snapshots that were removed, or are to be."""
+        """Add snapshots that were removed, or are about to be."""
         snapshots = reader.get_many(pieces.snapshots, Snapshot) if pieces.snapshots else {}
         self._snapshots += [read_snapshot(snapshots[id].text) for id in pieces.snapshots]
         texts = [
@@ -265,8 +272,9 @@ class _Expired:
             self._statistics.append(File(file.statistics_path, "statistics", file.file_size_in_bytes))
 
     def read(self) -> tuple[dict[str, ListedManifest], list[File]]:
-        """Their manifests by `file_key`, and their statistics and manifest lists. A list that is not there any more
-        was deleted, which is done after what it names.
+        """Return the manifests by `file_key`, and the statistics files and manifest lists.
+
+        A missing manifest list was deleted by an earlier run, after the files that it names.
 
         Raises:
             UnreadableFileError: a manifest list cannot be read.
@@ -286,10 +294,10 @@ class _Expired:
 
 
 def _manifests_of(snapshot: SnapshotFacts, files: Files) -> list[ListedManifest]:
-    """The manifests of a snapshot.
+    """Return the manifests of a snapshot.
 
     Raises:
-        UnreadableFileError: its list cannot be read.
+        UnreadableFileError: the manifest list cannot be read.
     """
     if snapshot.manifest_list:
         return manifests_of_list(files, snapshot.manifest_list)
@@ -309,7 +317,7 @@ _read_statistics = msgspec.json.Decoder(_StatisticsFile).decode
 
 
 def _size(files: Files, location: str) -> int:
-    """Bytes of a file that is there; 0 for a snapshot without a list."""
+    """Return the size of an existing file, in bytes; 0 for an empty location (a snapshot without a manifest list)."""
     path = local_path(location)
     if not location:
         return 0

@@ -1,4 +1,4 @@
-"""What expired snapshots of one table leave: its files, which of them may be deleted, and what came of them."""
+"""The files that expired snapshots of one table leave behind, which of them may be deleted, and the outcome."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ LEADING = ("manifest", "manifest-list")
 
 @dataclass
 class Outcome:
-    """What a run did, or in a dry run would do, with one table."""
+    """The result of a run, or of a dry run, for one table."""
 
     table: str
     removed: Decision = field(default_factory=Decision)
     files: Counter[str] = field(default_factory=Counter)
-    """How many files were deleted, by kind."""
+    """Number of files deleted, by kind."""
     bytes: int = 0
-    """Of those files, as far as it is known."""
+    """Total size of the deleted files, as far as it is known."""
     failed: int = 0
-    """Files that could not be deleted; the next run tries again."""
+    """Number of files that could not be deleted; the next run tries again."""
     notes: list[str] = field(default_factory=list)
-    """Why nothing was done, or why something is left."""
+    """Reasons why nothing was done, or why files are left."""
 
 
 class Leftover:
-    """A table with expired snapshots whose files may still be there."""
+    """A table with expired snapshots whose files may still exist."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Leftover:
     ) -> None:
         """
         Args:
-            records: ids of its `ExpiredSnapshots`.
+            records: ids of the table's `ExpiredSnapshots`.
             needed: versions of tables whose files stay.
-            begun: whether an earlier run may have deleted some of its files.
+            begun: whether an earlier run may have deleted some of the files.
             levels: properties of the table and its namespaces, from the nearest upwards.
         """
         self.entity_id = entity_id
@@ -69,33 +69,35 @@ class Leftover:
         self.begun = begun
         self.levels = levels
         self.files: dict[str, File] = {}
-        """By location: those that nothing needs."""
+        """The files that no table needs, by location."""
         self.grants: dict[str, Grant] = {}
-        """By location: grants of the files that may be deleted, which `taking` fills in."""
+        """Grants of the files that may be deleted, by location; `taking` fills them in."""
         self.problem = ""
-        """Why it is not known which files are needed."""
+        """Why it is not known which files are needed; empty if it is known."""
         self.shared = False
-        """Whether others need some of what its expired snapshots name."""
+        """Whether other tables need some of the files that the expired snapshots name."""
         self.complete = True
-        """Whether nothing will be left to do for the next run."""
+        """Whether this run deletes everything, so that the next run has nothing to do for this table."""
         self._deleted: Counter[str] = Counter()
 
     @property
     def places(self) -> Collection[tuple[str, ...]]:
-        """The locations that the table owns."""
+        """Locations that the table owns, as tuples of segments."""
         return self.deletable.places
 
     def stop(self, problem: str) -> None:
-        """Leave everything that is still there, for a reason, if there is one."""
+        """Keep all files that still exist, if `problem` is not empty, and note it as the reason."""
         if problem and not self.problem:
             self.outcome.notes.append(f"files are left: {problem}")
             self.problem, self.complete = problem, False
 
     def share(self, location: str | None = None) -> None:
-        """Others need some of what its expired snapshots name: what leads there stays until they do not.
+        """Note that another table, branch or catalog needs some of the files that the expired snapshots name.
+
+        The manifests and manifest lists stay for as long as such a file is needed.
 
         Args:
-            location: of a file of it that they need.
+            location: location of a needed file, which is kept.
         """
         if not self.shared:
             self.outcome.notes.append("files are left that another table, branch or catalog needs")
@@ -104,11 +106,11 @@ class Leftover:
             self.files.pop(location, None)
 
     def going(self, kinds: Collection[str] = KINDS) -> Iterator[File]:
-        """Its files of some kinds that may be deleted."""
+        """Return the files of some kinds that may be deleted."""
         return (file for file in self.files.values() if file.kind in kinds and self.may_delete(file))
 
     def may_delete(self, file: File) -> bool:
-        """Whether a file of it may still be deleted."""
+        """Whether a file of this leftover may still be deleted."""
         if self.problem or (self.shared and file.kind in LEADING):
             return False
         return file.location in self.files
@@ -121,14 +123,18 @@ class Leftover:
             self.outcome.bytes += file.bytes
 
     def fail(self, files: int) -> None:
-        """Some files could not be deleted: what names them stays."""
+        """Count files that could not be deleted. If there are any, the remaining files stay: they may name one of them.
+
+        Args:
+            files: number of files that could not be deleted.
+        """
         if files:
             self.outcome.failed += files
             self.outcome.notes.append(f"{files} files could not be deleted; the next run tries again")
             self.files, self.complete = {}, False
 
     def settled(self) -> Settled:
-        """The table once all its files are deleted."""
+        """Return the record that all files of the table's expired snapshots are deleted."""
         keys = tuple(expired_key(self.entity_id, record) for record in self.records)
         summary = {f"deleted-{kind}": str(number) for kind, number in sorted(self._deleted.items())}
         return Settled(self.entity_id, keys, summary)

@@ -1,4 +1,4 @@
-"""Which content files only manifests of expired snapshots name: some manifests of a table at a time."""
+"""Finding content files that only manifests of expired snapshots name; work on some manifests of a table at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from polaris_spark.maintenance.expiry.names import NamingWork, digests
 from polaris_spark.maintenance.spreading import Reach, Work
 
 MANIFESTS_OF_AN_ITEM = 20
-"""So many manifests are read at a time."""
+"""Number of manifests in an item of work."""
 
 _CONTENT: Mapping[int, Kind] = {
     DATA: "data",
@@ -36,17 +36,18 @@ class Manifests(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Some manifests of a table."""
 
     number: int
+    """Number of the table within the run."""
     locations: tuple[str, ...]
     foreign: bool = False
-    """Whether only others need them."""
+    """Whether only other tables, or other versions of the table, need the manifests."""
     purged: bool = False
-    """Whether some may have been deleted, with what they named."""
+    """Whether some of the manifests may have been deleted with the files that they named."""
 
 
 def manifests_of(
     number: int, locations: Sequence[str], *, foreign: bool = False, purged: bool = False
 ) -> list[Manifests]:
-    """The manifests of a table, some at a time."""
+    """Return the manifests of a table, split into items of work."""
     parts = [
         tuple(locations[at : at + MANIFESTS_OF_AN_ITEM])
         for at in range(0, len(locations), MANIFESTS_OF_AN_ITEM)
@@ -63,18 +64,18 @@ class Named(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Needed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Which of the given content files manifests of a table name as live."""
+    """The candidate files that some manifests of a table name as live."""
 
     number: int
     files: tuple[int, ...] = ()
-    """One of the `digests` of each, or both; two files with the same one are only kept longer."""
+    """One or both `digests` of each file. If two files have the same digest, one is only kept longer than needed."""
     foreign: bool = False
-    """Whether only others need them."""
+    """Whether only other tables, or other versions of the table, need the manifests."""
     problem: str = ""
 
 
 class ReadManifests(Work[Manifests, Named]):
-    """Reads the content files of manifests that go."""
+    """Work that reads the content files which manifests name, for manifests that are to be deleted."""
 
     few = 64
     item = Manifests
@@ -86,14 +87,14 @@ class ReadManifests(Work[Manifests, Named]):
             try:
                 found |= {file.location: file for file in _live_files(reach.files, location)}
             except MissingFileError:
-                continue  # an interrupted run deleted it, after the files that it names
+                continue  # an interrupted run deleted this manifest, after the files that it names
             except UnreadableFileError as error:
                 return Named(item.number, problem=str(error))
         return Named(item.number, tuple(found.values()))
 
 
 class FindNeeded(NamingWork[Manifests, Needed]):
-    """Finds those of the given content files that other manifests of the table still name."""
+    """Work that finds the candidate files which are still named by manifests that stay."""
 
     few = 64
     item = Manifests
@@ -102,7 +103,7 @@ class FindNeeded(NamingWork[Manifests, Needed]):
     def __init__(self, candidates: Mapping[int, Iterable[int]]) -> None:
         """
         Args:
-            candidates: `digests` of files, by the table's number.
+            candidates: `digests` of the candidate files, by the table's number.
         """
         self._candidates = {number: frozenset(files) for number, files in candidates.items()}
 
@@ -121,7 +122,7 @@ class FindNeeded(NamingWork[Manifests, Needed]):
 
 
 def _live_files(files: Files, location: str) -> Iterator[File]:
-    """What `needs.Manifests` gives of a manifest, with what else is told of files that are deleted: kind and bytes."""
+    """Yield the live files of a manifest, as `needs.Manifests` does, with the kind and size in bytes of each."""
     fields = (FILE_PATH, CONTENT, FILE_SIZE)
     for entry in manifest_entries(files, ListedManifest(location), fields):
         file = entry.file

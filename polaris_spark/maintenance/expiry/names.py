@@ -1,4 +1,4 @@
-"""The name of a file in one form: however its location is spelled, a file that is needed is known again."""
+"""Normalized names of files, by which a needed file is recognized however its location is spelled."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from polaris_spark.maintenance.orphans.known_files import Names
 from polaris_spark.maintenance.spreading import I, R, Work
 
 _WITHOUT_AUTHORITY = ("", "file", "hdfs", "viewfs")
-"""Schemes whose locations may leave out host or scheme: there the path alone is the name."""
+"""Schemes whose locations may leave out the host or the scheme: their names consist of the path alone."""
 
 
 def file_key(location: str) -> str:
-    """A location in the form in which the store is asked for files, as one text; two files may have the same one.
+    """Return a location, normalized for comparison, as one text. Two files may have the same key.
 
-    Bringing a location into that form takes half as long as reading it from a manifest, so it is done once a folder.
+    Normalizing a location takes half as long as reading it from a manifest, so it is done once per folder.
     """
     folder, _, name = location.rpartition("/")
     if name in ("", ".", "..") or "%" in name or not name.isascii():
@@ -36,9 +36,10 @@ def _key(location: str) -> str:
 
 
 def digests(location: str) -> tuple[int, ...]:
-    """Eight bytes each for the two names by which a file is known again: its key, and its location as it stands.
+    """Return the digests, of eight bytes each, of the two names by which a file is recognized: its key and location.
 
-    Machines may have other symbolic links, and so other keys, for one location.
+    The result has one digest if both names are equal. Both names are needed because machines may have different
+    symbolic links, and so different keys for one location.
     """
     return tuple(_digest(name) for name in {file_key(location), location})
 
@@ -48,11 +49,11 @@ def _digest(name: str) -> int:
 
 
 forget_folders = _folder.cache_clear
-"""To be called when a run begins: symbolic links may have been set anew since the run before."""
+"""Clears the cache of folders. Call this when a run begins: symbolic links may have changed since the run before."""
 
 
 class NamingWork(Work[I, R]):
-    """Work that asks for keys of files: where it is unpickled, a run begins."""
+    """Work that uses keys of files. A run begins on an executor when the work is unpickled; this clears the cache."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (type(self), self.__dict__)

@@ -1,17 +1,18 @@
 """Expiry of a catalog's snapshots from beginning to end: decide, remove, find files, delete them, settle.
 
 1. Decide what expires of each table, spread over executors.
-2. Remove it from the tables, in few commits. Each commit also records what it removed (`catalog.expiring`).
-3. Find the files of everything recorded, by this run or by earlier ones, that nothing needs any more, spread over
-   executors: neither the table as it is now, nor a table of any catalog, branch or realm of the store; or, if only
-   locations are to be compared, none of those whose place overlaps. A table counts, too, that was dropped and can be
-   brought back (`catalog.drops`). A table of which manifest lists or manifests are missing keeps the files in its own
-   locations, for the reason that `orphans.search` gives.
-4. Delete them in three passes: content files, then the manifests that name them, then manifest lists and statistics,
-   with another look at the store before each wave of files (`expiry.deleting` says which window remains).
-   Whatever is missing was deleted before, so an interrupted run is simply run again: as long as a list is there, what
-   it names is found again. A file that cannot be deleted keeps what names it.
-5. Forget the record of tables that have nothing left to delete, in few commits.
+2. Remove the expired parts from the tables, in few commits. Each commit also records what it removed
+   (`catalog.expiring`).
+3. Find the files of all recorded snapshots, of this run and earlier ones, that no table needs any more, spread over
+   executors. The tables that are checked are the table as it is now, and all tables of any catalog, branch or realm of
+   the store; or, if `check_files` is `locations`, only tables with overlapping locations. A table that was dropped and
+   can be brought back counts, too (`catalog.drops`). A table with missing manifest lists or manifests keeps the files
+   in its own locations, for the reason that `orphans.search` gives.
+4. Delete the files in three passes: content files, then the manifests that name them, then manifest lists and
+   statistics. The heads of the store are read again before each wave of files (`expiry.deleting` describes the window
+   that remains). A missing file was deleted before. So an interrupted run is simply repeated: as long as a manifest
+   list exists, the files that it names are found again. If a file cannot be deleted, the files that name it stay.
+5. Remove the records of tables that have nothing left to delete, in few commits.
 """
 
 from __future__ import annotations
@@ -66,16 +67,16 @@ from polaris_spark.maintenance.store_needs import Question, Watching
 from polaris_spark.maintenance.store_tables import StoreDrops, tables_of_store
 
 CheckFiles = Literal["store", "locations"]
-"""Which other tables are asked whether they need a file: all, or those whose locations overlap."""
+"""Which tables to check for references to a file: all tables of the store, or tables with overlapping locations."""
 
 
 class Limits(NamedTuple):
-    """How much one run does at most; what is left, the next one does."""
+    """Limits of the work of one run. The next run does the rest."""
 
     max_tables: int | None = None
-    """Tables that snapshots are removed from."""
+    """Largest number of tables that snapshots are removed from; None for no limit."""
     max_files: int | None = None
-    """Files that are deleted; a run ends with the table that reaches it."""
+    """Number of deleted files after which a run ends, with the table that reaches it; None for no limit."""
 
 
 class ExpiryRun:
@@ -96,10 +97,10 @@ class ExpiryRun:
     ) -> None:
         """
         Args:
-            spread: carries out the work on tables and files.
-            grace_ms: the grace period of the session, milliseconds.
-            keep_records_ms: how long deletions stay recorded, milliseconds.
-            progress: is told how far the run is; may raise to stop it.
+            spread: runs the work on tables and files.
+            grace_ms: the grace period of the session, in milliseconds.
+            keep_records_ms: how long deletions stay recorded, in milliseconds.
+            progress: called with the step, the amount done, and the total (0 if not known); may raise to stop the run.
             check_files: which tables to check for references to a file before it is deleted.
         """
         self._catalog = catalog
@@ -114,19 +115,19 @@ class ExpiryRun:
         self._realm = catalog.references.store.realm
         self._outcomes: dict[int, Outcome] = {}
         self._earlier: set[int] = set()
-        """Records that earlier runs may have deleted files of."""
+        """Ids of records whose files earlier runs may have deleted."""
         self._drops = StoreDrops((), catalog.references.store.of_realm)
 
     def run(self, tables: Sequence[Wanted], *, everything: bool, dry_run: bool) -> list[Outcome]:
         """Expire snapshots.
 
         Args:
-            tables: that snapshots may be removed from.
-            everything: whether files that earlier runs left are deleted of all tables, dropped ones too, and not of
-                `tables` alone.
-            dry_run: change nothing, only say what would be done.
+            tables: tables whose snapshots may be removed.
+            everything: whether files that earlier runs left are deleted for all tables, including dropped ones, instead
+                of only for `tables`.
+            dry_run: change nothing, only return what would be done.
         Returns:
-            the tables of which something expired or was deleted, or which were left alone for a reason.
+            an outcome for each table with expired parts or deleted files, or with a reason why it was left alone.
         """
         forget_folders()
         if not dry_run:
@@ -196,7 +197,7 @@ class ExpiryRun:
         return found
 
     def _entity(self, view: State, table: Wanted) -> int:
-        """The stable id of a table; 0 if it was dropped meanwhile."""
+        """Return the stable id of a table; 0 if it was dropped meanwhile."""
         found = find(view, table_key(table.name))
         return 0 if found is None else found.entity_id
 
@@ -218,7 +219,7 @@ class ExpiryRun:
     # 3
 
     def _own(self, heads: Sequence[StoreHead]) -> State:
-        """The branch's head among those of the store."""
+        """Return the state of the branch at its head in `heads`."""
         found = self._own_head(heads)
         return self._catalog.view(None if found is None else found.snapshot(self._catalog.references.store))
 
@@ -227,7 +228,7 @@ class ExpiryRun:
         return next((head for head in heads if (head.realm, head.reference) == own), None)
 
     def _catalog_properties(self, heads: Sequence[StoreHead]) -> Mapping[str, str]:
-        """What the catalog's row and the session say, as of when heads were read."""
+        """Return the properties of the catalog's row and the session, as of the time at which `heads` were read."""
         own = self._own_head(heads)
         return {} if own is None else own.properties
 
@@ -238,7 +239,7 @@ class ExpiryRun:
         planned: Mapping[int, ToExpire],
         heads: Sequence[StoreHead],
     ) -> list[Leftover]:
-        """The tables with expired snapshots whose files are there, with everything that may need these."""
+        """Return the tables with expired snapshots whose files may still exist, and the versions that may need them."""
         records: dict[int, list[int]] = {entity_id: [] for entity_id in planned}
         for key, entry in view.base.index(EXPIRED).range():
             if wanted is None or entity_of(key) in wanted:
@@ -274,7 +275,7 @@ class ExpiryRun:
     ) -> Leftover | None:
         """
         Args:
-            drop: of a dropped table, unless history has it no more.
+            drop: the drop of a dropped table; None if the table is not dropped, or the history has lost the drop.
         """
         entry = view.lookup(IDS, id_bytes(entity_id))
         name = None
@@ -285,7 +286,7 @@ class ExpiryRun:
             name = TableName(key.path, key.name)
         elif drop is not None:
             content, home = drop.content, decode_key(drop.key).path
-        else:  # it cannot be brought back; only what its last expiry left leads to what is left of it
+        else:  # the drop cannot be undone; only the record of the last expiry still leads to the table's files
             content = view.get(records[-1], ExpiredSnapshots).after
         table = content_of(view, content, Table)
         levels = namespace_levels(view, name.namespace if name else home)
@@ -342,11 +343,12 @@ class ExpiryRun:
         known: Mapping[int, Mapping[int, str]],
         checks: Mapping[int, Sequence[Manifests]],
     ) -> None:
-        """Take from `candidates` the content files that manifests name which stay.
+        """Remove from `candidates` the content files that are named by manifests which stay.
 
         Args:
             candidates: content files by `file_key`, by the table's number.
-            known: their keys by `digests`, by the table's number.
+            known: keys of these files by `digests`, by the table's number.
+            checks: the manifests that stay, by the table's number.
         """
         doubtful = {number: keys for number, keys in known.items() if keys}
         items = [one for number in doubtful for one in checks[number]]
@@ -367,10 +369,12 @@ class ExpiryRun:
     def _watched(
         self, leftovers: Sequence[Leftover], planned: Mapping[int, ToExpire], heads: Sequence[StoreHead]
     ) -> Watching:
-        """Leave what any table of the store names, whoever's place it lies in; everything, if that is not known.
+        """Keep the files that any table of the store names, wherever they lie; keep all files if this is not known.
+
+        With `check_files` set to `locations`, only dropped tables with overlapping locations are checked here.
 
         Returns:
-            what looks for changes of this, before files are deleted.
+            the check to repeat before files are deleted.
         """
         holders: dict[str, list[Leftover]] = {}
         for leftover in leftovers:
@@ -414,9 +418,9 @@ class ExpiryRun:
 
 
 def _incomplete(owner: str, missing: str) -> Outcome:
-    """A row about a table that keeps the files in its locations.
+    """Return an outcome for a table that keeps the files in its locations, because a file is missing.
 
     Args:
-        missing: location of a file that it names and that is not there.
+        missing: location of a file that the table names and that does not exist.
     """
     return Outcome(owner, notes=[f"files in its locations are left: there is no file {missing!r}"])

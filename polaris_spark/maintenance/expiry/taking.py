@@ -1,4 +1,4 @@
-"""Which files of leftovers a run takes on: those that may be deleted, are still there, and keep within its limit."""
+"""Selection of the files that a run of expiry deletes: files that it may delete, that exist, and within its limit."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ def take(
     *,
     most: int | None,
 ) -> None:
-    """Leave out of leftovers' files what may not be deleted, is gone, or is left to the next run.
+    """Remove files from the leftovers that may not be deleted, do not exist, or are left to the next run.
 
     Args:
-        most: so many files end a run, with the leftover that reaches it.
+        most: number of files after which a run ends; the leftover that reaches this number is still included. None
+            for no limit.
     """
     for leftover in leftovers:
         _leave_outside(leftover)
-    # What others share is found again by every run until they do not; so it comes last, whatever stays of it. What can
-    # never be deleted is, too: the order is random, so that it does not use up every run before the others.
+    # Every run finds shared files again, for as long as another table needs them. So leftovers with shared files come
+    # last, whatever remains of their files. Every run also finds files again that can never be deleted. The order is
+    # random, so that these do not use up the limit of every run before other files are deleted.
     mixed = random.sample(leftovers, len(leftovers))
     waiting = deque(sorted(mixed, key=lambda one: one.shared))
     taken = 0
@@ -41,7 +43,7 @@ def take(
 
 
 def _first(waiting: deque[Leftover], files: int | None) -> list[Leftover]:
-    """The first leftovers that together have so many files; all of them, if that is None."""
+    """Take the first leftovers that together have at least `files` files from `waiting`; all of them if it is None."""
     found: list[Leftover] = []
     known = 0
     while waiting and (files is None or known < files):
@@ -63,7 +65,7 @@ def _leave_outside(leftover: Leftover) -> None:
 def _leave_absent(
     leftovers: Sequence[Leftover], spread: Spread, progress: Callable[[str, int, int], None]
 ) -> None:
-    """Leave out what earlier runs deleted: it is found again as long as what names it stays."""
+    """Remove the files that earlier runs deleted. They are found again for as long as a file that names them exists."""
     locations = list({location: 0 for leftover in leftovers for location in leftover.files})
     absent: set[str] = set()
     for position, found in enumerate(absent_files(spread, locations)):

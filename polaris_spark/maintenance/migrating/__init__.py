@@ -1,1 +1,1 @@
-"""Moving a realm to another database while commits go on."""
+"""Migration of a realm to another database while commits go on."""

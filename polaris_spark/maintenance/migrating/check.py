@@ -1,4 +1,4 @@
-"""Comparing a realm in two databases: everything that its references need, row by row."""
+"""Comparison of a realm in two databases: all rows that the realm's references need."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ from polaris_spark.store.objects import ObjectStore
 
 
 class Difference(NamedTuple):
-    """Something that is not in the target as it is in the source."""
+    """A difference between the source and the target."""
 
     what: str
     """`object` or `reference`."""
     key: str
     """Id and part of a row, such as `123/0`, or the name of a reference's row."""
     found: str
-    """In words."""
+    """The state of the row in the target, in words."""
 
 
 class Compared(NamedTuple):
-    """What a comparison came to."""
+    """The result of a comparison."""
 
     objects: int
+    """Number of objects that were compared."""
     rows: int
+    """Number of rows that were compared."""
     differences: Sequence[Difference]
-    """The first of them."""
+    """The first `MOST` differences."""
     different: int
-    """How many there are."""
+    """Number of all differences."""
 
 
 MOST = 1_000
-"""Differences that are listed."""
+"""Largest number of differences that a comparison lists."""
 
 
 def compare_objects(
@@ -46,10 +48,10 @@ def compare_objects(
 ) -> Compared:
     """Compare the rows of all objects that heads and their histories need.
 
-    It remembers about 100 bytes an object; `spark.jobs.migrating` compares large realms.
+    Uses about 100 bytes of memory per object; for large realms, use `spark.jobs.migrating`.
 
     Args:
-        watch: is told how many objects were compared so far.
+        watch: called with the number of objects compared so far.
     Raises:
         CorruptionError: a row is missing in the source.
     """
@@ -79,7 +81,7 @@ def _different(found: dict[int, list], target: Place) -> Iterator[Difference]:  
 
 
 def compare_references(heads: Sequence[Held], target: ObjectStore) -> list[Difference]:
-    """Compare the heads of a realm that takes no commits with those of its copy, which may have gone on since."""
+    """Compare the heads of a realm that takes no commits with those of its copy, which may have newer commits."""
     return [one for one in concurrently(partial(_reference, target=target), heads) if one is not None]
 
 

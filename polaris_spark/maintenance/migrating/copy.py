@@ -1,6 +1,6 @@
-"""Copying rows of a realm from one database to another, as they are: whatever their type, and whoever made it.
+"""Copying of a realm's rows from one database to another, byte for byte, including types of other packages.
 
-Rows never change and writing them again changes nothing, so whatever is interrupted is simply done again.
+Rows never change and writing them again changes nothing, so an interrupted copy is simply repeated.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TOGETHER: Final = 256
-"""Objects that are read together."""
+"""Number of objects that are read in one batch."""
 
 _ROWS_TOGETHER: Final = 1_000
+"""Largest number of rows that are written in one batch."""
 _BYTES_TOGETHER: Final = 4 * 2**20
-"""Rows that are written together, and the bytes of their values."""
+"""Largest total size of the values in a batch, in bytes."""
 
 _DEADLINE_MS: Final = 60_000.0
-"""How long trouble of a database is retried, milliseconds."""
+"""How long operations are retried while a database fails, in milliseconds."""
 
 T = TypeVar("T")
 
 Watch = Callable[[str, int, int], None]
-"""Is told the step, how much of it is done, and of how much (0: not known); what it raises ends the work."""
+"""Called with the step, the amount done, and the total (0 if not known). An exception that it raises ends the work."""
 
 
 class Place(NamedTuple):
@@ -48,20 +49,20 @@ class Place(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """What was copied."""
+    """The number and size of copied rows."""
 
     rows: int = 0
     bytes: int = 0
     highest: int = 0
-    """The highest id of a row."""
+    """The highest id of a copied row; 0 if there is none."""
 
     def plus(self, other: Copied) -> Copied:
-        """Both together."""
+        """Return the sum of both."""
         return Copied(self.rows + other.rows, self.bytes + other.bytes, max(self.highest, other.highest))
 
 
 def copy_all(source: Place, target: Place, watch: Watch, *, threads: int = 4) -> Copied:
-    """Copy every row that was written before this began, needed or not, in threads of this process."""
+    """Copy every row that was written before the call, reachable or not, in threads of this process."""
     splits = source.backend.splits("objects", [source.realm], threads * 8)
     total = Copied()
     with ThreadPoolExecutor(threads) as pool:
@@ -92,7 +93,7 @@ def copy_split(source: Place, target: Place, split: Split) -> Copied:
 
 
 def highest_id(place: Place) -> int:
-    """The highest id of a realm's rows; 0 if it has none."""
+    """Return the highest id of a realm's rows; 0 if the realm has none."""
     highest = 0
     for split in place.backend.splits("objects", [place.realm], 1):
         for batch in place.backend.scan(split):
@@ -103,13 +104,13 @@ def highest_id(place: Place) -> int:
 def copy_since(
     source: Place, target: Place, heads: Collection[Head], fence: int, watch: Callable[[int], None]
 ) -> Copied:
-    """Copy what heads and their history need and what has an id above a fence, after the rest was copied.
+    """Copy the objects with ids above a fence that heads and their histories need, after all others were copied.
 
     Args:
-        heads: read after the fence was set.
-        fence: everything that these heads need and that has a lower id was needed by a commit that was in force when
-            the fence had been set, and is in the target.
-        watch: is told how many objects were copied so far.
+        heads: the heads, read after the fence was set.
+        fence: an id. Every object that the heads need and that has a lower id was needed by a commit in force at the
+            time of the fence, and is in the target already.
+        watch: called with the number of objects copied so far.
     Raises:
         MissingObjectError: a row is missing in the source; it may have been swept because a floor was raised meanwhile.
     """
@@ -129,19 +130,22 @@ def copy_since(
 
 
 class Walk:
-    """Objects above a fence that heads lead to, level by level; history back to the floors."""
+    """Walk over the objects with ids above a fence that are reachable from heads, level by level.
+
+    History is followed back to the floors.
+    """
 
     def __init__(self, heads: Collection[Head], fence: int) -> None:
         self._fence = fence
         self._floors: dict[int, int] = {}
-        """Commits of histories, with the floor down to which the walk goes on from them."""
+        """Commits of histories, each with the floor number down to which the walk follows its history."""
         self._seen: set[int] = set()
         self._next: set[int] = set()
         for head in heads:
             self._history(head.commit, head.floor_number)
 
     def levels(self) -> Iterator[list[int]]:
-        """Ids to look at next, some at a time; `saw` is told what they are before more are asked for."""
+        """Yield batches of ids to read next. Call `saw` with the objects of a batch before taking the next one."""
         while self._next:
             level = sorted(self._next)
             self._next = set()
@@ -150,7 +154,12 @@ class Walk:
                 yield level[start : start + TOGETHER]
 
     def saw(self, realm: str, found: dict[int, list[ObjectRow]]) -> None:
-        """Go on from these objects."""
+        """Continue the walk from objects that were read.
+
+        Args:
+            realm: instance id, for messages.
+            found: the rows of each object, by id.
+        """
         for id, rows in found.items():
             header = decode_header(rows[0].value, f"{realm}/{id}")
             self._next.update(p for p in header.strong if p > self._fence and p not in self._seen)
@@ -172,10 +181,10 @@ _COMMIT = type_name(Commit)
 
 
 def read_whole(place: Place, ids: Sequence[int]) -> dict[int, list[ObjectRow]]:
-    """All rows of some objects, by id, in the order of their parts.
+    """Return all rows of some objects, by id, in the order of their parts.
 
     Raises:
-        MissingObjectError: one is missing; the message names it.
+        MissingObjectError: a row is missing; the message names it.
     """
     first = retried(
         place.clock, lambda: place.backend.read_objects(place.realm, [ObjectKey(id) for id in ids])
@@ -200,7 +209,7 @@ def read_whole(place: Place, ids: Sequence[int]) -> dict[int, list[ObjectRow]]:
 
 
 def rows_of_batch(batch: pa.RecordBatch) -> list[ObjectRow]:
-    """The rows that a scan of objects gave."""
+    """Return the rows in a batch that a scan of objects yielded."""
     columns = (batch.column(name).to_pylist() for name in ("id", "part", "value"))
     return [ObjectRow(*row) for row in zip(*columns, strict=True)]
 
@@ -209,13 +218,17 @@ def write_rows(place: Place, rows: Sequence[ObjectRow]) -> None:
     """Write rows until the database has acknowledged them.
 
     Raises:
-        TryAgainError, OutcomeUnknownError: it did not for a minute.
+        TryAgainError, OutcomeUnknownError: the database has not acknowledged the rows for a minute.
     """
     retried(place.clock, lambda: place.backend.write_objects(place.realm, rows))
 
 
 def retried(clock: Clock, once: Callable[[], T]) -> T:
-    """What may be repeated, done again while the database is in trouble, for a minute at most."""
+    """Return the result of `once`, and repeat the call while the database fails, for a minute at most.
+
+    Raises:
+        TryAgainError, OutcomeUnknownError: the database still fails after a minute.
+    """
     rng, started, attempt = random.Random(), clock.monotonic_ms(), 0
     while True:
         try:

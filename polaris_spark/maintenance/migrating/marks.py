@@ -1,20 +1,20 @@
-"""What a realm's record and references say while the realm moves to another store: who may commit where.
+"""Marks in a realm's record and references during a migration: they decide which store takes commits.
 
-The record of the source is where it is decided which store serves; it changes by compare-and-swap only.
+The record of the source decides which store serves. It changes by compare-and-swap only.
 
-| property of the source's record | says |
+| property of the source's record | meaning |
 | --- | --- |
-| `moving-to`, `moving-to-instance` | which store, and which realm's instance there, is being filled |
-| `moving-pause` | the attempt to switch over that is under way: a token that is used once |
-| `moved-to` | it is decided: the other store serves, or will when the migration is run again |
+| `moving-to`, `moving-to-instance` | the store that is being filled, and the instance id of the realm there |
+| `moving-pause` | the token of the attempt to switch that is under way; each token is used once |
+| `moved-to` | decided: the other store serves, or will serve after a new run of the migration |
 
-An attempt to switch puts its token into the record, then into every reference (`Head.move`), the registry first: no
-commit can be made to such a reference, since its row has another version by then. The attempt ends in one swap of the
-record: either `moved-to` comes in, which needs that the token is still there, or the token goes. Only marks whose token
-the record does not hold are ever removed or replaced, only the token that it holds is put in, and none comes back. So
-whoever finds its token in the record at the moment of the decision knows that every reference still carries it. Hence
-no commit is acknowledged in the source after the decision, and none in the target before it, however many runs meet,
-and however late any of them wakes up.
+An attempt to switch writes its token to the record, then to every reference (`Head.move`), the registry first. No
+commit can be made to a marked reference, because its row has another version by then. The attempt ends by one swap of
+the record. The swap either adds `moved-to`, which requires that the token is still in the record, or removes the token.
+A mark is removed or replaced only if the record does not hold its token. Only the token in the record is written to
+references, and a removed token never comes back. So if an attempt finds its token in the record at the moment of the
+decision, every reference still carries that token. Hence no commit is acknowledged in the source after the decision,
+and none in the target before it, however many runs overlap, and however late any of them continues.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ MOVING_TO_INSTANCE: Final = "moving-to-instance"
 PAUSE: Final = "moving-pause"
 
 _THREADS = 8
-"""References are read and swapped so many at a time."""
+"""Number of references that are read or swapped at a time."""
 
 _DEADLINE_MS = 30_000.0
-"""How long trouble of the database is retried, milliseconds."""
+"""How long swaps are retried while the database fails, in milliseconds."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Held(NamedTuple):
-    """A reference with its head as it was read or left."""
+    """A reference with its head as it was read or written."""
 
     row_name: str
     head: Head
@@ -67,9 +67,9 @@ class SourceRealm:
     def __init__(self, realms: Realms, name: str, references: References) -> None:
         """
         Args:
-            realms: of the source store.
-            name: of the realm.
-            references: of the realm, as its sessions use them.
+            realms: the realms of the source store.
+            name: name of the realm.
+            references: the realm's references, as its sessions use them.
         """
         self.name = name
         self.references = references
@@ -79,10 +79,10 @@ class SourceRealm:
     # Reading
 
     def record(self) -> RealmRecord:
-        """The realm's record.
+        """Return the realm's record.
 
         Raises:
-            RealmStateError: the realm is gone, or its name belongs to another instance by now.
+            RealmStateError: the realm is gone, or its name belongs to another instance now.
         """
         found = self._realms.find(self.name)
         if found is None or found.instance != self.store.realm:
@@ -90,19 +90,19 @@ class SourceRealm:
         return found
 
     def serving(self) -> RealmRecord:
-        """The realm's record, as long as it is ACTIVE.
+        """Return the record of the realm, which must be ACTIVE.
 
         Raises:
-            RealmMovedError: the move is finished.
-            RealmStateError: it does not serve.
+            RealmMovedError: the migration is finished.
+            RealmStateError: the realm does not serve.
         """
         self._realms.active(self.name)
         return self.record()
 
     def heads(self) -> list[Held]:
-        """The heads of the registry, and of every live and dropped reference that the registry lists.
+        """Return the heads of the registry, and of every live and dropped reference that the registry lists.
 
-        A reference whose row is missing is in the list as it was born: whoever needs it will write that.
+        A reference whose row is missing is listed with its first head. A process that needs the row writes that head.
         """
         root = self._row(ROOT)
         return [Held(ROOT, read_head(root, ROOT)), *concurrently(self._held, self._listed())]
@@ -119,7 +119,7 @@ class SourceRealm:
         )
 
     def _listed(self) -> list[Registered]:
-        """All registrations, live and dropped; readable when the realm has moved, too."""
+        """Return all registrations, live and dropped. Works after the realm has moved, too."""
         row = self._row(ROOT)
         head = read_head(row, ROOT)
         return listed_in(
@@ -135,11 +135,11 @@ class SourceRealm:
     # Fencing
 
     def fence(self) -> int:
-        """Fence every reference, the registry last; then those that were registered meanwhile.
+        """Fence every reference, the registry last; then the references that were registered meanwhile.
 
         Returns:
-            the fence, an id. What later commits point to is reachable from commits that were in force when this
-            returned, or has a higher id (DESIGN, section 11).
+            the fence, an id. Every object that later commits point to is reachable from commits that were in force when
+            this returned, or has a higher id (DESIGN, section 11).
         """
         for held in self.heads():
             self.references.ids.observe_head(held.head.commit, held.head.fence)
@@ -167,10 +167,10 @@ class SourceRealm:
         return Held(name, read_head(row, name))
 
     def _amend_listed(self, registered: Registered, change: Callable[[Head], Head]) -> Held:
-        """Amend the row of a reference; one that nobody has written yet is written so.
+        """Amend the row of a reference. If the row was never written, write the first head with the change applied.
 
         Raises:
-            CorruptionError: the row of a live one was lost.
+            CorruptionError: the reference is live, and its row was lost.
         """
         backend, realm, name = self.store.backend, self.store.realm, registered.row_name
         first = change(_first_head(registered))
@@ -180,17 +180,20 @@ class SourceRealm:
                 refuse_lost(self.store, registered, self.references.clock)
                 checked = True
                 continue
-            with contextlib.suppress(OutcomeUnknownError):  # the next read tells
+            with contextlib.suppress(OutcomeUnknownError):  # the next read shows the outcome
                 backend.insert_reference(realm, name, ReferenceRow(new_version(), encode_head(first)))
         return self._amend(name, change)
 
     # Moving
 
     def begin(self, to: str, instance: str) -> None:
-        """Note where the realm is being moved to.
+        """Record where the realm is being moved to.
 
+        Args:
+            to: URI of the target's store.
+            instance: instance id of the realm in the target.
         Raises:
-            RealmStateError: it is being moved somewhere else, or does not serve.
+            RealmStateError: the realm is being moved somewhere else, or does not serve.
         """
 
         def change(record: RealmRecord) -> Mapping[str, str]:
@@ -207,9 +210,10 @@ class SourceRealm:
         """Refuse a second target.
 
         Args:
-            instance: of the realm there; None if it is yet to be made.
+            record: the source's record.
+            instance: instance id of the realm in the target; None if it has not been created yet.
         Raises:
-            RealmStateError: the realm is being moved to another one.
+            RealmStateError: the realm is being moved to another target.
         """
         if record.properties.get(MOVING_TO_INSTANCE, instance) != instance:
             raise RealmStateError(
@@ -221,12 +225,13 @@ class SourceRealm:
         """Stop commits to every reference, the registry first.
 
         Args:
-            token: of this attempt, never used before.
+            to: URI of the target's store.
+            token: the token of this attempt, never used before.
         Returns:
             the heads, which do not change any more while the record holds the token.
         Raises:
-            RealmStateError: it is decided already, or the migration was aborted.
-            TaskLostError: this attempt was ended by somebody else.
+            RealmStateError: the switch is decided already, or the migration was aborted.
+            TaskLostError: another run ended this attempt, or the migration was aborted.
         """
 
         def change(record: RealmRecord) -> Mapping[str, str]:
@@ -238,7 +243,8 @@ class SourceRealm:
         move = Move(to, token)
 
         def stopped(head: Head) -> Head:
-            self.refuse_ended(token)  # read after the row, which nobody else marks meanwhile
+            # Read after the row: while the record has the token, no other attempt marks the row.
+            self.refuse_ended(token)
             return msgspec.structs.replace(head, move=move)
 
         root = self._amend(ROOT, stopped)
@@ -248,17 +254,17 @@ class SourceRealm:
         ]
 
     def _stop(self, registered: Registered, change: Callable[[Head], Head]) -> Held:
-        """Stop one reference; one that was dropped is sealed, too, should whoever dropped it have died before that."""
+        """Stop commits to one reference. Also seal it if it is dropped: the dropping process may have died before."""
         dropped = registered.registration.state == "dropped"
         return self._amend_listed(
             registered, lambda head: msgspec.structs.replace(change(head), sealed=head.sealed or dropped)
         )
 
     def decide(self, to: str, token: str) -> None:
-        """From here on the other store serves, and nothing leads back.
+        """Decide that the other store serves. This cannot be undone.
 
         Raises:
-            TaskLostError: the attempt was ended by somebody else.
+            TaskLostError: another run ended this attempt, or the migration was aborted.
         """
 
         def change(record: RealmRecord) -> Mapping[str, str]:
@@ -269,10 +275,10 @@ class SourceRealm:
         self._realms.describe(self.name, change, instance=self.store.realm)
 
     def refuse_ended(self, token: str) -> None:
-        """Refuse to go on with an attempt that is not under way any more.
+        """Refuse to continue an attempt that has ended.
 
         Raises:
-            TaskLostError: it was ended by somebody else.
+            TaskLostError: another run ended the attempt, or the migration was aborted.
         """
         if self.record().properties.get(PAUSE) != token:
             raise self._ended()
@@ -281,10 +287,10 @@ class SourceRealm:
         return TaskLostError(f"this attempt to move realm {self.name!r} was ended by another run, or aborted")
 
     def end_pause(self, token: str | None = None) -> bool:
-        """Let commits go on, after an attempt that failed.
+        """Allow commits again after an attempt that failed.
 
         Args:
-            token: of the attempt; whichever it was, if None.
+            token: the token of the attempt; None for any attempt.
         Returns:
             False if it was decided that the other store serves; then nothing was changed.
         """
@@ -302,7 +308,7 @@ class SourceRealm:
         return True
 
     def abort(self) -> None:
-        """Forget that the realm was to be moved, and let commits go on. May be repeated.
+        """Abort the migration, and allow commits again. May be repeated.
 
         Raises:
             RealmStateError: it is decided already that the other store serves.
@@ -334,7 +340,7 @@ class SourceRealm:
         concurrently(partial(self._amend_listed, change=freed), self._listed())
 
     def finish(self) -> None:
-        """Tell everybody who still uses the references where the realm is now, and let nobody open it any more."""
+        """Mark the references as moved, for processes that still use them, and make the realm INACTIVE."""
 
         def arrived(head: Head) -> Head:
             move = head.move
@@ -348,7 +354,7 @@ class SourceRealm:
             root = read_head(self._row(ROOT), ROOT).move
             if root is not None and not root.done:
                 concurrently(partial(self._amend_listed, change=arrived), self._listed())
-                self._amend(ROOT, arrived)  # last: the others are found through it
+                self._amend(ROOT, arrived)  # last: the registry lists the other references
         clock, instance = self.references.clock, self.store.realm
         retried(clock, lambda: self._realms.move(self.name, RealmState.INACTIVE, instance=instance))
         self._describe(lambda record: _without(record.properties, MOVING_TO, MOVING_TO_INSTANCE, PAUSE))
@@ -359,7 +365,7 @@ def _first_head(registered: Registered) -> Head:
 
 
 def concurrently(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """What `work` gives for each of many items, in their order; several at a time."""
+    """Return the result of `work` for each item, in the order of the items. Runs several at a time."""
     items = list(items)
     if len(items) < 2:
         return [work(item) for item in items]

@@ -1,19 +1,19 @@
-"""Moving a realm to another database while commits go on.
+"""Migration of a realm to another database while commits go on.
 
-| step | what a crash in it leaves behind |
+| step | state after a crash in the step |
 | --- | --- |
-| 1. a realm in LOADING is made in the target | the source serves; the target is filled further, or purged by `abort` |
+| 1. create a realm in LOADING in the target | the source serves; a new run continues, or `abort` purges the target |
 | 2. fence; copy every row of the source | the same |
-| 3. fence; copy what was committed since, until that takes little time | the same; it goes on from the last fence |
-| 4. compare; catch up again | the same |
-| 5. the source takes no commits; the last ones and the heads are copied | the source serves once run again or aborted |
-| 6. decided, by one swap of the source's record | the target serves once it is run again |
+| 3. fence; copy newer commits; repeat until a round is short | the same; a new run continues from the last fence |
+| 4. compare; copy newer commits again | the same |
+| 5. stop commits in the source; copy the last commits and heads | the source serves after a new run or `abort` |
+| 6. decide, by one swap of the source's record | the target serves after a new run |
 | 7. the target's realm becomes ACTIVE: the pause ends | the target serves |
-| 8. the source's references say where the realm is, its record becomes INACTIVE | the same; run again, it is finished |
+| 8. write the new place to the source's references; its record becomes INACTIVE | the same; a new run finishes |
 
-Why step 3 finds everything: after a fence, what a commit points to was reachable from commits in force at the fence, or
-has an id above it (`SourceRealm.fence`). Why no id is made twice: the heads in the target carry a fence above every id
-that was copied, and whoever reads a head makes no id below it.
+Why step 3 finds everything: every object that a commit made after a fence points to was reachable from commits in force
+at the fence, or has an id above the fence (`SourceRealm.fence`). Why no id is made twice: the heads in the target carry
+a fence above every id that was copied, and a process that has read a head makes no id below that fence.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ from polaris_spark.system.realms import MOVED_TO, RealmRecord, RealmState
 
 MOVING_FROM: Final = "moving-from"
 MOVING_FROM_INSTANCE: Final = "moving-from-instance"
-"""Properties of the target's record: the source's store, and the realm's instance there."""
+"""Properties of the target's record: the URI of the source's store, and the realm's instance id there."""
 MOVED_FROM: Final = "moved-from"
-"""Property of a realm that came from another store: that store's URI."""
+"""Property of a realm that came from another store: the URI of that store."""
 
 SHORT: Final = 0.2
-"""The switch begins once catching up took less than this part of the pause that is allowed."""
+"""The switch begins once a round of catching up takes less than this fraction of the allowed pause."""
 
 _ROUNDS = 20
+"""Largest number of rounds of catching up before an attempt to switch."""
 _ATTEMPTS = 10
-"""How often it catches up before a switch is tried all the same, and how often that is tried."""
+"""Largest number of attempts to switch."""
 
 
 class Migration:
-    """One move of a realm to another store. Not thread-safe; one runs at a time, by the task that the caller holds."""
+    """One migration of a realm to another store. Not thread-safe. The caller holds a task, so that only one runs."""
 
     def __init__(
         self,
@@ -68,13 +69,14 @@ class Migration:
         """
         Args:
             source: the realm to move.
-            source_uri: its store, without a password.
-            target: the store to move it to.
-            target_realm: its name there.
-            work: who copies and compares.
-            watch: is told how far it has come; what it raises ends the migration where it is.
-            max_pause_ms: for how long commits may be stopped, milliseconds; a switch that takes longer is given up and
-                tried again later.
+            source_uri: URI of the source's store, without a password.
+            target: the store to move the realm to.
+            target_realm: name of the realm in the target.
+            work: copies and compares rows, in this process or in a Spark job.
+            watch: called with the step, the amount done, and the total; an exception that it raises ends the migration
+                at its current step.
+            max_pause_ms: longest time for which commits may be stopped, in milliseconds; a switch that takes longer is
+                given up and tried again later.
             verify: whether both sides are compared, before and after the switch.
         """
         self._source = source
@@ -89,22 +91,22 @@ class Migration:
         self._to = str(target.uri)
 
     def run(self) -> Iterator[Step]:
-        """Move the realm; a migration that was interrupted is finished.
+        """Move the realm. Continues a migration that was interrupted.
 
         Yields:
-            what was done, step by step.
+            each step after it was done.
         Raises:
-            RealmStateError: the target has a realm of that name, or the source does not serve, or is being moved
+            RealmStateError: the target has another realm of that name, or the source does not serve, or is being moved
                 elsewhere.
-            StateError: the copy differs from the source; the source goes on serving.
-            TryAgainError: no switch was short enough; the source goes on serving.
+            StateError: the copy differs from the source; the source continues to serve.
+            TryAgainError: no switch was short enough; the source continues to serve.
             CorruptionError: a row is missing in the source.
         """
         if MOVED_TO in self._source.serving().properties:
             yield from self._finished(self._decided_realm())
             return
         record = retried(self._clock, self._target_realm)
-        self._source.end_pause()  # of a run that died
+        self._source.end_pause()  # the pause of a run that died
         self._source.begin(self._to, record.instance)
         copying = Copying(self._source, self._target, record, self._work, self._watch)
         yield from copying.everything()
@@ -135,7 +137,7 @@ class Migration:
     # The target's realm
 
     def _target_realm(self) -> RealmRecord:
-        """The realm to fill: new, or the one of an earlier run of this migration."""
+        """Return the realm to fill: a new one, or that of an earlier run of this migration."""
         realms, source = self._target.realms, self._source.record()
         found = realms.find(self._name)
         if found is not None:
@@ -156,7 +158,7 @@ class Migration:
         )
 
     def _decided_realm(self) -> RealmRecord:
-        """The realm that serves, or will, since an earlier run decided so."""
+        """Return the target's realm after an earlier run decided that it serves, even if it is not ACTIVE yet."""
         properties = self._source.record().properties
         found = self._target.realms.find(self._name)
         if found is None or found.instance != properties.get(MOVING_TO_INSTANCE):
@@ -166,13 +168,13 @@ class Migration:
             )
         return found
 
-    # Comparing, and the end
+    # Comparison, and the end
 
     def _checked(self, copying: Copying) -> Step:
-        """Compare what was copied so far.
+        """Compare the rows that were copied so far.
 
         Raises:
-            StateError: it differs.
+            StateError: they differ.
         """
         begun = self._clock.monotonic_ms()
         compared = copying.compared()
@@ -185,7 +187,7 @@ class Migration:
         return Step("compare", len(copying.heads), compared.rows, 0, self._clock.monotonic_ms() - begun)
 
     def _finished(self, record: RealmRecord) -> Iterator[Step]:
-        """What follows the decision; all of it may be repeated."""
+        """Do the steps after the decision. All of them may be repeated."""
         realms = self._target.realms
         retried(self._clock, lambda: realms.move(self._name, RealmState.ACTIVE, instance=record.instance))
         heads = retried(self._clock, self._source.heads)
@@ -208,11 +210,11 @@ class Migration:
 
 
 def give_up(target: Connection, name: str, source_instance: str) -> None:
-    """Give up the realm that a migration was filling; its rows are left to the purge. May be repeated.
+    """Give up the realm that a migration was filling. A purge deletes its rows. May be repeated.
 
     Args:
         target: the store that the source was being moved to.
-        name: of the realm there.
+        name: name of the realm in the target.
         source_instance: instance id of the realm in the source; a realm that did not come from there stays.
     """
     found = target.realms.find(name)

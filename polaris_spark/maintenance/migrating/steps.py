@@ -1,4 +1,4 @@
-"""The steps of a migration that copy rows, and the switch; `migrating` says in which order, and why that is safe."""
+"""The steps of a migration that copy rows, and the switch. `migration` has their order, and why it is safe."""
 
 from __future__ import annotations
 
@@ -29,26 +29,29 @@ from polaris_spark.system.connections import Connection
 from polaris_spark.system.realms import RealmRecord, RealmState
 
 COPIED: Final = "moving-copied"
-"""Property of the target's record: the last fence up to which everything is there, and the highest id copied."""
+"""Property of the target's record: the last fence up to which everything is copied, and the highest id copied."""
 
 
 class Step(NamedTuple):
-    """Something that was done, for whoever asked for it to read."""
+    """A step that was done, as reported to the caller."""
 
     name: str
     references: int = 0
+    """Number of references that the step read."""
     rows: int = 0
+    """Number of rows that were copied or compared."""
     bytes: int = 0
+    """Size of the rows that were copied."""
     milliseconds: float = 0.0
-    """How long it took; of the step `switch`: how long no commit could be made anywhere."""
+    """Duration of the step. For the step `switch`: how long no commit could be made in either store."""
     differences: Sequence[Difference] = ()
     """The first differences between source and target."""
     different: int = 0
-    """How many there are."""
+    """Number of all differences."""
 
 
 class Work(NamedTuple):
-    """Who does what takes long: threads of this process, or a Spark job."""
+    """The long-running work of a migration, done by threads of this process or by a Spark job."""
 
     copy: Callable[[Place, Place, Watch], Copied]
     """Copies every row."""
@@ -63,15 +66,15 @@ def _compare_here(source: Place, target: Place, heads: Sequence[Held], watch: Wa
 
 
 HERE: Final = Work(copy_all, _compare_here)
-"""Threads of this process do it."""
+"""Work done by threads of this process."""
 
 
 class PauseTooLongError(TryAgainError):
-    """The switch was given up, and the source goes on, because it took longer than was allowed."""
+    """The switch was given up because it took longer than was allowed. The source continues to serve."""
 
 
 class Copying:
-    """How far the copy of a realm has come."""
+    """The copy of a realm and its progress."""
 
     def __init__(
         self,
@@ -84,19 +87,19 @@ class Copying:
     ) -> None:
         """
         Args:
-            record: of the realm in the target.
-            heads: up to which everything was copied, if that is known.
+            record: the realm's record in the target.
+            heads: heads for which everything was copied already; empty if not known.
         """
         self.source = source
         self.target = target
         self.record = record
         self.heads: Sequence[Held] = heads
-        """Everything that they need was copied."""
+        """The heads for which everything that they need was copied."""
         self.clock = source.references.clock
         self.highest = 0
         """The highest id of a row that was copied."""
         self._fence = 0
-        """Everything that commits in force at this fence need was copied."""
+        """The last fence, an id: everything that commits in force at that fence need was copied."""
         self._work = work
         self._watch = watch
         self._rounds = 0
@@ -110,7 +113,7 @@ class Copying:
             self._fence, self.highest = (int(number, 16) for number in noted.split())
             return
         begun = self.clock.monotonic_ms()
-        left = highest_id(self._to)  # by a run that died; the source may have swept it since
+        left = highest_id(self._to)  # rows of a run that died; the source may have swept them since
         fence = self.source.fence()
         copied = self._work.copy(self._from, self._to, self._watch)
         self._fence, self.highest = fence, max(left, copied.highest)
@@ -118,7 +121,7 @@ class Copying:
         yield Step("copy", 0, copied.rows, copied.bytes, self.clock.monotonic_ms() - begun)
 
     def catch_up(self) -> Step:
-        """Copy what was committed since."""
+        """Copy the commits since the last fence, and everything that they need."""
         self._rounds += 1
         begun = self.clock.monotonic_ms()
         fence = self.source.fence()
@@ -131,20 +134,20 @@ class Copying:
                 now = self.source.heads()
                 if not _floors_raised(heads, now):
                     raise
-                heads = now  # what was missing may have been swept
+                heads = now  # the missing object may have been swept
         self._fence, self.heads = fence, heads
         self._note()
         took = self.clock.monotonic_ms() - begun
         return Step(f"catch up {self._rounds}", len(heads), copied.rows, copied.bytes, took)
 
     def since(self, heads: Sequence[Held], watch: Callable[[int], None]) -> Copied:
-        """Copy what these heads need and what was written after the last fence."""
+        """Copy the objects that these heads need and that have ids above the last fence."""
         copied = copy_since(self._from, self._to, [held.head for held in heads], self._fence, watch)
         self.highest = max(self.highest, copied.highest)
         return copied
 
     def compared(self) -> Compared:
-        """Compare everything that the heads need."""
+        """Compare all objects that the heads need."""
         return self._work.compare(self._from, self._to, self.heads, self._watch)
 
     def _note(self) -> None:
@@ -158,7 +161,7 @@ class Copying:
         retried(self.clock, lambda: realms.describe(record.name, change, instance=record.instance))
 
     def refuse_served(self, record: RealmRecord) -> None:
-        """Refuse to go on with a realm that is not being loaded any more.
+        """Refuse to continue with a realm that is not LOADING any more.
 
         Raises:
             TaskLostError: another run finished the migration, or it was aborted.
@@ -171,7 +174,7 @@ class Copying:
 
 
 class Switch:
-    """One attempt to have the target serve instead of the source."""
+    """One attempt to switch from the source to the target."""
 
     def __init__(self, copying: Copying, to: str, max_pause_ms: float) -> None:
         self._copying = copying
@@ -183,10 +186,10 @@ class Switch:
         self._begun = 0.0
 
     def run(self) -> Step:
-        """Stop commits, copy the last ones, and have the target serve.
+        """Stop commits, copy the last ones, and make the target serve.
 
         Raises:
-            PauseTooLongError: that would have taken too long; the source goes on serving.
+            PauseTooLongError: the pause was getting too long; the source continues to serve.
             TaskLostError: another run took over, or the migration was aborted.
         """
         target, record = self._copying.target, self._copying.record
@@ -200,7 +203,7 @@ class Switch:
         except BaseException:
             if self._source.end_pause(self._token):
                 raise
-            heads, copied = self._source.heads(), Copied()  # it was decided, and the answer lost
+            heads, copied = self._source.heads(), Copied()  # the swap took effect, but its answer was lost
         retried(
             self._clock,
             lambda: target.realms.move(record.name, RealmState.ACTIVE, instance=record.instance),
@@ -223,7 +226,7 @@ class Switch:
         fence = retried(self._clock, target.ids.next_id)
         backend = target.backend
         versions = concurrently(lambda held: backend.read_reference(record.instance, held.row_name), heads)
-        found = target.realms.find(record.name)  # after the versions: who commits there changes one of them
+        found = target.realms.find(record.name)  # read after the versions: a commit there changes one of them
         if found is None or found.instance != record.instance:
             raise RealmStateError(f"realm {record.name!r} of {self._to} is gone")
         self._copying.refuse_served(found)
@@ -233,11 +236,11 @@ class Switch:
         concurrently(partial(write_reference, references, fence), pairs)
 
     def _remove_others(self, references: ReferenceStore, kept: Collection[str]) -> None:
-        """Remove rows that an attempt before wrote, of references that the registry has given up since: the target's
-        registry does not list them.
+        """Remove rows of references that the registry has given up since an earlier attempt wrote them.
 
-        While the source's record has this attempt's token, no later one has written any that would be missing in
-        `kept`; and rows that it writes afterwards have other versions.
+        The target's registry does not list these references. While the source's record has this attempt's token, no
+        later attempt has written rows of references that `kept` lacks. Rows that a later attempt writes afterwards have
+        other versions, so they are not removed.
         """
         others = []
         for split in references.backend.splits("references", [references.realm], 1):
@@ -255,10 +258,10 @@ def write_reference(references: ReferenceStore, fence: int, item: tuple[Held, Re
     """Write a head of the source into the target.
 
     Args:
-        references: of the realm in the target.
+        references: the references of the realm in the target.
         item: the head, and the row in the target as it was read.
     Raises:
-        TaskLostError: another run wrote the row since, or a later head.
+        TaskLostError: another run has written the row since, or the row holds a later head.
     """
     held, before = item
     if before is not None and _is_later(read_head(before, held.row_name), held.head):

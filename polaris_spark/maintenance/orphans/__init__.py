@@ -1,1 +1,1 @@
-"""Files that nothing needs: found by listing, and what late purges left."""
+"""Search for orphan files by listing folders, and deletion of the files of tables dropped with PURGE."""

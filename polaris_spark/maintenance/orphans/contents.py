@@ -1,4 +1,4 @@
-"""The tables and views of a head, and those that commits of its history took away."""
+"""The tables and views of a head, and those that commits of its history dropped."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from polaris_spark.maintenance.needs import Content
 from polaris_spark.store.objects import ObjectStore, read_each
 
 _READ_TOGETHER = 128
-"""How many contents are read in one batch."""
+"""Number of contents that are read in one batch."""
 
 
 def contents_of_drops(head: StoreHead, store: ObjectStore, drops: Iterable[Drop]) -> Iterator[Content]:
-    """The tables and views that drops took away from a head."""
+    """Yield the tables and views that were dropped from a head."""
     for content in _read(head, store, ((drop.key, drop.content) for drop in drops)):
         yield content._replace(strict=False)
 
@@ -28,7 +28,7 @@ def contents_of_drops(head: StoreHead, store: ObjectStore, drops: Iterable[Drop]
 def contents_of(
     head: StoreHead, store: ObjectStore, start: bytes = b"", end: bytes | None = None
 ) -> Iterator[Content]:
-    """The tables and views of a head, whose keys in the index of names lie in a range."""
+    """Yield the tables and views of a head whose keys in the index of names lie in a range."""
     names = head.snapshot(store).index(NAMES).range(start, end)
     kinds = (TABLE, VIEW)
     yield from _read(

@@ -1,10 +1,10 @@
-"""Which files of a storage are orphans: decisions, without reading anything.
+"""Decisions about which files of a storage are orphans, without any I/O.
 
-A file is an orphan if nothing in the store names it, it is older than a threshold, and it lies where this catalog may
-delete. Names are compared as Iceberg's `DeleteOrphanFiles` does
+A file is an orphan if no table or view of the store names it, it is older than a threshold, and it lies where this
+catalog may delete files. Names are compared as Iceberg's `DeleteOrphanFiles` does
 (https://iceberg.apache.org/docs/latest/spark-procedures/#remove_orphan_files): by path first, then by scheme and
-authority. Paths are brought into one form before; where two spellings might mean the same file, they are the same, so
-that doubt always keeps a file.
+authority. Paths are normalized first. Two spellings that might mean the same file are treated as equal, so that in
+doubt a file is kept.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from polaris_spark.errors import InputError
 
 DAY_MS = 86_400_000
 DEFAULT_AGE_MS = 3 * DAY_MS
-"""How old a file must be: writers of younger ones may not have committed yet."""
+"""Default of the age that a file must have, in milliseconds: writers of younger files may not have committed yet."""
 LEAST_AGE_MS = DAY_MS
-"""A shorter age is refused unless it is forced."""
+"""Shortest age that is accepted without `force`, in milliseconds."""
 
 _SAME = tuple(sorted((name, of) for name, of in SAME_SCHEME.items() if name))
 
 
 class Mismatch(str, Enum):
-    """What a file is whose path is known under another scheme or authority only."""
+    """How to treat a file whose path is known only with another scheme or authority."""
 
     ERROR = "error"
-    """Nobody can say: nothing is deleted."""
+    """The search fails, and nothing is deleted."""
     IGNORE = "ignore"
-    """No orphan."""
+    """The file is not an orphan."""
     DELETE = "delete"
-    """An orphan."""
+    """The file is an orphan."""
 
     @classmethod
     def parse(cls, text: str) -> Mismatch:
-        """The mode of that name, in any case.
+        """Return the mode of a name, ignoring case.
 
         Raises:
-            InputError: there is none.
+            InputError: no mode has this name.
         """
         try:
             return cls(text.strip().lower())
@@ -52,35 +52,36 @@ class Mismatch(str, Enum):
 
 
 class Named(Protocol):
-    """Gives locations the form in which they are compared."""
+    """Protocol of an object that normalizes locations for comparison."""
 
     def of(self, location: str) -> FileName:
-        """A location in that form."""
+        """Return the normalized location."""
 
 
 class FileName(NamedTuple):
-    """A location in the form in which files are compared; scheme and authority are empty where it names none."""
+    """A location, normalized for comparison. Scheme and authority are empty if the location does not name them."""
 
     scheme: str
     authority: str
     path: str
 
     def has_prefix_of(self, known: FileName) -> bool:
-        """Whether a known file's scheme and authority do not tell it from this one."""
+        """Whether a known file's scheme and authority match this file's; empty ones of the known file match any."""
         return known.scheme in ("", self.scheme) and known.authority in ("", self.authority)
 
 
 class Comparison(NamedTuple):
-    """Which schemes and authorities are the same."""
+    """The schemes and authorities that are treated as equal: pairs of a name and the name that it stands for."""
 
     schemes: tuple[tuple[str, str], ...] = _SAME
     authorities: tuple[tuple[str, str], ...] = ()
 
     def of(self, location: str) -> FileName:
-        """A location in the form in which files are compared.
+        """Return a location, normalized for comparison.
 
-        Schemes and authorities are in lower case and replaced by their equals. Paths lose empty and `.` segments,
-        `..` takes the one before away, percent escapes are decoded until none is left, and Unicode is composed (NFC).
+        Schemes and authorities are converted to lower case and replaced by the names that they stand for. In paths,
+        empty and `.` segments are removed, `..` removes the segment before it, percent escapes are decoded until none
+        is left, and Unicode is composed (NFC).
         """
         scheme, authority, path = split_location(location)
         scheme = scheme.lower()
@@ -99,10 +100,13 @@ def _mapped(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
 
 
 def comparison(schemes: Mapping[str, str] | None, authorities: Mapping[str, str] | None) -> Comparison:
-    """A comparison by what is the same: keys are names separated by commas, values the names that they stand for.
+    """Return a comparison that treats some schemes and authorities as equal.
 
+    Args:
+        schemes: keys are scheme names separated by commas, values the names that they stand for.
+        authorities: the same for authorities.
     Raises:
-        InputError: a name stands for none.
+        InputError: a value is null.
     """
     return Comparison(
         tuple(sorted((dict(_SAME) | _flat("equal_schemes", schemes or {})).items())),
@@ -112,7 +116,7 @@ def comparison(schemes: Mapping[str, str] | None, authorities: Mapping[str, str]
 
 def _flat(what: str, given: Mapping[str, str]) -> dict[str, str]:
     for names, of in given.items():
-        if of is None:  # as SQL allows
+        if of is None:  # SQL allows null values
             raise InputError(f"{what} says of {names!r} that it is null; it has to name what that is")
     return {
         name.strip().lower(): of.strip().lower() for names, of in given.items() for name in names.split(",")
@@ -120,7 +124,7 @@ def _flat(what: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def folders_of(path: str) -> list[str]:
-    """The folders that a normal path lies in, the nearest first."""
+    """Return the folders that contain a normalized path, the nearest first."""
     found = []
     while path != "/":
         path = path.rpartition("/")[0] or "/"
@@ -129,20 +133,24 @@ def folders_of(path: str) -> list[str]:
 
 
 def is_hidden(below: Sequence[str], partitions: Collection[str] = ()) -> bool:
-    """Whether a file is hidden as Hadoop's tools see it: a segment begins with `_` or `.`.
+    """Whether a file is hidden in the sense of Hadoop's tools: a segment of its path begins with `_` or `.`.
 
     Args:
         below: path segments below the table's location.
-        partitions: beginnings of segments that are no hidden ones: `<name>=` of partition fields that begin so.
+        partitions: prefixes of segments that do not count as hidden: `<name>=` of partition fields whose names begin
+            with `_` or `.`.
     """
     return any(part[:1] in ("_", ".") and not part.startswith(tuple(partitions)) for part in below)
 
 
 def require_old(now_ms: int, before_ms: int, *, force: bool) -> None:
-    """Refuse a time, before which files must have been changed last, that is less than a day ago.
+    """Refuse a threshold for the last change of files that is less than a day ago.
 
+    Args:
+        now_ms: the current time, in milliseconds since 1970.
+        before_ms: the threshold, in milliseconds since 1970.
     Raises:
-        InputError: it is, and `force` is false.
+        InputError: the threshold is less than a day ago, and `force` is false.
     """
     if now_ms - before_ms < LEAST_AGE_MS and not force:
         raise InputError(
@@ -152,13 +160,13 @@ def require_old(now_ms: int, before_ms: int, *, force: bool) -> None:
 
 
 class Place(NamedTuple):
-    """A location that a table or view owns."""
+    """A location that a table or view owns, or only names."""
 
     name: FileName
     owner: str
-    """Whose, for messages: catalog and name."""
+    """The catalog and name of the table or view, for messages."""
     kept: bool = False
-    """Nothing below it may be deleted: `gc.enabled` is false."""
+    """Whether all files below the location must stay: `gc.enabled` is false, or the realm moved to another store."""
     partitions: tuple[str, ...] = ()
     """See `is_hidden`."""
     unconfirmed: bool = False
@@ -166,12 +174,12 @@ class Place(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What the places around a file say of it."""
+    """The decision about a file that no table or view names."""
 
     is_orphan: bool
-    """Whether nothing speaks against it."""
+    """Whether the file is an orphan."""
     owner: str | None
-    """Of the innermost place, if any."""
+    """Owner of the innermost location that contains the file; None if no location does."""
 
 
 def judge(
@@ -183,17 +191,17 @@ def judge(
     *,
     keeps_strays: bool = False,
 ) -> Judged:
-    """What places say of a file that nothing names.
+    """Decide whether a file that no table or view names is an orphan, by the locations that contain it.
 
-    A place keeps what has its path, in whatever storage; only to one of its own storage does a file
-    belong, by `has_prefix_of`.
+    A location can keep files below its path in any storage. A file belongs to a location only if both are in the same
+    storage (`has_prefix_of`).
 
     Args:
-        root: the folder that was listed, in normal form.
-        around: the places whose paths the file's lies below, in any order.
-        broken: owners that could not be read, here or elsewhere.
-        incomplete: owners with missing manifest lists or manifests, here or elsewhere.
-        keeps_strays: whether what lies in no place stays.
+        root: normalized path of the folder that was listed.
+        around: the locations whose paths contain the file's path, in any order.
+        broken: owners that could not be read, of these or other locations.
+        incomplete: owners with missing manifest lists or manifests, of these or other locations.
+        keeps_strays: whether a file that belongs to no location stays.
     """
     around = sorted(around, key=lambda place: len(place.name.path))
     places = [place for place in around if file.has_prefix_of(place.name) and not place.unconfirmed]
@@ -201,7 +209,7 @@ def judge(
     base = innermost.name.path if innermost is not None and len(innermost.name.path) > len(root) else root
     partitions = {name for place in places if place.name.path == base for name in place.partitions}
     below = file.path[len(base) :].strip("/").split("/")
-    # What cannot be read might name any file that lies in no table's location.
+    # A table that cannot be read might name any file outside all tables' locations.
     kept = any(place.kept or place.owner in broken or place.owner in incomplete for place in around) or (
         innermost is None and (keeps_strays or bool(broken))
     )
@@ -211,7 +219,7 @@ def judge(
 
 
 def outermost(roots: Iterable[str], name: Named) -> list[str]:
-    """Locations without those that lie below others, or are the same."""
+    """Return locations without those that are equal to another one or lie below another one."""
     found: dict[FileName, str] = {}
     for root in roots:
         found.setdefault(name.of(root), root)
@@ -221,7 +229,7 @@ def outermost(roots: Iterable[str], name: Named) -> list[str]:
 
 
 def is_below(name: FileName, folder: FileName) -> bool:
-    """Whether a file or folder is another one or lies in it."""
+    """Whether a file or folder is equal to a folder or lies in it."""
     return (name.scheme, name.authority) == (folder.scheme, folder.authority) and (
         name.path == folder.path or name.path.startswith(folder.path.rstrip("/") + "/")
     )

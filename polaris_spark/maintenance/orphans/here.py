@@ -1,4 +1,4 @@
-"""The work of finding and deleting orphan files in one process."""
+"""Search for orphan files in one process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from polaris_spark.maintenance.store_tables import Objects
 
 
 class LocalEngine:
-    """Does it all in this process: for stores in memory, and small catalogs."""
+    """Engine that works in this process: for stores in memory, and small catalogs."""
 
     def __init__(self, files: Files, objects: Objects) -> None:
         self._files = files
@@ -40,7 +40,7 @@ class LocalEngine:
         """Folders that cannot be listed, each with the reason."""
 
     def list_files(self, search: Search) -> None:
-        """List the folders of a search, and keep what was found."""
+        """List the folders of a search, and keep the files found for `find`."""
         self._unlisted = {}
         self._listed = [
             (root, listed)
@@ -62,7 +62,7 @@ class LocalEngine:
         return gathering.finish()
 
     def find(self, search: Search, heads: Sequence[StoreHead]) -> Found:
-        """The orphans among what was listed."""
+        """Return the orphans among the listed files."""
         known = self._known(search, heads)
         prefixes: dict[str, set[tuple[str, str]]] = {}
         for name in known.files:
@@ -100,7 +100,7 @@ class LocalEngine:
         return Found(found, [*unlisted_ones(self._unlisted), *_broken(known)])
 
     def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
-        """The files of dropped tables that nothing needs."""
+        """Return the files of dropped tables that no head needs."""
         known = self._known(search, heads)
         store = self._objects(doomed.head.realm)
         gathering = Gathering(self._files, search.names)
@@ -130,7 +130,7 @@ def _broken(known: Known) -> list[Broken]:
 def _conflicts(
     unknown: Iterable[tuple[FileName, str, Listed]], prefixes: dict[str, set[tuple[str, str]]]
 ) -> set[tuple[str, str]]:
-    """Pairs of what is known and what was listed, where only scheme or authority differ."""
+    """Return pairs of known and listed prefixes (`scheme://authority`) of files whose paths are equal."""
     return {
         (f"{scheme}://{authority}", f"{name.scheme}://{name.authority}")
         for name, _, _ in unknown

@@ -17,19 +17,19 @@ from polaris_spark.store.objects import ObjectStore
 
 
 class Names:
-    """How locations are compared: with the symbolic links of local folders resolved, as they are during one job."""
+    """Normalization of locations for comparison. Symbolic links of local folders are resolved once per job."""
 
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
         self._links = Links()
 
     def of(self, location: str) -> FileName:
-        """A location in the form in which files are compared."""
+        """Return a location in the normalized form in which files are compared, with links resolved."""
         name = self._comparison.of(location)
         return name._replace(path=self._without_links(location, name))
 
     def paths(self, location: str) -> tuple[str, ...]:
-        """The paths of a location in that form and with its links: machines may have other links."""
+        """Return the normalized paths of a location, with and without links resolved: machines may differ in links."""
         name = self._comparison.of(location)
         return tuple({name.path, self._without_links(location, name)})
 
@@ -40,22 +40,22 @@ class Names:
 
 
 class Known(NamedTuple):
-    """What tables and views name."""
+    """The files and locations that tables and views name."""
 
     files: set[FileName]
     places: list[Place]
     broken: dict[str, str]
-    """What could not be read: owners, and why."""
+    """Owners that could not be read, each with the reason."""
     incomplete: dict[str, str]
     """Owners whose manifest lists or manifests are missing, each with a message that names the file."""
 
 
 CONTENT, MANIFEST, LIST, METADATA = range(4)
-"""Ranks of files, in the order in which they are deleted: what is read to find others goes after them."""
+"""Ranks of files, in the order in which they are deleted: a file is deleted after the files that it names."""
 
 
 class Gathering:
-    """Gathers the files that contents name."""
+    """Collector of the files that tables and views name."""
 
     def __init__(self, files: Files, names: Names) -> None:
         self._files = files
@@ -65,12 +65,12 @@ class Gathering:
         self._manifest_owners: dict[str, list[Content]] = {}
         self.known = Known(set(), [], {}, {})
         self.ranks: dict[str, int] = {}
-        """Every location, as it stands there, with its rank."""
+        """Rank of every file, by its location exactly as written in the metadata."""
         self.owners: dict[str, set[str]] = {}
-        """Every location with the owners that name it."""
+        """The owners that name a file, by its location."""
 
     def add(self, contents: Iterable[Content], store: ObjectStore) -> None:
-        """Add what the metadata of tables and views says."""
+        """Add the files and locations that the metadata of tables and views names."""
         for content in contents:
             needs = needs_of(content, StoredObjects(store), self._files)
             self._name(needs.files, METADATA, [content])
@@ -83,7 +83,7 @@ class Gathering:
                 self._manifest_owners.setdefault(location, []).append(content)
 
     def finish(self) -> Known:
-        """Read manifest lists and manifests, each once."""
+        """Read all manifest lists and manifests, each once, and return the result."""
         for location, owners in self._lists.items():
             self._name([location], LIST, owners)
             named = self._manifests.of_list(location)
@@ -113,7 +113,7 @@ class Gathering:
 
 
 def places_of(content: Content, needs: Needs, names: Names) -> Iterator[Place]:
-    """The locations that a table or view owns, and those that it only names."""
+    """Yield the locations that a table or view owns, and those that it only names."""
     kept = content.moved or not needs.collected
     for location in (*needs.places, *needs.unconfirmed):
         name = place_name(location, names)
@@ -121,13 +121,15 @@ def places_of(content: Content, needs: Needs, names: Names) -> Iterator[Place]:
 
 
 def place_name(location: str, names: Names) -> FileName:
-    """A table's location, normalized for comparison with files. A plain path is a local one, and is listed as a `file`
-    URI."""
+    """Return a table's location, normalized for comparison with files.
+
+    A plain path is local; listing its folder returns `file` URIs.
+    """
     return names.of(f"file://{location}" if location.startswith("/") else location)
 
 
 def needed_by(head: StoreHead, store: ObjectStore, oldest_purge_ms: int) -> Iterator[Content]:
-    """What a head holds and what its history lets be brought back: see `is_kept`."""
+    """Yield the tables and views of a head, and those of its history whose files are kept (`kept_drops`)."""
     yield from contents_of(head, store)
     yield from kept_drops(head, store, oldest_purge_ms)
 
@@ -135,14 +137,16 @@ def needed_by(head: StoreHead, store: ObjectStore, oldest_purge_ms: int) -> Iter
 def kept_drops(
     head: StoreHead, store: ObjectStore, oldest_purge_ms: int, low: int | None = None, high: int | None = None
 ) -> Iterator[Content]:
-    """What commits of a history dropped, and whose files are kept all the same (`catalog.drops`).
+    """Yield the tables and views that commits of a history dropped and whose files are still kept (`catalog.drops`).
 
-    A realm that was moved goes on in another store, with the files that are here: its warehouse is kept, too.
-
-    A part of the log that cannot be read is a content with a problem: it may have dropped anything.
+    A realm that was moved to another store continues there with the files that are here, so a content for its warehouse
+    is yielded, too. For a part of the log that cannot be read, a content with a problem is yielded, because that part
+    may have dropped any table.
 
     Args:
-        oldest_purge_ms: the time, in milliseconds since 1970, from which on drops with PURGE count.
+        oldest_purge_ms: drops with PURGE count if they are later than this time, in milliseconds since 1970.
+        low: number of the first commit to look at, by default the history floor.
+        high: number of the last commit to look at, by default the head.
     """
     damaged: list[Damage] = []
 

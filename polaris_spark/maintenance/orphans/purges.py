@@ -1,13 +1,14 @@
 """Purges that were left to maintenance: files of tables that were dropped with PURGE.
 
-`DROP TABLE ... PURGE` deletes a table's files at once where it is soon known that nothing else may need them. Else, and
-if that was interrupted, the drop's log entry says that they are to go. They go once the drop is older than grace and no
-live or recoverable head of the store needs them; a log entry of its own then says that they are gone: of the entity
-that was dropped, and when. A drop that is trimmed away from history before that leaves orphans, which `search`
-finds.
+`DROP TABLE ... PURGE` deletes a table's files at once if it is quickly known that no other table may need them.
+Otherwise, or if this was interrupted, the drop's log entry says that the files are still to be deleted. Maintenance
+deletes them once the drop is older than the grace period and no live or recoverable head of the store needs them. Then
+a separate log entry records the dropped entity and the time of its drop. If a drop is trimmed away from history before
+that, its files become orphans, which `search` finds.
 
-The argument for safety is that of `search`, but for age: what a table named when it was dropped with PURGE is
-not young. Files go in the order of their ranks, so that an interrupted run finds the rest again.
+The safety argument is that of `search`, except for the age of files: files that a table named when it was dropped with
+PURGE are not young. Files are deleted in the order of their ranks, so that after an interruption the next run finds the
+rest.
 """
 
 from __future__ import annotations
@@ -31,27 +32,28 @@ from polaris_spark.maintenance.orphans.contents import contents_of_drops
 from polaris_spark.store.objects import ObjectStore
 
 PURGED = "purge-table"
-"""Action of the log entry which says that the files of a dropped table are gone."""
+"""Action of the log entry that records that the files of a dropped table are deleted."""
 
 _DROPPED_AT = "dropped-at"
-"""In the summary of such an entry: time of the drop, milliseconds since 1970. Branches may drop one table each."""
+"""Summary key of that log entry: time of the drop, in milliseconds since 1970. Tells apart drops of one table on
+several branches."""
 
 _LOOKS = 16
-"""How many files are looked for at once."""
+"""Number of files whose existence is checked at a time."""
 
 
 class Pending(NamedTuple):
     """A drop whose files are still to be deleted."""
 
     head: StoreHead
-    """Of a branch whose history has it."""
+    """Head of a branch whose history contains the drop."""
     drop: Drop
     places: tuple[str, ...]
     """Locations that the table owned."""
 
 
 class Kept(NamedTuple):
-    """A drop whose files stay, or a part of the log that cannot be read: it may have others."""
+    """A drop whose files stay, or an unreadable part of the log, which may contain more drops."""
 
     owner: str
     places: tuple[str, ...]
@@ -59,21 +61,22 @@ class Kept(NamedTuple):
 
 
 class Purges(NamedTuple):
-    """What is to be done about drops."""
+    """Drops with PURGE, by the work that is left for them."""
 
     there: list[Pending]
-    """Those whose files are to be deleted."""
+    """Drops whose files are to be deleted."""
     gone: list[Pending]
-    """Those of whose metadata nothing is left: only a record is missing."""
+    """Drops whose metadata files, statistics files and manifest lists are all gone: only the record is missing."""
     kept: list[Kept]
+    """Drops whose files must stay, and unreadable parts of logs."""
 
 
 def pending(heads: Iterable[StoreHead], store: ObjectStore, files: Files, *, oldest_ms: int) -> Purges:
-    """Drops with PURGE that are older than a time and not yet recorded as carried out.
+    """Return the drops with PURGE that are older than a time and not yet recorded as carried out.
 
     Args:
-        heads: branches of one catalog.
-        oldest_ms: milliseconds since 1970; later drops have to wait.
+        heads: heads of the branches of one catalog.
+        oldest_ms: time up to which drops count, in milliseconds since 1970; later drops have to wait.
     """
     found: dict[tuple[int, int], tuple[StoreHead, Drop]] = {}
     done: set[tuple[int, int]] = set()
@@ -109,12 +112,12 @@ def _recorded(store: ObjectStore, head: StoreHead) -> set[tuple[int, int]]:
 def _is_there(folders: Folders, location: str) -> bool:
     try:
         return repeated(lambda: folders.file(location)) is not None
-    except (OSError, ValueError, BadRequestError):  # nobody can say: whoever deletes it will
+    except (OSError, ValueError, BadRequestError):  # unknown; deleting the file will show
         return True
 
 
 class RecordPurges(CatalogChange[None]):
-    """Say in the log that the files of dropped tables are gone."""
+    """Change that records in the log that the files of dropped tables are deleted."""
 
     action = PURGED
 
@@ -125,7 +128,7 @@ class RecordPurges(CatalogChange[None]):
     def apply(self, state: State, prepared: object) -> None:
         assert isinstance(prepared, int)
         for drop in self._drops:
-            # Another table may have the name by now; nothing changes of it.
+            # Another table may have the name now; it is not changed.
             entry = state.lookup(NAMES, drop.key)
             content = 0 if entry is None else entry.pointer
             summary = {_DROPPED_AT: str(drop.time)}

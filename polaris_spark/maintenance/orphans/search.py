@@ -1,16 +1,17 @@
 """Finding and deleting orphan files: the order of steps.
 
-Why no file goes that a live or recoverable head needs:
+Why no file is deleted that a live or recoverable head needs:
 
-1. Folders are listed first, and heads read afterwards: a file that was committed before it could be listed is known.
-2. A file counts only if it was changed last before a threshold, at least a day ago unless that is forced. Whoever
-   writes files and commits them later, metadata files that are written ahead of a commit's swap among them, is
-   protected by that alone.
-3. Known is what any head of any realm and catalog of the store names: every branch, every dropped branch for grace,
-   with every snapshot, branch and tag of each table, its statistics and its log of metadata files; besides what
-   history lets be brought back (`known_files.kept_drops`). A table that cannot be read wholly might need any file:
-   while there is one, files go only where other tables lie. Of a damaged row, of a table or of a log, not even that is
-   known: while there is one, no file goes.
+1. Folders are listed before heads are read: so a file that was committed before it could be listed is known.
+2. A file counts only if it was last changed before a threshold, which is at least a day ago unless `force` is given.
+   This age alone protects files that are written now and committed later, including metadata files that are written
+   before a commit's swap.
+3. A file is known if any head of any realm and catalog of the store names it. This covers every branch, and every
+   dropped branch for the grace period, with every snapshot, branch and tag of each table, its statistics and its log of
+   metadata files. Files of tables that can be brought back from a history are known, too (`known_files.kept_drops`). A
+   table that cannot be read completely might need any file: while there is such a table, files are deleted only in the
+   locations of other tables. If a row of a table or of a log is damaged, not even the locations are known: while there
+   is such a row, no file is deleted.
 
    A manifest list or manifest that does not exist is treated differently. Storage has confirmed that it is missing, and
    no reader can find the files that it named. If it is restored from a backup, it names files again, nearly always in
@@ -20,12 +21,12 @@ Why no file goes that a live or recoverable head needs:
    client that can commit to one table could stop the search in the whole store. Expiry follows the same rule. If the
    metadata file of a lazily imported table is missing, the table still counts as unreadable, because its locations are
    not known without that file.
-4. Right before files are deleted, a wave at a time, heads are read again, and what tables name that were changed or
-   registered meanwhile is taken out. An old file that a table adopts in the very seconds in which it is deleted is
-   lost; nothing but its age protects it.
+4. Right before each wave of files is deleted, heads are read again, and files that are named by tables changed or
+   registered meanwhile are taken out. An old file is lost if a table adopts it during the seconds in which the file is
+   deleted; only its age protects a file from that.
 5. A file that has been changed since it was listed stays.
 
-Interrupted, it is simply run again: what was deleted is not listed any more.
+An interrupted search is simply repeated: deleted files are not listed any more.
 """
 
 from __future__ import annotations
@@ -47,18 +48,18 @@ from polaris_spark.maintenance.store_needs import Question, Watching
 from polaris_spark.maintenance.store_tables import Objects
 
 WAVE = 1_000
-"""How many files are deleted between two looks at the heads."""
+"""Number of files that are deleted between two reads of the heads."""
 
 WOULD_DELETE, DELETED, FAILED, KEPT, EMPTY = "would delete", "deleted", "failed", "kept", "empty"
 
 
 class Search(NamedTuple):
-    """What to look for."""
+    """The parameters of a search."""
 
     roots: tuple[str, ...]
     """Folders to list, none inside another."""
     before_ms: int
-    """Files changed last before this time count, milliseconds since 1970."""
+    """Only files last changed before this time count, in milliseconds since 1970."""
     names: Names
     mismatch: Mismatch
     permit: Permit
@@ -67,27 +68,29 @@ class Search(NamedTuple):
     """See `known_files.kept_drops`."""
     max_files: int
     keeps_strays: bool = False
-    """Whether the catalog's `gc.enabled` keeps what lies in no table's or view's location."""
+    """Whether the catalog's `gc.enabled` keeps files outside the locations of all tables and views."""
 
     def concerns(self, listed: Listed) -> bool:
-        """Whether a file may be an orphan, as far as its name and age tell."""
+        """Whether a file may be an orphan, judged by its name and age alone."""
         if listed.modified_ms >= self.before_ms:
             return False
         return not self.permit.stores.holds(self.names.of(listed.location).path)
 
 
 class Orphan(NamedTuple):
-    """A file that nothing needs."""
+    """A file that no table or view needs."""
 
     location: str
     size: int
+    """Bytes."""
     modified_ms: int
+    """Time of the last change, in milliseconds since 1970."""
     owner: str | None
-    """The table or view whose location it lies in."""
+    """The table or view whose location contains the file, if any."""
 
 
 class Broken(NamedTuple):
-    """A table or view that cannot be read, or a folder that cannot be listed, which has no owner."""
+    """A table or view that cannot be read, or a folder that cannot be listed; a folder's `owner` is None."""
 
     owner: str | None
     places: tuple[str, ...]
@@ -97,24 +100,24 @@ class Broken(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a search found."""
+    """The result of a search."""
 
     orphans: list[Orphan]
     broken: list[Broken]
 
 
 class FoundDoomed(NamedTuple):
-    """Files of dropped tables that may go."""
+    """Files of dropped tables that may be deleted."""
 
     phases: list[list[Orphan]]
-    """Those of a phase go when all of the phases before are gone: they say where the others are."""
+    """Files in order of deletion. A phase is deleted after all earlier phases, because it names files in them."""
     named_by: dict[str, set[str]]
-    """Which of the tables each file is named by, and may lead to others of."""
+    """The dropped tables that name a file, by its location. The file may name more files of these tables."""
     broken: list[Broken]
 
 
 class Outcome(NamedTuple):
-    """What came of a file, or of a table that cannot be read."""
+    """The result for a file, or for a table or folder that cannot be read."""
 
     location: str
     size: int | None
@@ -125,46 +128,46 @@ class Outcome(NamedTuple):
 
 
 class Doomed(NamedTuple):
-    """Tables that were dropped with PURGE, and whose files are to be deleted."""
+    """Tables that were dropped with PURGE and whose files are to be deleted."""
 
     head: StoreHead
-    """Of the catalog that they were dropped from, on any branch."""
+    """Head of any branch of the catalog that the tables were dropped from."""
     drops: tuple[Drop, ...]
     places: tuple[tuple[str, str], ...]
-    """Locations that they owned, each with its owner's name."""
+    """Locations that the tables owned, each with the name of its owner."""
     warehouse: str
     permit: Permit
-    """Lets their files be deleted."""
+    """Permits deleting the tables' files."""
 
 
 class Engine(Protocol):
-    """Where the work is done."""
+    """Engine that does the work of a search, in this process or on executors."""
 
     def list_files(self, search: Search) -> None:
-        """List the folders of a search, and keep what was found."""
+        """List the folders of a search, and keep the files found for `find`."""
 
     def find(self, search: Search, heads: Sequence[StoreHead]) -> Found:
-        """The orphans among what was listed."""
+        """Return the orphans among the listed files."""
 
     def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
-        """The files of dropped tables that nothing needs."""
+        """Return the files of dropped tables that no head needs."""
 
 
 Progress = Callable[[str, int, int], None]
 
 
 class Record(Protocol):
-    """Keeps a record of deletions, where others can read it."""
+    """A record of deletions for later readers."""
 
     def deleting(self, orphans: Sequence[Orphan]) -> None:
-        """Files are about to be deleted."""
+        """Record files that are about to be deleted."""
 
     def failed(self, outcomes: Sequence[Outcome]) -> None:
-        """Some of them could not be."""
+        """Record those of the files that could not be deleted."""
 
 
 class Means(NamedTuple):
-    """What a run works with."""
+    """The functions and objects that a run uses."""
 
     spread: Spread
     heads: Callable[[], list[StoreHead]]
@@ -172,14 +175,14 @@ class Means(NamedTuple):
     objects: Objects
     record: Record
     progress: Progress
-    """Is told the step, how much of it is done, and of how much; what it raises ends the run."""
+    """Called with the step, the amount done, and the total. An exception that it raises ends the run."""
 
 
 def remove(engine: Engine, search: Search, means: Means, *, dry_run: bool) -> Iterator[Outcome]:
     """Find orphans, and delete them unless it is a dry run.
 
     Raises:
-        InputError: files cannot be told from those of another scheme or authority.
+        InputError: listed and known files have equal paths but different schemes or authorities.
         BadRequestError: a folder cannot be listed.
     """
     means.progress("listing files", 0, 0)
@@ -195,7 +198,7 @@ def remove(engine: Engine, search: Search, means: Means, *, dry_run: bool) -> It
 
 
 def broken_ones(found: Iterable[Broken]) -> Iterator[Outcome]:
-    """What is said of tables that cannot be read."""
+    """Yield the outcomes for tables that cannot be read, and for folders that cannot be listed."""
     for broken in found:
         for place in broken.places or ("",):
             why = "nothing is deleted here"
@@ -210,11 +213,11 @@ def broken_ones(found: Iterable[Broken]) -> Iterator[Outcome]:
 def broken_of(
     broken: Mapping[str, str], incomplete: Mapping[str, str], places: Callable[[str], Iterable[str]]
 ) -> list[Broken]:
-    """The problems of tables.
+    """Return the problems of tables.
 
     Args:
-        broken: why a table could not be read, by owner.
-        incomplete: which file of a table is missing, by owner.
+        broken: the reason why a table could not be read, by owner.
+        incomplete: a message that names the missing file of a table, by owner.
         places: returns the paths of an owner's locations.
     """
     found = [Broken(owner, tuple(sorted(set(places(owner)))), problem) for owner, problem in broken.items()]
@@ -226,14 +229,22 @@ def broken_of(
 
 
 def unlisted_ones(unlisted: Mapping[str, str]) -> list[Broken]:
-    """The problems of folders, given the reason why each cannot be listed."""
+    """Return the problems of folders.
+
+    Args:
+        unlisted: the reason why a folder cannot be listed, by location.
+    """
     return [Broken(None, (folder,), problem, incomplete=True) for folder, problem in sorted(unlisted.items())]
 
 
 def delete_in_waves(
     search: Search, means: Means, orphans: Sequence[Orphan], seen: Iterable[StoreHead]
 ) -> Iterator[Outcome]:
-    """Delete files; before each wave, those that tables have come to need since heads were seen are taken out."""
+    """Delete files in waves. Before each wave, files that tables have come to need are taken out.
+
+    Args:
+        seen: the heads that were read when the orphans were found.
+    """
     question = Question(
         [one.location for one in orphans],
         means.spread,
@@ -284,7 +295,12 @@ def _outcome(orphan: Orphan, left: str | None) -> Outcome:
 
 
 def in_phases(ranked: Iterable[tuple[int, Orphan, Iterable[str]]], broken: list[Broken]) -> FoundDoomed:
-    """Files in the order of their ranks, those of a rank together; each comes with the tables that name it."""
+    """Return files grouped into phases by rank.
+
+    Args:
+        ranked: (rank, file, owners that name the file).
+        broken: tables that cannot be read.
+    """
     phases: dict[int, list[Orphan]] = {}
     named_by: dict[str, set[str]] = {}
     for rank, orphan, owners in ranked:
@@ -294,8 +310,10 @@ def in_phases(ranked: Iterable[tuple[int, Orphan, Iterable[str]]], broken: list[
 
 
 class DoomedJudge:
-    """Decides which files of dropped tables may be deleted: files in the tables' own locations or in the warehouse.
-    Files behind a symbolic link stay; the search for orphan files finds them by their real path."""
+    """Decision about which files of dropped tables may be deleted: files in the tables' own locations or the warehouse.
+
+    Files behind a symbolic link stay; the search for orphan files finds them by their real path.
+    """
 
     def __init__(self, doomed: Doomed, names: Names) -> None:
         self._permit = doomed.permit
@@ -304,7 +322,7 @@ class DoomedJudge:
         self._names = names
 
     def found(self, folders: Folders, location: str) -> Orphan | None:
-        """A file that may go, if it is there."""
+        """Return a file if it exists and may be deleted, else None. It counts as existing if storage fails."""
         if self._permit.may(location) is None:
             return None
         name = self._names.of(location)
@@ -313,16 +331,18 @@ class DoomedJudge:
             return None
         try:
             there = repeated(lambda: folders.file(location))
-        except (OSError, ValueError, BadRequestError):  # whoever deletes it will be told
+        except (OSError, ValueError, BadRequestError):  # deleting the file will report the error
             return Orphan(location, 0, 0, owner)
         return None if there is None else Orphan(*there, owner=owner)
 
 
 def refuse_mismatches(found: Iterable[tuple[str, str]], mismatch: Mismatch) -> None:
-    """Refuse to guess whether files are the same.
+    """Refuse conflicts between known and listed files, if the mode is `ERROR`.
 
+    Args:
+        found: pairs of the known and the listed prefix (`scheme://authority`) of files whose paths are equal.
     Raises:
-        InputError: there are conflicts, and the mode says that they are errors.
+        InputError: there are conflicts, and the mode is `ERROR`.
     """
     pairs = sorted(found)[:10]
     if pairs and mismatch is Mismatch.ERROR:
