@@ -139,7 +139,7 @@ class SourceRealm:
 
         Returns:
             the fence, an id. Every object that later commits point to is reachable from commits that were in force when
-            this returned, or has a higher id (DESIGN, section 11).
+            this returned, or has a higher id.
         """
         for held in self.heads():
             self.references.ids.observe_head(held.head.commit, held.head.fence)
