@@ -23,7 +23,7 @@ _COLLECTED = 10_000
 
 
 class Executors:
-    """Distributes work to executors, as one Spark job per call. Small numbers of items are processed in this process."""
+    """Distributes work to executors, as one Spark job per call. Few items are processed in this process instead."""
 
     def __init__(
         self, spark: SparkSession, location: StoreLocation, files: Mapping[str, str], here: Here
