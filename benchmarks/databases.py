@@ -1,4 +1,4 @@
-"""Each database compared with its bare driver: the overhead of our swap, and commit rates relative to bare swaps."""
+"""Each database compared with its bare driver: overhead of the backend's swap, and commit rates against bare swaps."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ WRITERS = 64
 ROWS = 1_000
 """Number of rows that are read in one batch."""
 QUICK_SWAP_US = 50
-"""If a bare swap takes less time than this, in microseconds, the bar is the additional time of our swap.
+"""If a bare swap takes less time than this, in microseconds, the bar limits the additional time of the backend's swap.
 
-Otherwise the bar is the ratio.
+Otherwise the bar limits the ratio.
 """
 MOST_ON_TOP_US = 15
-"""Maximum additional time of our swap, in microseconds, if a bare swap is quick."""
+"""Maximum additional time of the backend's swap, in microseconds, if a bare swap is quick."""
 
 _COMMIT = 50
 """Number of rows of one commit. Their ids are consecutive."""
@@ -78,7 +78,7 @@ def measure(
     """
     sizes, findings = Sizes(rounds, seconds, clients), list[Finding]()
     trips: dict[str, dict[str, Sample]] = {}
-    for scheme in schemes or (*_EMBEDDED, *SERVERS):  # `mysql:` is another name
+    for scheme in schemes or (*_EMBEDDED, *SERVERS):  # `mysql:` is an alias
         try:
             with _database(scheme, folder) as database:
                 findings += _figures(database, sizes)
@@ -137,7 +137,7 @@ def _alone(database: Database, sizes: Sizes, threads: int) -> Figure:
             for side in (ours, theirs):
                 run_for(threads, sizes.seconds / 5, side)
             mine, peer = in_turns(
-                2 * sizes.rounds,  # short turns: the two are close to each other, and machines wander
+                2 * sizes.rounds,  # short turns: both rates are close, and a machine's speed varies
                 [
                     lambda: run_for(threads, sizes.seconds / 2, ours),
                     lambda: run_for(threads, sizes.seconds / 2, theirs),

@@ -31,7 +31,7 @@ KEPT_FILES = 10
 KEPT_SNAPSHOTS = 5
 """Number of snapshots that each side keeps of a table."""
 _WARM = {"ours": 80, "peer": 20}
-"""Maximum number of tables that each side expires to warm up. For ours, they suffice to start Python workers."""
+"""Maximum number of tables that each side expires to warm up. For `ours`, this is enough to start Python workers."""
 
 _SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.int32())])
 

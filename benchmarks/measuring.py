@@ -98,7 +98,7 @@ def limited(what: str, ours: Sample, most: float, unit: str, *, digits: int = 0)
 
 
 def growth(what: str, large: Sample, small: Sample, beside: str, most: float, *, digits: int = 0) -> Figure:
-    """Return a line that compares a cost with a smaller cost of polaris_spark. Their ratio may be at most `most`."""
+    """Return a line that compares a cost of polaris_spark with a smaller cost. Their ratio may be at most `most`."""
     ratio = large.median / small.median
     return Figure(
         what,

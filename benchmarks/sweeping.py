@@ -130,7 +130,7 @@ def sweep(store: str, _size: int) -> dict[str, float]:
 
     spark = _spark()
     with _opened(store, ManualClock(SystemClock().now_ms() + _LATER_MS)) as session:
-        spark.range(1_000).repartition(2).mapInArrow(_same, "id bigint").count()  # workers start
+        spark.range(1_000).repartition(2).mapInArrow(_same, "id bigint").count()  # starts the workers
         begun = time.perf_counter()
         rows = call(session, "sweep", spark=spark, clock_is_right=True)
         seconds = time.perf_counter() - begun

@@ -38,7 +38,7 @@ COMMITS_PER_PARTITION = 200
 
 
 class Position(NamedTuple):
-    """How far a log has been read."""
+    """A position in a log: the last commit that was read, completely or in part."""
 
     commit: int
     number: int
@@ -88,7 +88,8 @@ def follow(realm: RealmReader, options: ViewOptions) -> Followed:
 
     Raises:
         InputError: the options name no reference, or two.
-        ReferenceGoneError: the catalog or the reference was dropped, or never existed.
+        NotFoundError: the catalog does not exist.
+        ReferenceGoneError: the reference was dropped, or never existed.
     """
     name, catalog = options.stream.reference, None
     if (name is None) == (options.catalog is None):

@@ -1,7 +1,7 @@
 """Installed as the top-level module ``pyspark_polaris``: Spark finds the data source by that name.
 
 Spark imports every top-level module named ``pyspark_*`` before it runs any Python data source. An import error here
-would break every other Python data source, so an installation that cannot import polaris_spark only lacks this one.
+would break all other Python data sources. If polaris_spark cannot be imported, this module therefore stays empty.
 """
 
 import contextlib

@@ -23,7 +23,7 @@ _IMPORTABLE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('po
 _SECONDS = 60
 
 _DERIVED = ("type", "uri", "python")
-"""Options that `configure` adds without being given them. A running session may lack these options."""
+"""Options that `configure` adds itself. A running session may have been started without these options."""
 
 _first_options: dict[tuple[str, str], Mapping[str, str]] = {}
 """Options that the first `configure` call for a catalog set in a Spark application, by application id and catalog."""

@@ -1,4 +1,4 @@
-"""Reading a view: planning on the driver's machine, rows on executors."""
+"""Reads of a view: planned on the driver's machine, run on executors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ViewReader(DataSourceReader):
         self._options = options
         self._columns = [column.name for column in chosen(VIEWS[options.view].columns, schema, options.view)]
         self._conditions: dict[str, Condition] = {}
-        self.pushFilters = _PushFilters(self._conditions if options.prune else {})  # type: ignore[method-assign]  # see there
+        self.pushFilters = _PushFilters(self._conditions if options.prune else {})  # type: ignore[method-assign]  # see its class
 
     def partitions(self) -> Sequence[InputPartition]:
         with errors_without_traceback():

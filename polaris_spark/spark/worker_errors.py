@@ -1,4 +1,4 @@
-"""Errors as Spark's Python workers show them."""
+"""Display of this package's errors by Spark's Python workers."""
 
 from __future__ import annotations
 

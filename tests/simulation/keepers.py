@@ -59,7 +59,7 @@ class Keeper:
             references.fence(self._rng.choice(rows))
 
     def hold_task(self) -> None:
-        """Run a task that runs one at a time. Renew its lease zero to two times, and release it in most cases only."""
+        """Hold a task that only one process can run at a time. Renew its lease up to twice, and release it mostly."""
         process, rng = self._process, self._rng
         held = process.tasks.acquire("sweep", "all", holder=process.name, duration_ms=2_000, renew=False)
         for _ in range(rng.randrange(3)):

@@ -31,7 +31,7 @@ START_MS = EPOCH_MS + 600 * 86_400_000
 
 
 class StuckError(Exception):
-    """The threads run without end."""
+    """No thread can continue, or the threads run without end."""
 
 
 class _Wake:

@@ -30,7 +30,8 @@ _WAVES = 4
 """Number of parts of the copy. Progress is reported before each part."""
 
 _MANY = 10_000
-"""If this many objects differ, all needed objects are compared, without first checking whether heads need these."""
+"""From this many differing objects on, it is not worth checking whether heads need them before comparing each object.
+"""
 
 _COPIED = "rows bigint, bytes bigint, highest bigint"
 _SIDE = "id bigint, part int, digest binary, points array<bigint>"

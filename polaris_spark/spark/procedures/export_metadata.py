@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from polaris_spark.commits.state import Snapshot
 
 FEW = 48
-"""Maximum number of tables and views that are exported without a Spark job: that is faster than starting a job."""
+"""Maximum number of tables and views to export in this process, which is faster than starting a Spark job."""
 
 _FAILURES_TOLD = 3
 

@@ -218,7 +218,7 @@ def has_executors(call: Call) -> bool:
 
 
 def spread_of(call: Call) -> Spread:
-    """Return what distributes work: to executors if they can read the store, otherwise to threads of this process."""
+    """Return a `Spread` that distributes work: to executors if they can read the store, otherwise to local threads."""
     from polaris_spark.commits.state import StoredObjects
     from polaris_spark.maintenance.spreading import Here, Reach
     from polaris_spark.spark.jobs.spread import Executors

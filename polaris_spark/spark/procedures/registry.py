@@ -74,7 +74,7 @@ def procedures() -> dict[str, Procedure]:
 
 
 def find(name: str) -> Procedure:
-    """Return the procedure with this name; upper and lower case are not distinguished.
+    """Return the procedure with this name, ignoring case.
 
     Raises:
         InputError: the procedure does not exist; the message lists the existing ones.

@@ -1,4 +1,4 @@
-"""`trim`: removes history that is older than the retention. A sweep may then delete rows that only it needs."""
+"""`trim`: removes history older than the retention. A sweep may then delete rows that only this history needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view `files`: one row per data file and delete file in snapshots. Executors read manifests.
+"""The view `files`: one row per data or delete file that snapshots reference. Executors read the manifests.
 
 Planning reads the tables and only the summaries of their snapshots. If the summary of a table contains very many files,
 several tasks read the table: each of n tasks reads every n-th manifest.
