@@ -1,4 +1,4 @@
-"""Benchmarks: `python -m benchmarks` measures this catalog beside its peers on this machine.
+"""Benchmarks: `python -m benchmarks` compares this catalog with its peers on this machine.
 
-Every figure is a median over rounds in which both sides take turns; what counts is the ratio.
+Every figure is a median over rounds in which both sides take turns. The ratio is the result that matters.
 """

@@ -18,7 +18,7 @@ _WIDTH_OF_PIPES = 170
 
 
 def main() -> None:
-    """Measure what was asked for; exit status 1 if a bar was missed or a part could not be measured."""
+    """Measure the requested parts; exit with status 1 if a bar was missed or a part could not be measured."""
     asked = _parse()
     sizes = _sizes(asked)
     with tempfile.TemporaryDirectory(dir=asked.directory) as folder:
@@ -74,7 +74,7 @@ def _sizes(asked: argparse.Namespace) -> Sizes:
 
 
 def _measure(folder: Path, parts: list[str], sizes: Sizes, output: Path) -> Run:
-    """Measure parts one by one; files are written after each, so that a late failure costs no figures."""
+    """Measure parts one by one. Output files are written after each part, so that a late failure loses no figures."""
     settings = {"date": time.strftime("%Y-%m-%d %H:%M %Z"), **sizes._asdict()}
     findings: dict[str, list[Finding]] = {}
     failed: dict[str, str] = {}
@@ -85,7 +85,7 @@ def _measure(folder: Path, parts: list[str], sizes: Sizes, output: Path) -> Run:
         place.mkdir()
         try:
             findings[part] = list(PARTS[part].measure(place, sizes))
-        except Exception as error:  # whatever stops a part, the others count
+        except Exception as error:  # an error in one part must not stop the others
             failed[part] = f"{type(error).__name__}: {error}"
         (output / "figures.md").write_text(report.markdown(run), encoding="utf-8")
         (output / "figures.json").write_text(report.as_json(run), encoding="utf-8")

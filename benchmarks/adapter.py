@@ -1,4 +1,4 @@
-"""What a pyiceberg program pays with `PolarisCatalog`, beside pyiceberg's SqlCatalog, both on SQLite."""
+"""Cost of a pyiceberg program with `PolarisCatalog`, compared with pyiceberg's SqlCatalog, both on SQLite."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ THREADS = 8
 
 
 class Adapter(PyIceberg):
-    """The same program over `PolarisCatalog`, as it comes: with metadata files."""
+    """The same program on `PolarisCatalog` with default settings, which write metadata files."""
 
     def open(self, folder: Path) -> Any:
         return PolarisCatalog("ours", store=f"sqlite:///{folder}/polaris.db", warehouse=str(folder))
 
 
 def measure(folder: Path, *, rounds: int, calls: int) -> list[Finding]:
-    """Creations, property commits and loads per second, the same program on both sides.
+    """Measure creations, property commits and loads per second, with the same program on both sides.
 
     Args:
-        folder: for stores and files.
-        calls: loads of one round; there are a quarter as many creations and commits.
+        folder: folder for stores and files.
+        calls: number of loads in one round. There are a quarter as many creations and commits.
     """
     ours, peer = Adapter(folder / "ours"), PyIceberg(folder / "sql")
     workloads: list[tuple[str, Callable[[PyIceberg], Rate], float]] = [

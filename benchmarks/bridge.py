@@ -1,4 +1,4 @@
-"""`loadTable` from Java through the shim, beside the same requests handled inside Python."""
+"""`loadTable` from Java through the JVM shim, compared with the same requests handled inside Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CACHES = {
 
 
 def measure(folder: Path, *, rounds: int, calls: int) -> list[Figure]:
-    """The ratio with Iceberg's cache of loaded tables off, and on."""
+    """Measure the ratio with Iceberg's cache of loaded tables off, and with the cache on."""
     ours = Ours(folder / "bridge", metadata_files="never")
     name, _ = ours.create("flights")
     path = f"v1/namespaces/{NAMESPACE}/tables/{name}"

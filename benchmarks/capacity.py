@@ -1,8 +1,8 @@
-"""A small model of what a store writes, keeps and cleans: pure functions of measured constants.
+"""A small model of the amounts that a store writes, keeps and cleans: pure functions of measured constants.
 
-`python -m benchmarks capacity` compares it with measurements. `docs/operate/capacity.md` says how to use it and has the
-table that `table()` gives. One core of the machine that the constants were measured on has the speed of one here; times
-are microseconds, rates are per second.
+`python -m benchmarks capacity` compares the model with measurements. `docs/operate/capacity.md` explains its use, and
+contains the output of `table()`. A core in the model is as fast as a core of the machine on which the constants were
+measured. Times are microseconds, rates are per second.
 """
 
 from __future__ import annotations
@@ -14,44 +14,47 @@ from typing import NamedTuple
 # Constants of the product: rows of property commits at 1,000 to 1,000,000 tables, on two cores.
 
 CHANGE_BYTES = 1_460
-"""The new table object, with a metadata log of a dozen versions, and its log entry."""
+"""Bytes of the new table object, with a metadata log of a dozen versions, and of its log entry."""
 COMMIT_BYTES = 2_240
-"""The commit object, with what it embeds of its indexes, and the reference's row: once for a batch."""
+"""Bytes of the commit object, with the embedded parts of its indexes, and of the reference's row; once per batch."""
 CHANGE_ROWS, COMMIT_ROWS = 1, 3
 LEAF_BYTES, LEAF_ENTRIES = 4_050, 169
 BRANCH_CHILDREN, CHILD_BYTES = 154, 29
 PENDING, SPILLED = 38, 20
-"""Changes of the index `names` that are embedded when it spills, and how many of them go into the tree."""
+"""Number of embedded changes of the index `names` when it spills, and number of these that move into the tree."""
 TABLE_ROWS, TABLE_BYTES = 4.05, 1_500
-"""What a table without snapshots takes, with its share of three indexes."""
+"""Rows and bytes of a table without snapshots, with its share of three indexes."""
 TABLE_MEMORY_BYTES, OBJECTS_OF_COMMIT = 5_500, 4.8
-"""A table and its pieces in the cache; objects that a commit to a table reads that is not there."""
+"""Bytes of a table and its pieces in the cache, and objects read by a commit to a table that is not in the cache."""
 COMMIT_US, SHARD_US, READ_US = 490, 300, 40
-"""Work of a commit of one change without the database's, of a shard that it writes, of an object that it reads."""
+"""Processor time, in microseconds, of a commit of one change, of each shard written, and of each object read.
+
+The time of a commit does not include the work of the database.
+"""
 BATCHED_US = 250
-"""Work of a further change in the same commit."""
+"""Processor time of each further change in the same commit, in microseconds."""
 SCAN_ROWS, MARK_ROWS = 450_000, 300_000
-"""Rows that one core reads in a scan, and that it marks through their headers."""
+"""Rows per second that one core reads in a scan, and rows per second that it marks by their headers."""
 
 ASSUMED_WRITE_BYTES = 50_000_000
-"""Bytes a database takes per second: assumed, not measured."""
+"""Bytes per second that a database can write: assumed, not measured."""
 
 
 class Kind(NamedTuple):
-    """A kind of database: swaps of one row per second, as `Measured facts` of the project has them."""
+    """A kind of database, with its swaps per second from the project's `Measured facts`."""
 
     name: str
     alone: float
-    """One client."""
+    """Swaps per second of one client."""
     apart: float
-    """Eight clients, a row each."""
+    """Swaps per second of eight clients that each swap a different row."""
     contended: float
-    """Eight clients on one row."""
+    """Swaps per second of eight clients that swap the same row."""
     transactions: bool
-    """Whether rows and swap are one round trip."""
+    """Whether writing rows and swapping take one round trip."""
     note: str = ""
     processes: int = 1_000_000
-    """How many can write at once."""
+    """Maximum number of processes that can write at the same time."""
 
 
 _CITED = "cited; contention assumed"
@@ -67,38 +70,41 @@ KINDS = (
     Kind("DynamoDB (Local)", 345, 575, 104, transactions=False, note=_CITED),
     Kind("MongoDB (java server)", 990, 1_190, 297, transactions=False, note=_CITED),
 )
-"""Where contention on one row was not measured it is taken to leave three tenths, as it does on PostgreSQL."""
+"""Known kinds of databases.
+
+If contention on one row was not measured, it is assumed to reduce the rate to three tenths, as on PostgreSQL.
+"""
 
 
 class Workload(NamedTuple):
-    """Who commits what."""
+    """Numbers of tables, realms, processes and commits."""
 
     tables: int = 10_000_000
     realms: int = 10_000
-    """Each with one catalog, and as many tables as the others."""
+    """Number of realms. Each realm has one catalog, and all have the same number of tables."""
     processes: int = 100
     threads: int = 16
-    """Changes that wait in one process for the same catalog."""
+    """Number of changes that wait in one process for the same catalog."""
     commits_per_table: float = 10.0
-    """In a day."""
+    """Commits to each table per day."""
     history_days: float = 3.0
     cache_bytes: int = 128 * 2**20
 
     @property
     def demand(self) -> float:
-        """Commits per second that are asked for, on average."""
+        """Average demand, in commits per second."""
         return self.tables * self.commits_per_table / 86_400
 
 
 class Shards(NamedTuple):
-    """Shards of an index that a commit writes, on average."""
+    """Average rows and bytes of index shards that a commit writes."""
 
     rows: float
     bytes: float
 
 
 def shards(tables: float) -> Shards:
-    """What spills of the index `names` write per commit to a random table."""
+    """Return the average rows and bytes that spills of the index `names` write per commit to a random table."""
     below = max(1.0, tables / LEAF_ENTRIES)
     levels = [below]
     while levels[-1] > 1:
@@ -116,7 +122,10 @@ def shards(tables: float) -> Shards:
 
 
 def crowded(keys: float, bins: float, wanted: float) -> float:
-    """How many of `bins`, among which `keys` fell at random, hold `wanted` of them, the fullest taken first."""
+    """Return how many bins contain `wanted` keys if `keys` keys are distributed to `bins` bins at random.
+
+    The fullest bins are counted first.
+    """
     if bins <= 1:
         return 1.0
     mean, taken, left = keys / bins, 0.0, wanted
@@ -129,22 +138,22 @@ def crowded(keys: float, bins: float, wanted: float) -> float:
 
 
 def _distinct(keys: float, bins: float) -> float:
-    """How many different bins `keys` fall into."""
+    """Return the expected number of different bins that `keys` random keys occupy."""
     return 1.0 if bins <= 1 else bins * (1 - (1 - 1 / bins) ** keys)
 
 
 class Cost(NamedTuple):
-    """What one change costs."""
+    """The cost of one change: rows and bytes written, objects read, and processor time in microseconds."""
 
     rows: float
     bytes: float
     reads: float
-    """Objects that are not in the cache."""
+    """Number of objects that are read because they are not in the cache."""
     cpu_us: float
 
 
 def cost(tables: float, *, batch: float = 1, cache_bytes: float = Workload().cache_bytes) -> Cost:
-    """A property change of a random table of a catalog, `batch` changes in one commit."""
+    """Return the cost of a property change to a random table of a catalog, with `batch` changes in each commit."""
     spilled = shards(tables)
     reads = OBJECTS_OF_COMMIT * (1 - min(1.0, cache_bytes / (tables * TABLE_MEMORY_BYTES)))
     work = (COMMIT_US + (batch - 1) * BATCHED_US) / batch
@@ -157,7 +166,7 @@ def cost(tables: float, *, batch: float = 1, cache_bytes: float = Workload().cac
 
 
 def commit_us(tables: float, kind: Kind) -> float:
-    """How long one thread takes for a commit."""
+    """Return the time that one thread needs for a commit, in microseconds."""
     return cost(tables).cpu_us + _latency_us(kind)
 
 
@@ -166,26 +175,26 @@ def _latency_us(kind: Kind) -> float:
 
 
 class Prediction(NamedTuple):
-    """A kind of database under a workload."""
+    """The predictions for a kind of database under a workload."""
 
     apart: float
-    """Most commits per second where every process commits to realms of its own."""
+    """Maximum commits per second if every process commits to different realms."""
     together: float
-    """The same where all commit to one catalog that holds all tables."""
+    """Maximum commits per second if all processes commit to one catalog that contains all tables."""
     rows: float
-    """Rows written per second at the demand, realms apart."""
+    """Rows written per second at the demand, if every process commits to different realms."""
     bytes: float
-    """The same in bytes."""
+    """Bytes written per second at the demand, if every process commits to different realms."""
     bytes_per_day: float
-    """What the store grows by, before anything is cleaned."""
+    """Growth of the store per day, in bytes, before cleaning."""
     bytes_kept: float
-    """Live tables and the history."""
+    """Bytes of live tables and the history."""
     cleaning_core_hours: float
-    """Scan of all rows and mark of all that history reaches, on one core; Spark divides it by its cores."""
+    """Core hours to scan all rows and to mark all rows that history needs. Spark divides the work among its cores."""
 
 
 def predict(kind: Kind, load: Workload) -> Prediction:
-    """What the model says."""
+    """Return the model's predictions for a kind of database and a workload."""
     each = load.tables / load.realms
     cache_of_realm = load.cache_bytes * load.processes / load.realms
     apart, together = cost(each, cache_bytes=cache_of_realm), cost(load.tables, batch=load.threads)
@@ -209,7 +218,7 @@ def predict(kind: Kind, load: Workload) -> Prediction:
 
 
 def table(load: Workload | None = None, kinds: Sequence[Kind] = KINDS) -> str:
-    """Predictions as a table in Markdown; the demand is marked where it is more than can be had."""
+    """Return the predictions as a Markdown table. A rate below the demand is marked."""
     load = load or Workload()
     lines = [
         "| database | realms apart, commits/s | one catalog, commits/s | at the demand: rows/s | MB/s | "

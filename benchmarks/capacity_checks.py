@@ -1,6 +1,6 @@
-"""Holding the capacity model against measurements at several sizes.
+"""Comparison of the capacity model with measurements at several sizes.
 
-Times are those of this process on a processor, so that what others do on the machine, and its disk, matter less.
+Times are processor times of this process, so that other work on the machine, and its disk, have less influence.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from polaris_spark.objects import decode_header
 
 _BATCH = 500
 _WITHIN = 2.0
-"""By which factor a measurement may differ either way: what two shared cores vary by."""
+"""Factor by which a measurement may be higher or lower than the model: two shared cores vary this much."""
 
 
 def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int) -> list[Figure]:
-    """Catalogs of these sizes (those in `folder` already are used again): predicted beside measured."""
+    """Compare predictions with measurements for catalogs of these sizes. Catalogs already in `folder` are reused."""
     folder.mkdir(parents=True, exist_ok=True)
     figures = []
     for size in sizes:
@@ -49,7 +49,7 @@ def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int) -> l
 
 
 def _figure(what: str, predicted: float, measured: Sequence[float], digits: int = 0) -> Figure:
-    """A line that holds a measurement against the model."""
+    """Return a line that compares a measurement with the model."""
     sample = Sample(tuple(measured))
     ratio = sample.median / predicted
     return Figure(
@@ -65,14 +65,17 @@ def _figure(what: str, predicted: float, measured: Sequence[float], digits: int 
 
 
 def scanned(backend: Backend) -> int:
-    """Rows that a scan of all objects reads."""
+    """Return the number of rows that a scan of all objects reads."""
     return sum(
         batch.num_rows for split in backend.splits("objects", None, 2) for batch in backend.scan(split)
     )
 
 
 def marked(backend: Backend, realm: str, commit: int) -> int:
-    """Objects that a commit reaches through strong pointers, itself included, breadth first by row headers."""
+    """Return the number of objects that are reachable from a commit by strong pointers, including the commit.
+
+    Objects are visited breadth first, by the headers of their rows.
+    """
     seen = {commit}
     level = [commit]
     while level:
@@ -89,7 +92,10 @@ def marked(backend: Backend, realm: str, commit: int) -> int:
 
 
 def rows(store: str, _size: int) -> dict[str, float]:
-    """How many rows there are and how much work reading them is; runs in a process of its own."""
+    """Return the numbers of all rows and of live rows, and the processor seconds to read them.
+
+    This runs in a separate process.
+    """
     with growth.opened(store) as session:
         backend, head = session.connection.backend, session.catalog.head()
         begun = time.process_time()

@@ -1,4 +1,4 @@
-"""The catalogs that are measured, each behind the same few calls."""
+"""The measured catalogs, each with the same small interface."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SCHEMA: dict[str, Any] = {
 
 
 class Measured(Protocol):
-    """A catalog under measurement. Handles are whatever `create` returned."""
+    """A measured catalog. A handle is the value that `create` returned for a table."""
 
     def create(self, table: str) -> Any:
         """Create a table."""
         ...
 
     def load(self, handle: Any) -> None:
-        """Load a table, as a new reader does."""
+        """Load a table, as a new reader would."""
         ...
 
     def set_property(self, handle: Any, value: str) -> None:
@@ -39,7 +39,7 @@ class Measured(Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything."""
+        """Release all resources."""
         ...
 
 
@@ -47,7 +47,7 @@ class Ours:
     """polaris_spark, called in process."""
 
     DURABILITY = "write-ahead log, synchronous=FULL"
-    """Of `sqlite:`."""
+    """Durability settings of `sqlite:` stores."""
 
     def __init__(self, folder: Path, *, metadata_files: str, store: str | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ class Ours:
             raise RuntimeError(answer)
 
     def request(self, method: str, path: str, body: Any = None, **query: str) -> Any:
-        """A request that must succeed; its answer decoded."""
+        """Make a request that must succeed; return its decoded response."""
         text = None if body is None else json.dumps(body)
         status, _, answer = self.session.request(method, path, query=query, body=text)
         if status >= 300:
@@ -92,12 +92,12 @@ class Ours:
 
 
 class PyIceberg:
-    """pyiceberg's SqlCatalog, on SQLite unless another database is named."""
+    """pyiceberg's SqlCatalog, on SQLite unless `uri` names another database."""
 
     def __init__(self, folder: Path, uri: str | None = None) -> None:
         """
         Args:
-            uri: as SQLAlchemy writes it.
+            uri: SQLAlchemy URL of the database.
         """
         (folder / "peer").mkdir(parents=True, exist_ok=True)
         self._uri = uri or f"sqlite:///{folder}/peer/catalog.db"
@@ -107,13 +107,13 @@ class PyIceberg:
 
     @staticmethod
     def durability() -> Durability:
-        """On SQLite, which it uses as it comes."""
+        """Return the durability settings on SQLite, which pyiceberg uses with SQLite's defaults."""
         return Durability(
             "pyiceberg SqlCatalog on SQLite", "rollback journal, synchronous=FULL (its defaults)"
         )
 
     def open(self, folder: Path) -> Any:
-        """The catalog, in an empty folder."""
+        """Open a new catalog in an empty folder."""
         from pyiceberg.catalog.sql import SqlCatalog
 
         return SqlCatalog("peer", uri=self._uri, warehouse=f"file://{folder}")
@@ -128,7 +128,7 @@ class PyIceberg:
         self.catalog.load_table(handle)
 
     def set_property(self, handle: Any, value: str) -> None:
-        """Each thread keeps its table between commits, and loads it again after a failure."""
+        """Commit one property. Each thread keeps its loaded table between commits, and reloads it after a failure."""
         if getattr(self._tables, "handle", None) != handle:
             self._tables.handle, self._tables.table = handle, self.catalog.load_table(handle)
         try:

@@ -1,4 +1,4 @@
-"""Property commits per second, beside pyiceberg's SqlCatalog, both on SQLite."""
+"""Property commits per second, compared with pyiceberg's SqlCatalog, both on SQLite."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.measuring import Figure, Rate, Sample, compare, in_turns, run_fo
 
 
 class Case(NamedTuple):
-    """One line: who commits to what."""
+    """One line of the result: metadata files, threads, tables, and the required ratio."""
 
     metadata_files: str
     threads: int
@@ -22,7 +22,7 @@ class Case(NamedTuple):
 
     @property
     def what(self) -> str:
-        """The line's name."""
+        """Name of the line."""
         return f"property commits/s, {self.metadata_files}, {self._who}"
 
     @property
@@ -43,11 +43,11 @@ CASES = (
 
 
 def measure(folder: Path, *, rounds: int, seconds: float) -> list[Finding]:
-    """Commits with one thread and with several, on one table and on tables of their own.
+    """Measure commits with one thread and with several threads, on one table and with one table for each thread.
 
     Args:
-        folder: for stores and files.
-        seconds: how long a side commits in one turn.
+        folder: folder for stores and files.
+        seconds: duration of a side's turn, in seconds.
     """
     peer = PyIceberg(folder)
     ours = {mode: Ours(folder / mode, metadata_files=mode) for mode in ("never", "every-commit")}
@@ -81,7 +81,7 @@ _round = count()
 
 
 def rate(catalog: Measured, case: Case, seconds: float) -> Rate:
-    """Property commits of several threads to new tables, after a quarter of the time to warm up."""
+    """Return the rate of property commits by several threads to new tables, after a warm-up of `seconds / 4`."""
     run = next(_round)
     handles = [catalog.create(f"table_{run}_{n}") for n in range(case.tables)]
 

@@ -17,23 +17,23 @@ from benchmarks.processes import run_processes
 from tests.servers.postgresql import PostgreSQL
 
 WRITERS = 64
-"""Threads that commit together, in one process or spread over several."""
+"""Number of threads that commit at the same time, in one process or distributed over several."""
 UNFAIRNESS = 10
-"""At most so many times the median commit may the slowest of a hundred take, in every process."""
+"""Maximum ratio, in every process, of the 99th percentile of commit times to the median of all processes."""
 
 
 class Place(NamedTuple):
-    """A catalog that several processes commit to."""
+    """The store and the folder of a catalog to which several processes commit."""
 
     store: str
     folder: str
 
 
 def measure(folder: Path, *, rounds: int, seconds: float, crowd: int = 8) -> list[Finding]:
-    """Several processes against one, and what many do to each other.
+    """Compare several processes with one process, and measure the fairness among many processes.
 
     Args:
-        crowd: processes that are to be fair to each other; half as many stand against one process.
+        crowd: number of processes for the fairness measurement. Half as many are compared with one process.
     """
     with PostgreSQL() as server:
         place = Place(server.database, str(folder))
@@ -47,7 +47,7 @@ def measure(folder: Path, *, rounds: int, seconds: float, crowd: int = 8) -> lis
 
 @contextmanager
 def committing(place: Place, process: int) -> Iterator[Callable[[int, int], None]]:
-    """Property commits, a table for each thread."""
+    """Return a function that makes property commits. Each thread commits to a different table."""
     ours = Ours(Path(place.folder), metadata_files="never", store=place.store)
     handles: dict[int, object] = {}
     run = uuid.uuid4().hex[:8]  # rounds share the catalog
@@ -75,7 +75,7 @@ def _processes(place: Place, rounds: int, seconds: float, processes: int) -> lis
 
 
 def _fairness(place: Place, rounds: int, seconds: float, processes: int) -> list[Figure]:
-    """How long commits take in the process that waits longest, against the median of all."""
+    """Compare the commit times of the slowest process with the median of all processes."""
     medians, p99s, longest, shares = [], [], [], []
     for _ in range(rounds):
         rates = run_processes(processes, WRITERS // processes, seconds, committing, place)

@@ -1,4 +1,4 @@
-"""Runs of `java/CatalogCosts.java`: the same calls from Java to any catalog that Iceberg can load."""
+"""Runs of `java/CatalogCosts.java`, which makes the same calls from Java to any catalog that Iceberg can load."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from benchmarks.jvm import JavaPrograms
 from benchmarks.measuring import Sample
 
 FILES = "LocalFiles"
-"""The FileIO of all sides; see `java/LocalFiles.java`."""
+"""Class name of the FileIO of all sides; see `java/LocalFiles.java`."""
 
 _numbers = count(1)
 
 
 class Cost(NamedTuple):
-    """A workload of one run."""
+    """The result of one workload in one run."""
 
     value: float
-    """Calls per second; of `load@N` and its like, microseconds."""
+    """Calls per second; for workloads such as `load@N`, microseconds per call."""
     failures: int
     p50: float = 0.0
     p99: float = 0.0
@@ -30,10 +30,10 @@ class Cost(NamedTuple):
 def run(
     programs: JavaPrograms, seconds: float, works: Sequence[str], properties: Mapping[str, str]
 ) -> dict[str, Cost]:
-    """What each workload reached in a JVM of its own.
+    """Run workloads in a separate JVM; return the result of each.
 
     Raises:
-        RuntimeError: all calls of a workload failed, or the catalog does not open.
+        RuntimeError: all calls of a workload failed, or the catalog cannot be opened.
     """
     pairs = [f"{name}={value}" for name, value in properties.items()]
     printed = programs.run("CatalogCosts", seconds, ",".join(works), *pairs)
@@ -45,13 +45,13 @@ def run(
 
 
 def sample(costs: Iterable[Mapping[str, Cost]], name: str) -> Sample:
-    """A workload over several runs."""
+    """Return the values and failures of one workload over several runs."""
     found = [cost[name] for cost in costs]
     return Sample(tuple(cost.value for cost in found), sum(cost.failures for cost in found))
 
 
 def ours(folder: Path, metadata_files: str) -> dict[str, str]:
-    """Properties of a new catalog of ours on SQLite, through the shim."""
+    """Return the properties of a new polaris_spark catalog on SQLite, accessed through the JVM shim."""
     place = _place(folder)
     return {
         "catalog-impl": "io.polarisspark.PolarisRESTCatalog",
@@ -64,10 +64,10 @@ def ours(folder: Path, metadata_files: str) -> dict[str, str]:
 
 
 def jdbc_catalog(folder: Path, uri: str | None = None) -> dict[str, str]:
-    """Properties of a new `JdbcCatalog`, on SQLite unless another database is named.
+    """Return the properties of a new `JdbcCatalog`, on SQLite unless `uri` names another database.
 
     Args:
-        uri: as JDBC writes it.
+        uri: JDBC URL of the database.
     """
     place = _place(folder)
     return {
@@ -80,7 +80,7 @@ def jdbc_catalog(folder: Path, uri: str | None = None) -> dict[str, str]:
 
 
 def files_catalog(folder: Path, implementation: str) -> dict[str, str]:
-    """Properties of a new catalog that needs no database."""
+    """Return the properties of a new catalog that does not need a database."""
     return {
         "catalog-impl": implementation,
         "warehouse": f"file://{_place(folder)}/warehouse",

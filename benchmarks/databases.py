@@ -1,4 +1,4 @@
-"""Each database beside its own driver: what our swap adds to the bare statement, what commits make of slow swaps."""
+"""Each database compared with its bare driver: overhead of the backend's swap, and commit rates against bare swaps."""
 
 from __future__ import annotations
 
@@ -25,15 +25,19 @@ from polaris_spark.testing.server import Server
 from tests.servers import SERVERS, server_class
 
 WRITERS = 64
-"""Threads that commit together."""
+"""Number of threads that commit at the same time."""
 ROWS = 1_000
-"""Rows that are read in one batch."""
+"""Number of rows that are read in one batch."""
 QUICK_SWAP_US = 50
-"""Where a bare swap is quicker, the bar is the time that ours takes on top, not the ratio."""
+"""If a bare swap takes less time than this, in microseconds, the bar limits the additional time of the backend's swap.
+
+Otherwise the bar limits the ratio.
+"""
 MOST_ON_TOP_US = 15
+"""Maximum additional time of the backend's swap, in microseconds, if a bare swap is quick."""
 
 _COMMIT = 50
-"""Rows of one commit, whose ids follow one another."""
+"""Number of rows of one commit. Their ids are consecutive."""
 _VALUE = bytes(200)
 _EMBEDDED = {
     "sqlite": "write-ahead log, synchronous=FULL",
@@ -42,39 +46,39 @@ _EMBEDDED = {
 
 
 class Database(NamedTuple):
-    """A database with a new store in it for each measurement."""
+    """A database. Each measurement uses a new store in it."""
 
     scheme: str
     server: Server | None
     folder: Path
 
     def uri(self, store: str) -> str:
-        """URI of a store that does not exist yet."""
+        """Return the URI of a store that does not exist yet."""
         if self.server is None:
             return f"{self.scheme}://{self.folder}/{self.scheme}-{store}"
         return self.server.uri(store)
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """Amounts of measurements."""
 
     rounds: int
     seconds: float
     clients: int
-    """That swap one row."""
+    """Number of clients that swap one row."""
 
 
 def measure(
     folder: Path, *, rounds: int, seconds: float, clients: int = 8, schemes: Sequence[str] = ()
 ) -> list[Finding]:
-    """Every database that can be had here, one after the other.
+    """Measure every available database, one after another.
 
     Args:
-        schemes: those to measure; all unless given.
+        schemes: URI schemes of the databases to measure; all databases if empty.
     """
     sizes, findings = Sizes(rounds, seconds, clients), list[Finding]()
     trips: dict[str, dict[str, Sample]] = {}
-    for scheme in schemes or (*_EMBEDDED, *SERVERS):  # `mysql:` is another name
+    for scheme in schemes or (*_EMBEDDED, *SERVERS):  # `mysql:` is an alias
         try:
             with _database(scheme, folder) as database:
                 findings += _figures(database, sizes)
@@ -106,7 +110,7 @@ def _figures(database: Database, sizes: Sizes) -> list[Figure]:
 
 
 def _alone(database: Database, sizes: Sizes, threads: int) -> Figure:
-    """Swaps by clients with a row each."""
+    """Measure swaps by clients that each swap a different row."""
     uri = database.uri(f"alone{threads}")
     with contextlib.closing(open_backend(uri)) as backend:
         backend.setup()
@@ -133,7 +137,7 @@ def _alone(database: Database, sizes: Sizes, threads: int) -> Figure:
             for side in (ours, theirs):
                 run_for(threads, sizes.seconds / 5, side)
             mine, peer = in_turns(
-                2 * sizes.rounds,  # short turns: the two are close to each other, and machines wander
+                2 * sizes.rounds,  # short turns: both rates are close, and a machine's speed varies
                 [
                     lambda: run_for(threads, sizes.seconds / 2, ours),
                     lambda: run_for(threads, sizes.seconds / 2, theirs),
@@ -154,7 +158,7 @@ def _alone(database: Database, sizes: Sizes, threads: int) -> Figure:
 
 
 def _commits(database: Database, sizes: Sizes) -> Figure:
-    """Smallest commits of many writers, against clients that swap one row by bare statements."""
+    """Compare smallest commits of many writers with clients that swap one row by bare statements."""
     store, contended = database.uri("commits"), database.uri("contended")
     with contextlib.closing(open_backend(contended)) as backend:
         backend.setup()
@@ -183,7 +187,10 @@ def _commits(database: Database, sizes: Sizes) -> Figure:
 
 
 def _bar(scheme: str, bare: float) -> float | None:
-    """How many times the bare swaps commits are to reach: fewer where that is more than 2,500 a second."""
+    """Return the required ratio of commits to bare swaps, or None without a bar.
+
+    For slow databases, the ratio is lower if it would require more than 2,500 commits per second.
+    """
     if scheme in ("postgresql", "mariadb"):
         return 4
     if scheme in ("cassandra", "bigtable", "dynamodb", "s3") and bare:
@@ -204,9 +211,10 @@ def _by_processes(uri: str, sizes: Sizes) -> Rate:
 
 @contextmanager
 def contender(uri: str, _: int) -> Iterator[Callable[[int, int], None]]:
-    """Swaps of the row `head` from the version that this client left behind; after a conflict it reads the row first.
+    """Return a function that swaps the row `head` from the version that this client has written last.
 
-    To read before every swap is the slower way: whoever has just swapped is the likeliest to swap next.
+    After a conflict, the client reads the row first. Reading before every swap would be slower: the client that has
+    just swapped is most likely to swap next.
     """
     with contextlib.closing(open_bare(uri)) as bare:
         clients: dict[int, Client] = {}
@@ -228,7 +236,7 @@ def contender(uri: str, _: int) -> Iterator[Callable[[int, int], None]]:
 
 
 def _reads(database: Database, sizes: Sizes) -> Figure:
-    """One batch against as many point reads of one client."""
+    """Compare one batch read with the same number of point reads by one client."""
     with contextlib.closing(open_backend(database.uri("reads"))) as backend:
         backend.setup()
         keys = []

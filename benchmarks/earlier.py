@@ -1,4 +1,4 @@
-"""What requests cost beside another checkout of this project, an earlier one: what a change costs, or gains."""
+"""Cost of requests compared with an earlier checkout of this project, to measure the effect of a change."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from benchmarks.catalogs import NAMESPACE, Ours
 from benchmarks.measuring import Figure, Sample, growth
 
 MOST = 1.03
-"""A request may cost this many times as much as before."""
+"""Maximum ratio of a request's cost to its cost in the earlier checkout."""
 
 _TABLES = 1_000
 _CALLS = {"page": 250, "load": 2_500, "commit": 500}
-"""Requests of a turn, by kind: a tenth of a second or so, long enough for the processor's caches to fill."""
+"""Number of requests in a turn, by kind. A turn takes about a tenth of a second, so that processor caches can fill."""
 
 
 class Cost(NamedTuple):
-    """What one request took, the mean of a turn, microseconds."""
+    """Mean elapsed time and processor time of one request in a turn, in microseconds."""
 
     elapsed: float
     processor: float
 
 
 def measure(folder: Path, *, checkout: Path, turns: int) -> list[Figure]:
-    """Property commits to one table, loads of a table, and pages of 1,000 tables, by both checkouts in turns; in
-    process, on SQLite, without metadata files.
+    """Measure property commits to one table, loads of a table, and pages of 1,000 tables, with both checkouts in turns.
+
+    Requests are handled in process, on SQLite, without metadata files.
 
     Args:
-        folder: for both stores.
-        checkout: the folder of the earlier one.
-        turns: that each side takes for each kind of request.
+        folder: folder for both stores.
+        checkout: folder of the earlier checkout.
+        turns: number of turns of each side for each kind of request.
     Raises:
         RuntimeError: a side failed.
     """
     figures = []
     with ExitStack() as stack:
-        now = stack.enter_context(_Side(Path(__file__).parents[3], folder / "now"))
+        now = stack.enter_context(_Side(Path(__file__).parents[1], folder / "now"))
         before = stack.enter_context(_Side(checkout, folder / "before"))
         for request in _CALLS:
             costs: dict[_Side, list[Cost]] = {now: [], before: []}
@@ -67,7 +68,7 @@ class _Side:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed with the process
         self._process = subprocess.Popen(
             command,
-            cwd=checkout,  # where a program given by `-c` looks for modules first
+            cwd=checkout,  # a program given by `-c` searches this folder for modules first
             env={**os.environ, "PYTHONPATH": str(checkout)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -85,7 +86,7 @@ class _Side:
         self._errors.close()
 
     def run(self, request: str) -> Cost:
-        """What one request of this kind takes now.
+        """Run a turn of requests of this kind; return the mean cost of one request.
 
         Raises:
             RuntimeError: the process failed.
@@ -102,7 +103,7 @@ class _Side:
 
 
 def serve(folder: Path) -> None:
-    """Run the requests that standard input names; what each took goes to standard output."""
+    """Run the kinds of requests that standard input names; write the cost of each to standard output."""
     ours = Ours(folder, metadata_files="never")
     try:
         handles = [ours.create(f"table_{n}") for n in range(_TABLES)]

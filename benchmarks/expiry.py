@@ -1,8 +1,8 @@
-"""Expiring snapshots of many tables in one call, beside Iceberg's `expire_snapshots` called table by table.
+"""Expiry of snapshots of many tables in one call, compared with Iceberg's `expire_snapshots` called for each table.
 
-Both sides run in one Spark session over identical tables: one is written by pyiceberg, the others are its files with
-another location in them, registered in the catalog. Each snapshot adds a file, and removes the one that was added ten
-snapshots before.
+Both sides run in one Spark session on identical tables. pyiceberg writes one table. The other tables are copies of its
+files with another location in them, and are registered in the catalog. Each snapshot adds a file, and removes the file
+that was added ten snapshots before.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 KEPT_FILES = 10
-"""So many files a table has once it has had as many snapshots."""
+"""Number of live files of a table, once the table has had this many snapshots."""
 KEPT_SNAPSHOTS = 5
-"""So many snapshots each side keeps of a table."""
+"""Number of snapshots that each side keeps of a table."""
 _WARM = {"ours": 80, "peer": 20}
-"""So many tables each side expires first, at most: ours enough that Python workers are started."""
+"""Maximum number of tables that each side expires to warm up. For `ours`, this is enough to start Python workers."""
 
 _SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.int32())])
 
 
 def measure(folder: Path, *, rounds: int, tables: int, snapshots: int) -> list[Figure]:
-    """Time both sides.
+    """Measure the time of both sides.
 
     Args:
-        tables: of each side and round.
-        snapshots: of each table.
+        tables: number of tables for each side and round.
+        snapshots: number of snapshots of each table.
     Raises:
-        AssertionError: the sides did not leave the same files.
+        AssertionError: different files are left after the two sides.
     """
     warehouse = folder / "warehouse"
     ours: list[float] = []
@@ -120,7 +120,7 @@ def _theirs(spark: SparkSession, namespace: str, tables: int, older_than: str) -
 
 
 def _files(folder: Path) -> set[str]:
-    """Every file below a folder but metadata files and checksums, by relative path."""
+    """Return the relative paths of all files below a folder, except metadata files and checksums."""
     files = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
     return {file for file in files if not file.endswith((".metadata.json", ".crc"))}
 
@@ -149,7 +149,7 @@ class _Template:
         }
 
     def clone(self, namespace: str, tables: int) -> None:
-        """Make tables that differ from the template in their location only, which is as long as its own."""
+        """Create tables that differ from the template only in their location. All locations have the same length."""
         self._catalog.create_namespace(namespace)
         metadata = Path(self._metadata).relative_to(self._folder)
         for number in range(tables):
@@ -164,7 +164,7 @@ class _Template:
 
 
 def _add(table: Table, number: int) -> None:
-    """A snapshot that adds a file, and removes the one that was added ten snapshots before."""
+    """Commit a snapshot that adds a file, and removes the file that was added ten snapshots before."""
     rows = pa.table({"id": [number], "day": [number]}, schema=_SCHEMA)
     if number < KEPT_FILES:
         table.append(rows)
@@ -183,7 +183,7 @@ def _written(table: Table, rows: pa.Table) -> Sequence[Any]:
 
 
 def _plain(file: Path) -> bytes:
-    """The content of a file; that of an Avro file without compression, so that locations stand in it as text."""
+    """Return the content of a file. Avro files are decompressed, so that their locations are plain text."""
     content = file.read_bytes()
     if file.suffix != ".avro":
         return content

@@ -1,4 +1,4 @@
-"""What a part of the benchmark finds, and all that a run found."""
+"""The results of a part of the benchmark, and of a whole run."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from benchmarks.measuring import Figure, Sample
 
 
 class Grid(NamedTuple):
-    """Several catalogs beside each other in several workloads."""
+    """A table that compares several catalogs in several workloads."""
 
     title: str
     columns: tuple[str, ...]
-    """The workloads."""
+    """Names of the workloads."""
     rows: Mapping[str, Mapping[str, Sample]]
-    """By catalog, then by workload; a workload that a catalog does not have is missing."""
+    """Results by catalog and by workload, without workloads that a catalog does not have."""
 
 
 class Durability(NamedTuple):
-    """When a side's writes are on disk."""
+    """The durability settings of a side, which determine when its writes are on disk."""
 
     side: str
     settings: str
@@ -36,30 +36,30 @@ Finding: TypeAlias = "Figure | Grid | Durability | LeftOut"
 
 
 class Run(NamedTuple):
-    """All that was found, by part, and how."""
+    """The results of a run, by part, with the machine and the settings."""
 
     machine: Mapping[str, str]
     settings: Mapping[str, Any]
     """Date, rounds and sizes."""
     findings: Mapping[str, Sequence[Finding]]
     failed: Mapping[str, str]
-    """Parts that could not be measured: the error."""
+    """Errors of the parts that could not be measured, by part."""
 
     def figures(self, part: str) -> list[Figure]:
-        """The lines of a part."""
+        """Return the lines of a part."""
         return [found for found in self.findings[part] if isinstance(found, Figure)]
 
     def grids(self) -> list[Grid]:
-        """The grids of all parts."""
+        """Return the grids of all parts."""
         return [found for part in self.findings.values() for found in part if isinstance(found, Grid)]
 
     def durability(self) -> dict[str, str]:
-        """Settings of every side that took part."""
+        """Return the durability settings of every measured side, by side."""
         found = [one for part in self.findings.values() for one in part if isinstance(one, Durability)]
         return {one.side: one.settings for one in found}
 
     def left_out(self) -> dict[str, str]:
-        """Why a peer was not measured."""
+        """Return the reason for each peer that was not measured, by peer."""
         found = [one for part in self.findings.values() for one in part if isinstance(one, LeftOut)]
         return {one.peer: one.reason for one in found}
 

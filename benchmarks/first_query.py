@@ -1,7 +1,7 @@
-"""The first query of a session: views of the catalog beside a trivial Python data source.
+"""The first query of a session: system views of the catalog compared with a trivial Python data source.
 
-Each query has a process and a session of its own: `python -m benchmarks.first_query STORE VIEW` prints
-its seconds; without a view, those of the trivial source.
+Each query runs in a separate process and session. `python -m benchmarks.first_query STORE VIEW` prints the time of a
+query in seconds; without a view, it measures the trivial source.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from benchmarks.system_views import fill
 
 TABLES = 100
 MOST = 1.5
-"""How many times as long as the trivial source a view may take."""
+"""Maximum ratio of a view's time to the time of the trivial source."""
 
 
 class Trivial(DataSource):
-    """Ten rows of five columns in one partition. A class of `__main__`, so that workers import nothing for it."""
+    """A data source with ten rows of five columns in one partition.
+
+    It is a class of `__main__`, so that workers do not import a module for it.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -51,7 +54,7 @@ class TrivialReader(DataSourceReader):
 
 
 def measure(folder: Path, *, rounds: int, views: Sequence[str]) -> Sequence[Finding]:
-    """The first query of new sessions on two processors, in turns: each view, and the trivial source."""
+    """Measure the first query of new sessions on two processors, in turns: each view, and the trivial source."""
     store = f"sqlite://{folder.absolute()}/tables.db"
     fill(store, TABLES)
     trivial, *samples = in_turns(rounds, [partial(_first, store, *view) for view in [(), *zip(views)]])

@@ -1,7 +1,7 @@
-"""What changes as a catalog grows: commits, look-ups and memory at a thousand tables and at a million.
+"""Growth of a catalog: commits, look-ups and memory at a thousand tables and at a million.
 
-Each measurement runs in a process of its own, which begins with an empty cache: `python -m
-benchmarks.growth WHAT STORE TABLES ...` prints it as JSON.
+Each measurement runs in a separate process, which starts with an empty cache. `python -m benchmarks.growth WHAT STORE
+TABLES ...` prints its result as JSON.
 """
 
 from __future__ import annotations
@@ -22,25 +22,27 @@ from benchmarks.population import WAREHOUSE, name_of, namespaces_for, populate
 from benchmarks.traffic import counted
 
 WARM_UP = 500
-"""Commits before the measured ones."""
+"""Number of commits before the measured commits."""
 WORKING_SET = 200
-"""Tables that are looked up again and again."""
+"""Number of tables that are looked up repeatedly."""
 CACHES_MIB = (32, 128)
 BESIDE_CACHE_MIB = 48
-"""Memory that may be gained besides the cache: pages that SQLite keeps, a listing's answer, what Python does not give
-back."""
+"""Maximum growth of memory in addition to the cache, in MiB.
+
+This covers pages in SQLite's cache, the response of a listing, and memory that Python does not release.
+"""
 IDS = 100_000
-"""Ids in a batch."""
+"""Number of ids in a batch."""
 _SEED = 7
 
 
 def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int, loads: int) -> list[Figure]:
-    """Build catalogs of these sizes (those in `folder` already are used again) and measure them in turns.
+    """Build catalogs of these sizes and measure them in turns. Catalogs already in `folder` are reused.
 
     Args:
         sizes: numbers of tables, ascending.
-        calls: commits of a turn.
-        loads: random tables that are loaded where memory is measured.
+        calls: number of commits in a turn.
+        loads: number of random tables to load when memory is measured.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for size in sizes:
@@ -61,7 +63,7 @@ def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int, load
 
 
 def build(folder: Path, size: int) -> None:
-    """Have a catalog of this size in a folder."""
+    """Build a catalog of this size in a folder, unless it exists."""
     if not (folder / f"{size}.built").exists():
         for left in folder.glob(f"{size}.db*"):
             left.unlink()
@@ -70,7 +72,7 @@ def build(folder: Path, size: int) -> None:
 
 
 def run(what: str, folder: Path, size: int, *arguments: int) -> dict[str, float]:
-    """What a process of its own measures at a catalog that was built."""
+    """Run a measurement of a built catalog in a separate process; return its result."""
     store = f"sqlite://{folder.absolute()}/{size}.db"
     command = [sys.executable, "-m", __name__, what, store, str(size), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -124,11 +126,11 @@ def _ids(taken: Sequence[dict[str, float]]) -> Figure:
     return compare(what, _sample(taken, "per_second"), Sample((1_000_000,)), least=1, beside="asked for")
 
 
-# What runs in the processes.
+# Programs that run in the separate processes.
 
 
 def opened(store: str, **properties: Any) -> Any:
-    """A catalog that was built, opened as servers and the bridge do."""
+    """Open a built catalog in the same way as servers and the bridge."""
     import polaris_spark
     from polaris_spark.store.cache import collect_seldom
 
@@ -150,7 +152,7 @@ def _table_path(size: int, number: int) -> str:
 
 
 def commits(store: str, size: int, calls: int) -> dict[str, float]:
-    """Property commits to random tables, spills included: times in microseconds, rows and bytes written."""
+    """Measure property commits to random tables, including spills: times in microseconds, rows and bytes written."""
     chance, times, sizes, rows, trips, worked = random.Random(_SEED), [], [], [], [], 0.0
     with opened(store) as session, counted(session.connection.backend) as traffic:
         for number in range(WARM_UP + calls):
@@ -182,7 +184,7 @@ def commits(store: str, size: int, calls: int) -> dict[str, float]:
 
 
 def lookups(store: str, size: int) -> dict[str, float]:
-    """Looking names up, with an empty cache and with a warm one."""
+    """Measure look-ups of names, with an empty cache and with a warm cache."""
     from polaris_spark.catalog.entities import find, table_key
     from polaris_spark.catalog.rows import NAMES
     from polaris_spark.store.cache import process_cache
@@ -215,7 +217,7 @@ def lookups(store: str, size: int) -> dict[str, float]:
 
 
 def memory(store: str, size: int, mib: int, loads: int) -> dict[str, float]:
-    """What a process gains that lists every table, loads many, and commits to some; bytes."""
+    """Measure the growth of memory, in bytes, of a process that lists all tables, loads many, and commits to some."""
     from polaris_spark.store.cache import process_cache
 
     chance = random.Random(_SEED)
@@ -245,13 +247,13 @@ def _peak() -> int:
 
 
 def _status(name: str) -> int:
-    """A figure of this process's memory, bytes. Linux only."""
+    """Return a memory value of this process from `/proc/self/status`, in bytes. Linux only."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1_024 for line in lines if line.startswith(f"{name}:"))
 
 
 def ids(store: str, _size: int, batch: int) -> dict[str, float]:
-    """Ids that one process takes in batches, per second."""
+    """Measure the ids per second that one process generates in batches."""
     with opened(store) as session:
         generator = session.catalog.references.ids
         generator.next_id()
@@ -261,7 +263,7 @@ def ids(store: str, _size: int, batch: int) -> dict[str, float]:
 
 
 def rows(store: str, size: int) -> dict[str, float]:
-    """How many rows there are and how long reading them takes."""
+    """Measure the number of rows and the time to read them, as `capacity_checks.rows` does."""
     from benchmarks import capacity_checks
 
     return capacity_checks.rows(store, size)

@@ -1,4 +1,4 @@
-"""Importing many tables: the Spark job on one core and on two, and very many tables by location alone."""
+"""Importing many tables: the Spark job on one core and on two, and registering very many tables by location only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _FIELDS = [{"id": n + 1, "name": f"column_{n}", "required": False, "type": "stri
 
 
 def measure(folder: Path, *, rounds: int, tables: int, lazily: int) -> list[Figure]:
-    """Import tables of 50 snapshots on one core and on two in turns; register `lazily` tables by location."""
+    """Measure imports of tables with 50 snapshots, on one core and on two in turns.
+
+    Also measure the registration of `lazily` tables by location only.
+    """
     tree = folder / "tree"
     for number in range(tables):
         _write(tree / f"db{number % 10}" / f"table_{number:04d}", number)
@@ -53,7 +56,7 @@ def measure(folder: Path, *, rounds: int, tables: int, lazily: int) -> list[Figu
 
 
 def _write(folder: Path, number: int) -> None:
-    """A metadata file of about 35 KB."""
+    """Write a metadata file of about 35 KB."""
     (folder / "metadata").mkdir(parents=True)
     history = [_snapshot(folder, id) for id in range(1, SNAPSHOTS + 1)]
     value: dict[str, Any] = {
@@ -98,7 +101,7 @@ def _snapshot(folder: Path, id: int) -> dict[str, Any]:
 
 
 def _run(what: str, tree: Path, store: Path, n: int) -> dict[str, float]:
-    """Seconds and bytes, by a process of its own: a JVM has one number of cores."""
+    """Run a measurement in a separate process, because a JVM's number of cores is fixed; return seconds and bytes."""
     command = [sys.executable, "-m", __name__, what, str(tree), str(store), str(n)]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -123,7 +126,7 @@ def _job(tree: Path, store: Path, cores: int) -> float:
     )
     spark.sparkContext.setLogLevel("OFF")
     with polaris_spark.connect(store=f"sqlite://{store}.db", warehouse=str(tree)) as session:
-        # Workers are started and have imported what they need, as in any session that has run a job.
+        # Start the workers and make them import their modules, as in any session that has run a job.
         warm = call(
             session, "import_catalog", spark=spark, source="directory", location=str(tree), dry_run=True
         )

@@ -39,7 +39,7 @@ class Store:
         return {id: self._shards[id] for id in ids}
 
     def write(self, shards: list[tuple[int, Shard]]) -> int:
-        """Keep the shards; gives the bytes of their rows."""
+        """Store the shards; return the total size of their rows, in bytes."""
         self._shards.update(shards)
         return sum(len(objects.encode(shard)) for _, shard in shards)
 
@@ -64,7 +64,7 @@ def keys_of(access: str, tables: int, choice: random.Random) -> Iterator[bytes]:
 def measure(
     options: argparse.Namespace, root: IndexRoot, store: Store, quota: int, settings: IndexSettings
 ) -> tuple[float, ...]:
-    """Average embedded bytes, shard bytes, both together, shards per spill, commits per spill."""
+    """Return averages: embedded bytes, shard bytes and their sum per commit, shards per spill, commits per spill."""
     access, tables, commits = options.access, options.tables, options.commits
     choice = random.Random(SEED)
     value = choice.randbytes(32) if access == "append" else b""
@@ -92,7 +92,7 @@ def measure(
 
 
 def built(tables: int, store: Store, settings: IndexSettings) -> IndexRoot:
-    """The tree of a catalog whose tables were created in random order, a thousand at a time."""
+    """Return the index of a catalog whose tables were created in random order, a thousand at a time."""
     order = list(range(tables))
     random.Random(SEED).shuffle(order)
     root = IndexRoot()
@@ -106,7 +106,7 @@ def built(tables: int, store: Store, settings: IndexSettings) -> IndexRoot:
 
 
 def root_bytes(root: IndexRoot) -> int:
-    """What a root takes in the row of its commit: fields, and 9 bytes of header for each pointer."""
+    """Return the size of a root in the row of its commit, in bytes: its fields, and its pointers in the header."""
     pointers = [pointer for pointer in root.pointers if pointer]
     fields = (1, root.height, root.count, root.keys, [0] * len(root.pointers), root.values)
     return len(msgspec.msgpack.encode(fields)) + 10 * len(pointers)

@@ -1,6 +1,6 @@
-"""What Java callers pay: ours through the shim beside Iceberg's `JdbcCatalog` on SQLite and on PostgreSQL.
+"""Cost for Java callers: polaris_spark through the JVM shim compared with `JdbcCatalog` on SQLite and PostgreSQL.
 
-Every side is a Java process of its own that does the same calls (`java/CatalogCosts.java`), with the same FileIO.
+Every side is a separate Java process that makes the same calls (`java/CatalogCosts.java`), with the same FileIO.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.postgresql import durability, new_database
 from tests.servers.postgresql import PostgreSQL
 
 FLAT = 2.0
-"""How much more a table of most snapshots may cost than one of the fewest."""
+"""Maximum ratio of the cost of a table with the most snapshots to the cost of a table with the fewest."""
 
 OURS = ("never", "every-commit")
 PEERS = ("JdbcCatalog, SQLite", "JdbcCatalog, PostgreSQL")
@@ -36,15 +36,15 @@ _RATES = {
 _LOADS = "load:1"
 
 Rounds = Mapping[str, Sequence[Mapping[str, Cost]]]
-"""What every side reached, a mapping a round."""
+"""Results of every side: one mapping from workload to result for each round."""
 
 
 def measure(folder: Path, *, rounds: int, seconds: float, sizes: Sequence[int], calls: int) -> list[Finding]:
-    """Rates of creation and commits, times of loads, and how both grow with snapshots.
+    """Measure rates of creations and commits, times of loads, and growth of times with the number of snapshots.
 
     Args:
-        sizes: snapshots of tables, ascending.
-        calls: of each kind to a table of each size.
+        sizes: numbers of snapshots of tables, ascending.
+        calls: number of calls of each kind to a table of each size.
     """
     programs = JavaPrograms(folder)
     works = [*_RATES, _LOADS, *(f"sized:{size}:{calls}" for size in sizes)]
@@ -72,7 +72,7 @@ def _properties(side: str, folder: Path, server: PostgreSQL) -> dict[str, str]:
 
 
 def _writers(programs: JavaPrograms, folder: Path, server: PostgreSQL, rounds: int, seconds: float) -> Figure:
-    """Very many writers of one table on one server: ours in this process, the peer's in a JVM."""
+    """Measure many writers of one table on one server: polaris_spark in this process, the peer in a JVM."""
     work = f"one-table:{WRITERS}"
 
     def ours() -> Rate:

@@ -1,4 +1,4 @@
-"""Java programs of the benchmark: compiled once, run with the jars that Spark resolves."""
+"""Java programs of the benchmark. They are compiled once, and run with the jars that Spark resolves."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ DRIVERS = ("org.xerial:sqlite-jdbc:3.54.1.0", "org.postgresql:postgresql:42.7.14
 
 
 class JavaPrograms:
-    """The programs in the folder `java` beside this module. Needs a JDK."""
+    """The compiled programs of the folder `java` next to this module. Needs a JDK."""
 
     def __init__(self, folder: Path) -> None:
         """
         Args:
-            folder: where they are compiled to.
+            folder: folder for the compiled classes.
         """
         self.classes = folder / "classes"
-        """Where the programs are."""
+        """Folder of the compiled classes."""
         self.hadoop = ":".join(str(jar) for jar in _spark_jars().glob("hadoop-client-*.jar"))
-        """Hadoop's classes, as Spark brings them."""
+        """Class path of Hadoop's jars from Spark's installation."""
         self._class_path = f"{self.classes}:{_jars(folder)}"
         with as_file(files("benchmarks") / "java") as sources:
             programs = [str(source) for source in sorted(sources.glob("*.java"))]
             _run(["javac", "-nowarn", "-cp", self._class_path, "-d", str(self.classes), *programs])
 
     def run(self, program: str, *arguments: object) -> str:
-        """What a program prints.
+        """Run a program; return its standard output.
 
         Raises:
-            RuntimeError: it failed; the message is what it wrote to standard error.
+            RuntimeError: the program failed; the message is its standard error.
         """
         return _run(["java", "-cp", self._class_path, program, *map(str, arguments)])
 
 
 def newest_java() -> tuple[str, int]:
-    """The newest `java` of this machine and its feature version; some servers ask for one newer than Spark's."""
+    """Return the newest `java` of this machine and its feature version. Some servers need a newer Java than Spark."""
     found = [
         java for java in (shutil.which("java"), *map(str, Path("/usr/lib/jvm").glob("*/bin/java"))) if java
     ]
@@ -62,7 +62,7 @@ def _run(command: list[str]) -> str:
 
 
 def _jars(folder: Path) -> str:
-    """Spark's jars, the shim, the Iceberg runtime and the drivers that Spark resolves."""
+    """Return a class path with Spark's jars, the JVM shim, and the Iceberg runtime and drivers that Spark resolves."""
     from pyspark.sql import SparkSession
 
     from polaris_spark.spark.session import configure

@@ -1,4 +1,4 @@
-"""A namespace of very many tables: listing, existence, and the bytes that a commit writes."""
+"""A namespace of very many tables: listing, existence checks, and the bytes that a commit writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CREATORS = 16
 
 
 def measure(folder: Path, *, tables: int, calls: int, commits: int) -> list[Figure]:
-    """One page, one existence check, and bytes per commit over so many commits to random tables."""
+    """Measure one page, one existence check, and bytes per commit over `commits` commits to random tables."""
     ours = Ours(folder / "listing", metadata_files="never")
     try:
         handles = _fill(ours, tables)
@@ -74,7 +74,7 @@ def _exists_us(ours: Ours, handles: list[Any], calls: int) -> float:
 
 
 def _commit_bytes(ours: Ours, handles: list[Any], commits: int) -> list[int]:
-    """Values of all rows that each commit writes, the reference's too."""
+    """Return the bytes of the values of all rows that each commit writes, including the reference's row."""
     backend, sizes = ours.session.connection.backend, []
     original = backend.write_and_swap
 

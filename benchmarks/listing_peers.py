@@ -1,7 +1,8 @@
-"""All tables of one large namespace: listed in pages here, at once by Iceberg's `JdbcCatalog` and by pyiceberg.
+"""Listing of one large namespace: in pages by polaris_spark, at once by Iceberg's `JdbcCatalog` and by pyiceberg.
 
-The peers keep a row for each table and read nothing else when they list, so theirs are copied in the database from one
-table that the peer made: creating a hundred thousand by their own calls takes minutes and leaves the same rows.
+The peers store one row per table, and read only these rows when they list. The benchmark therefore creates one table
+with the peer, and copies its row in the database. Creating a hundred thousand tables with the peer's own calls would
+take minutes and result in the same rows.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _decode = msgspec.json.Decoder(ListTablesResponse).decode
 
 
 def measure(folder: Path, *, tables: int, rounds: int, calls: int) -> list[Finding]:
-    """Milliseconds of a whole listing; ours decoded, in pages of 1,000."""
+    """Measure the time of a whole listing, in milliseconds. polaris_spark's pages of 1,000 tables are also decoded."""
     programs = JavaPrograms(folder)
     properties = costs.jdbc_catalog(folder)
     arguments = [f"{name}={value}" for name, value in properties.items()]
@@ -67,7 +68,7 @@ def measure(folder: Path, *, tables: int, rounds: int, calls: int) -> list[Findi
 
 
 def _fill(database: Path, tables: int) -> None:
-    """Copies of the only table's row under other names, until there are `tables`."""
+    """Copy the row of the only table with other names, until there are `tables` rows."""
     connection = sqlite3.connect(database)
     with connection:
         columns = [row[1] for row in connection.execute("PRAGMA table_info(iceberg_tables)")]

@@ -1,4 +1,4 @@
-"""Loading a table with many snapshots, beside reading its metadata file with pyiceberg."""
+"""Loading a table with many snapshots, compared with reading its metadata file with pyiceberg."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FEW, MANY = 10, 1_000
 
 
 def measure(folder: Path, *, rounds: int, calls: int) -> list[Figure]:
-    """`load_table` with `snapshots=refs`, of 10 and of 1,000 snapshots."""
+    """Measure `load_table` with `snapshots=refs`, for tables with 10 and with 1,000 snapshots."""
     from pyiceberg.table import StaticTable
 
     ours = Ours(folder / "loading", metadata_files="every-commit")
@@ -43,7 +43,7 @@ def _load(ours: Ours, path: str) -> None:
 
 
 def _table(ours: Ours, name: str, snapshots: int) -> tuple[str, str]:
-    """A table with so many snapshots; its path, and the location of its metadata file."""
+    """Create a table with `snapshots` snapshots; return its path, and the location of its metadata file."""
     _, uuid = ours.create(name)
     path = f"v1/namespaces/{NAMESPACE}/tables/{name}"
     answer: Any = None
@@ -53,7 +53,7 @@ def _table(ours: Ours, name: str, snapshots: int) -> tuple[str, str]:
 
 
 def append(uuid: str, number: int) -> dict[str, Any]:
-    """The body of a commit that appends the snapshot of this number to `main`."""
+    """Return the body of a commit that appends a snapshot with the id `number` to `main`."""
     parent = {"parent-snapshot-id": number - 1} if number > 1 else {}
     snapshot = {
         "snapshot-id": number,

@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Description of the machine on which the figures were measured."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PACKAGES = ("pyiceberg", "pyspark", "psycopg", "SQLAlchemy")
 
 
 def describe(folder: Path) -> dict[str, str]:
-    """Hardware, system and versions, by what they are.
+    """Return descriptions of hardware, system and versions, by name.
 
     Args:
-        folder: on the disk that is measured.
+        folder: a folder on the disk that is measured.
     """
     return {
         "processor": f"{_processor()}, {os.cpu_count()} cores ({platform.machine()})",
@@ -38,7 +38,7 @@ def describe(folder: Path) -> dict[str, str]:
 
 
 def flushes_per_second(folder: Path) -> float:
-    """How often a file can be appended to and flushed, one write after another."""
+    """Return the number of 4 KiB appends with fsync per second, one write after another."""
     path = folder / "flushes"
     with open(path, "wb", buffering=0) as file:
         begun = time.perf_counter()

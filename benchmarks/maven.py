@@ -1,4 +1,4 @@
-"""Artifacts of peers, as Maven resolves them."""
+"""Artifacts of peers, resolved by Maven."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _SECONDS = 900
 
 
 class UnavailableError(Exception):
-    """A peer cannot be had here; the message says why."""
+    """A peer is not available on this machine; the message contains the reason."""
 
 
 def class_path(project: str, folder: Path) -> str:
-    """The class path of a project in the folder `java` beside this module, fetched if it is not here yet.
+    """Return the class path of a project in the folder `java` next to this module. Missing artifacts are downloaded.
 
     Args:
-        folder: where Maven writes its answer.
+        folder: folder into which Maven writes the class path.
     Raises:
-        UnavailableError: there is no Maven here, or an artifact cannot be fetched.
+        UnavailableError: Maven is not installed, or an artifact cannot be downloaded.
     """
     maven = shutil.which("mvn")
     if maven is None:

@@ -1,4 +1,4 @@
-"""Timing both sides in turns."""
+"""Timing of both sides in turns."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import NamedTuple
 
 
 class Sample(NamedTuple):
-    """What one side reached: a value per round."""
+    """The results of one side: one value per round."""
 
     values: tuple[float, ...]
     failures: int = 0
-    """Calls that failed, over all rounds."""
+    """Number of failed calls in all rounds."""
 
     @property
     def median(self) -> float:
-        """The figure that is compared."""
+        """The median, which is the value that is compared."""
         return statistics.median(self.values)
 
     def text(self, digits: int = 0) -> str:
-        """Median, spread over several rounds, and failures if there were any."""
+        """Return the median, the range if there are several rounds, and the number of failures if there are any."""
         shown = f"{self.median:,.{digits}f}"
         if len(self.values) > 1:
             shown += f" ({min(self.values):,.{digits}f} to {max(self.values):,.{digits}f})"
@@ -40,19 +40,19 @@ class Figure(NamedTuple):
     bar: str
     met: bool
     standing: float | None = None
-    """How many times as good as the bar asks for; None without a bar."""
+    """Factor by which the figure is better than its bar; None without a bar."""
     samples: Mapping[str, Sample] = {}
     """The values behind the line, by side."""
 
 
 class Rate(NamedTuple):
-    """What several threads reached together."""
+    """The combined rate of several threads."""
 
     per_second: float
-    """Successful calls."""
+    """Successful calls per second."""
     failures: int = 0
     milliseconds: Sequence[float] = ()
-    """What each call took, in ascending order."""
+    """Time of each call in milliseconds, ascending."""
 
 
 def compare(
@@ -66,14 +66,14 @@ def compare(
     smaller: bool = False,
     digits: int = 0,
 ) -> Figure:
-    """A line that holds ours against a peer.
+    """Return a line that compares polaris_spark with a peer.
 
     Args:
-        least: the ratio asked for, in our favour; None for a line without a bar.
-        faultless: whether none of our calls may have failed.
-        beside: who the peer is, where the part's heading does not tell.
-        smaller: whether the smaller figure is the better one, as with times.
-        digits: of the figures shown.
+        least: required ratio by which polaris_spark is better; None for a line without a bar.
+        faultless: whether the bar also requires that no call of polaris_spark failed.
+        beside: name of the peer, if the part's heading does not contain it.
+        smaller: whether smaller values are better, as for times.
+        digits: number of decimal places shown.
     """
     better, worse = (peer, ours) if smaller else (ours, peer)
     ratio = better.median / worse.median if worse.median else math.inf
@@ -91,14 +91,14 @@ def compare(
 
 
 def limited(what: str, ours: Sample, most: float, unit: str, *, digits: int = 0) -> Figure:
-    """A line that holds ours against a number that it must not exceed; infinity for a line without a bar."""
+    """Return a line that compares a value with the maximum `most`; infinity stands for a line without a bar."""
     bar = "" if most == math.inf else f"at most {most:,g} {unit}".rstrip()
     standing = None if most == math.inf else most / ours.median
     return Figure(what, ours.text(digits), "", "", bar, ours.median <= most, standing, {"ours": ours})
 
 
 def growth(what: str, large: Sample, small: Sample, beside: str, most: float, *, digits: int = 0) -> Figure:
-    """A line that holds a cost of ours against another one of ours, of which it may be a multiple."""
+    """Return a line that compares a cost of polaris_spark with a smaller cost. Their ratio may be at most `most`."""
     ratio = large.median / small.median
     return Figure(
         what,
@@ -113,12 +113,12 @@ def growth(what: str, large: Sample, small: Sample, beside: str, most: float, *,
 
 
 def run_threads(threads: int, calls: int, call: Callable[[int, int], object]) -> Rate:
-    """`threads` threads that make `calls` calls each: `call(thread, number)`. An exception is a failure."""
+    """Run `threads` threads that each call `call(thread, number)` `calls` times. An exception counts as a failure."""
     return _run(threads, call, lambda number, _: number < calls)
 
 
 def run_for(threads: int, seconds: float, call: Callable[[int, int], object]) -> Rate:
-    """The same for a time: whoever is through with a call before it is over makes another one."""
+    """Run threads like `run_threads`, for `seconds` seconds: a thread starts another call until this time is over."""
     return _run(threads, call, lambda _, elapsed: elapsed < seconds)
 
 
@@ -155,7 +155,7 @@ def _run(threads: int, call: Callable[[int, int], object], more: Callable[[int, 
 
 
 def in_turns(rounds: int, sides: Sequence[Callable[[], float | Rate]]) -> list[Sample]:
-    """What each side reached, measured in turns."""
+    """Measure all sides in turns; return the results of each side."""
     measured: list[list[Rate]] = [[] for _ in sides]
     for _ in range(rounds):
         for position, side in enumerate(sides):
@@ -168,7 +168,7 @@ def in_turns(rounds: int, sides: Sequence[Callable[[], float | Rate]]) -> list[S
 
 
 def median_us(calls: int, call: Callable[[], object]) -> float:
-    """The median time of a call, microseconds."""
+    """Return the median time of a call, in microseconds."""
     times = []
     for _ in range(calls):
         begun = time.perf_counter_ns()

@@ -1,4 +1,4 @@
-"""The parts of the benchmark, and how large they are."""
+"""The parts of the benchmark, and their sizes."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from benchmarks.findings import Finding
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """Amounts of measurements."""
 
     rounds: int
-    """Turns that the sides take."""
+    """Number of turns of each side."""
     seconds: float
-    """How long a side commits in one turn, where it is timed."""
+    """Duration of a side's turn in seconds, in parts with timed turns."""
     calls: int
-    """Calls of a turn, where they are counted."""
+    """Number of calls in a turn, in parts with counted calls."""
     tables: int
-    """Of the large namespace."""
+    """Number of tables in the large namespace."""
     sizes: tuple[int, ...]
-    """Numbers of tables in the catalogs that grow."""
+    """Numbers of tables of the catalogs in the part `growth`, ascending."""
     quick: bool
-    """Whether only to show that everything runs."""
+    """Whether to check only that everything runs."""
     schemes: tuple[str, ...] = ()
-    """Databases of the part databases; all if empty."""
+    """URI schemes of the databases to measure in the part `databases`; all databases if empty."""
     against: str = ""
-    """Folder of the earlier checkout of the part earlier, which is left out without it."""
+    """Folder of the earlier checkout for the part `earlier`. If it is empty, this part is left out."""
 
 
 FULL = Sizes(rounds=3, seconds=4.0, calls=400, tables=100_000, sizes=(1_000, 100_000, 1_000_000), quick=False)
@@ -56,7 +56,7 @@ QUICK = Sizes(rounds=1, seconds=0.2, calls=16, tables=64, sizes=(100, 300), quic
 
 
 class Part(NamedTuple):
-    """Something that is measured in a place of its own."""
+    """A part of the benchmark, which is measured in a separate folder."""
 
     about: str
     measure: Callable[[Path, Sizes], Sequence[Finding]]

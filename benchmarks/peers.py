@@ -1,6 +1,6 @@
-"""Every peer that PyPI and Maven Central carry, and ours beside them, in the same workloads.
+"""All peers that are available from PyPI and Maven Central, compared with polaris_spark in the same workloads.
 
-Python catalogs are called in this process, Java's by a JVM of their own; servers run beside both.
+Python catalogs are called in this process, and Java catalogs in separate JVMs. Servers run in their own processes.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _WARM_UP = 4
 _LOADED_TABLES = 20
 
 Side = Callable[[], Mapping[str, Cost]]
-"""One turn of a catalog: every workload in an empty catalog."""
+"""A function that measures one turn of a catalog: it runs every workload in an empty catalog."""
 
 _numbers = count()
 
 
 def measure(folder: Path, *, rounds: int, seconds: float, with_servers: bool) -> list[Finding]:
-    """A table of catalogs and workloads.
+    """Measure all catalogs in all workloads.
 
     Args:
-        seconds: how long each workload runs in a turn.
-        with_servers: whether peers that are servers are started, and fetched where they are not here yet.
+        seconds: duration of each workload in a turn, in seconds.
+        with_servers: whether to start peers that are servers, and to download them if they are missing.
     """
     found: dict[str, list[Mapping[str, Cost]]] = {}
     with PostgreSQL() as server, ExitStack() as running:
@@ -109,7 +109,7 @@ def _turn(opener: Callable[[], Measured], seconds: float) -> Side:
 
 
 def _called(catalog: Measured, work: str, seconds: float) -> Rate:
-    """The workloads of `java/CatalogCosts.java`, in this process."""
+    """Run a workload of `java/CatalogCosts.java` in this process."""
     kind, threads = work.split(":")
     call = _caller(catalog, kind, int(threads))
     run_for(int(threads), seconds / _WARM_UP, call)
@@ -135,7 +135,7 @@ def _java(
     *,
     with_servers: bool,
 ) -> dict[str, Side | str]:
-    """Sides called from Java; for what cannot be measured, the reason."""
+    """Return the sides that are called from Java; for a side that cannot be measured, the reason."""
 
     def turn(properties: Callable[[], Mapping[str, str]]) -> Side:
         return lambda: costs.run(programs, seconds, list(WORKS), properties())

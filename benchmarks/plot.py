@@ -1,4 +1,4 @@
-"""The result as a picture: how every figure stands to its bar, and the catalogs beside each other."""
+"""Plot of the result: every figure relative to its bar, and a comparison of the catalogs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORKLOADS_PER_ROW = 3
 
 
 def draw(run: Run, path: Path) -> None:
-    """Write the picture as PNG. Needs matplotlib (the extra `test`)."""
+    """Write the plot as a PNG file. Needs matplotlib (the extra `test`)."""
     from matplotlib.figure import Figure as Canvas
 
     barred = [
@@ -57,7 +57,7 @@ def _grid_height(grid: Grid) -> float:
 
 
 def _draw_standing(section: Any, barred: Sequence[tuple[str, Sequence[Figure]]]) -> None:
-    """Bars from 1 (the bar is met exactly), grouped by part, on a log scale."""
+    """Draw bars that start at 1 (the target is just met), grouped by part, on a log scale."""
     axes = section.subplots()
     labels, position = [], 0
     for part, figures in barred:
@@ -97,7 +97,7 @@ def _draw_standing(section: Any, barred: Sequence[tuple[str, Sequence[Figure]]])
 
 
 def _draw_grid(section: Any, grid: Grid) -> None:
-    """One small chart for each workload, a line for each catalog, on a log scale."""
+    """Draw one small chart for each workload, with one bar for each catalog, on a log scale."""
     section.suptitle(grid.title, fontsize=11, x=0.01, ha="left", weight="bold")
     rows = -(-len(grid.columns) // _WORKLOADS_PER_ROW)
     charts = section.subplots(rows, _WORKLOADS_PER_ROW, squeeze=False, sharey=True)

@@ -1,11 +1,14 @@
-"""Filling a catalog with very many tables quickly, by the changes that create them, many in one commit.
+"""Fast creation of very many tables in a catalog, with many creations in one commit.
 
-Rows are those of tables created one by one: namespaces, table objects with schemas, specs and sort orders of their
-own, entries of the indexes `names`, `ids` and `locations`, one log entry for each table, default locations that end in
-the table's uuid; every name and location is checked as ever. What differs: a commit carries thousands of creations, so
-there are fewer commits and shards that were written and replaced on the way, and tables of one namespace are created
-one after the other (namespaces come in random order), so the leaves of `names` and `locations` are about as full as a
-split leaves them. No metadata files are written.
+The rows are the same as for tables that are created one by one: namespaces, table objects with their own schemas, specs
+and sort orders, entries in the indexes `names`, `ids` and `locations`, one log entry for each table, and default
+locations that end with the table's UUID. Every name and location is checked as usual.
+
+There are two differences. A commit contains thousands of creations, so there are fewer commits, and fewer shards that
+were written and later replaced. The tables of one namespace are created one after another (namespaces are in random
+order), so the leaves of `names` and `locations` are about as full as a split leaves them.
+
+No metadata files are written.
 """
 
 from __future__ import annotations
@@ -39,16 +42,16 @@ SCHEMA: dict[str, Any] = {
 }
 
 WAREHOUSE = "/warehouse"
-"""No file is written there."""
+"""Warehouse of the catalog. No file is written there."""
 
 BATCH = 4_000
-"""Tables created by one commit."""
+"""Number of tables that one commit creates."""
 
 _SEED = 20250301
 
 
 class CreateTables(CatalogChange[list[Stored[Table]]]):
-    """Create many tables, and namespaces before them, in one commit."""
+    """Create namespaces, and then many tables, in one commit."""
 
     action = "create-table"
 
@@ -80,17 +83,17 @@ class CreateTables(CatalogChange[list[Stored[Table]]]):
 
 
 def namespaces_for(tables: int) -> int:
-    """How many namespaces a catalog of so many tables has here: a hundred tables in each."""
+    """Return the number of namespaces for a catalog with `tables` tables: a hundred tables in each namespace."""
     return max(1, tables // 100)
 
 
 def name_of(number: int, tables: int, namespaces: int) -> TableName:
-    """The name of the table with this number, of `tables` spread evenly over `namespaces`."""
+    """Return the name of table `number`, if `tables` tables are distributed evenly over `namespaces` namespaces."""
     return TableName((f"namespace_{number * namespaces // tables:05d}",), f"table_{number:07d}")
 
 
 def names(tables: int, namespaces: int) -> Iterator[TableName]:
-    """Every name, those of one namespace together, namespaces in random order."""
+    """Yield every table name. Names of one namespace are together, and namespaces are in random order."""
     order = list(range(namespaces))
     random.Random(_SEED).shuffle(order)
     for namespace in order:
@@ -106,12 +109,12 @@ def populate(
     namespaces: int,
     told: Callable[[int, float], None] | None = None,
 ) -> float:
-    """Create `tables` tables in `namespaces` new namespaces; the seconds that it took.
+    """Create `tables` tables in `namespaces` new namespaces; return the time in seconds.
 
     Args:
-        session: of an empty catalog, or one without namespaces of these names; with `metadata_files="never"`, and a
-            `commit_timeout` that leaves a busy machine time for `BATCH` tables.
-        told: is told the number of tables and the seconds so far, after each commit.
+        session: a session of a catalog that lacks these namespaces, with `metadata_files="never"`, and with a
+            `commit_timeout` that is long enough to create `BATCH` tables on a busy machine.
+        told: called after each commit with the number of tables and the seconds so far.
     """
     catalog, operation = session.catalog, Operation(b"", session.principal)
     waiting, made = names(tables, namespaces), set[tuple[str, ...]]()
@@ -129,7 +132,10 @@ def populate(
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """A batch makes hundreds of thousands of objects without cycles; looking through them doubles its time."""
+    """Disable garbage collection while the block runs.
+
+    A batch creates hundreds of thousands of objects without cycles. Scanning them would double the time of the batch.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Databases of one PostgreSQL server: an empty one for every side and turn."""
+"""Databases of one PostgreSQL server: each side has a new empty database in each turn."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ class Database(NamedTuple):
 
     @property
     def uri(self) -> str:
-        """For psycopg, and for our own stores."""
+        """URI for psycopg and for polaris_spark stores."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/{self.name}"
 
     @property
     def sqlalchemy(self) -> str:
-        """For pyiceberg's SqlCatalog."""
+        """URI for pyiceberg's SqlCatalog."""
         return self.uri.replace("postgresql:", "postgresql+psycopg:", 1)
 
     @property
     def jdbc(self) -> str:
-        """For Iceberg's JdbcCatalog."""
+        """URL for Iceberg's JdbcCatalog."""
         return f"jdbc:postgresql://127.0.0.1:{self.port}/{self.name}?user=postgres"
 
 
 def new_database(server: PostgreSQL) -> Database:
-    """A database that nobody has used."""
+    """Create an empty database."""
     import psycopg
 
     name = f"bench{next(_numbers)}"
@@ -44,7 +44,7 @@ def new_database(server: PostgreSQL) -> Database:
 
 
 def durability(server: PostgreSQL) -> Durability:
-    """What the server is set to, asked of itself."""
+    """Return the server's durability settings, queried from the server."""
     import psycopg
 
     names = ("fsync", "synchronous_commit", "full_page_writes")

@@ -1,4 +1,4 @@
-"""The same calls by several processes at once, each with threads of its own."""
+"""The same calls by several processes at the same time, each with its own threads."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from benchmarks.measuring import Rate, run_for
 _SECONDS_TO_START = 120
 
 Opened: TypeAlias = Callable[[Any, int], AbstractContextManager[Callable[[int, int], None]]]
-"""A function of a module, given an argument and the process's number: opens what is called as
-`call(thread, number)`."""
+"""A module-level function that takes an argument and the number of the process.
+
+It returns a context manager for a function, which is called as `call(thread, number)`.
+"""
 
 
 def run_processes(
     processes: int, threads: int, seconds: float, opened: Opened, argument: object
 ) -> list[Rate]:
-    """What each process reached while all of them ran; they begin together, warmed up.
+    """Run processes that start at the same time, after a warm-up; return the rate of each process.
 
     Raises:
-        RuntimeError: a process failed to begin, or died.
+        RuntimeError: a process failed to start, or died.
     """
     context = multiprocessing.get_context("spawn")
     start = context.Barrier(processes)

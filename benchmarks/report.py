@@ -1,4 +1,4 @@
-"""The result as text for a terminal, as Markdown and as JSON."""
+"""Output of the result as text for a terminal, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADINGS = ("what", "ours", "beside it", "ratio", "bar", "met")
 
 
 def show(run: Run, console: Console) -> None:
-    """Print a run."""
+    """Print the result of a run."""
     for line in _preface(run):
         console.print(escape(line))
     for part in run.findings:
@@ -30,7 +30,7 @@ def show(run: Run, console: Console) -> None:
 
 
 def markdown(run: Run) -> str:
-    """A run as a page."""
+    """Return the result of a run as a Markdown page."""
     lines = ["# Figures", "", *(f"- {line}" for line in _preface(run))]
     for part in run.findings:
         rows = _rows(run, part)
@@ -44,7 +44,7 @@ def markdown(run: Run) -> str:
 
 
 def as_json(run: Run) -> str:
-    """A run with the values of every round."""
+    """Return the result of a run as JSON, with the values of every round."""
     return json.dumps(
         {
             "machine": dict(run.machine),

@@ -1,4 +1,4 @@
-"""Peers that are servers, each started for as long as it is measured."""
+"""Peers that are servers. Each server runs only while it is measured."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _JAVA_OF_NESSIE = 21
 
 @contextmanager
 def rest_adapter(folder: Path, programs: JavaPrograms, database: str) -> Iterator[dict[str, str]]:
-    """Properties of a client of Iceberg's REST adapter over `JdbcCatalog` on PostgreSQL.
+    """Run Iceberg's REST adapter over `JdbcCatalog` on PostgreSQL; yield the properties of a client.
 
     Args:
-        database: as JDBC writes it.
+        database: JDBC URL of the database.
     Raises:
-        UnavailableError: it cannot be had here.
+        UnavailableError: the server is not available on this machine, or does not start.
     """
     place = folder / "rest-adapter"
     (place / "warehouse").mkdir(parents=True)
@@ -53,10 +53,10 @@ def rest_adapter(folder: Path, programs: JavaPrograms, database: str) -> Iterato
 
 @contextmanager
 def nessie(folder: Path) -> Iterator[dict[str, str]]:
-    """Properties of a client of Nessie's server, which keeps everything in memory.
+    """Run Nessie's server, which stores everything in memory; yield the properties of a client.
 
     Raises:
-        UnavailableError: it cannot be had here.
+        UnavailableError: the server is not available on this machine, or does not start.
     """
     java, version = newest_java()
     if version < _JAVA_OF_NESSIE:
@@ -86,7 +86,7 @@ def nessie(folder: Path) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def _running(command: list[str], probe: str, place: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    """A server from the moment that it answers."""
+    """Run a server while the block runs. The block starts when the server answers the probe."""
     with open(place / "log", "wb") as log:
         process = subprocess.Popen(
             command,

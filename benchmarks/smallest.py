@@ -1,4 +1,4 @@
-"""The smallest logical commit: one small entry of one index moves, and the log says so."""
+"""The smallest logical commit: it changes one small entry of one index, and writes a log entry."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _REALM = "smallest"
 
 @object_type("bench-number", revision=1)
 class Number(msgspec.Struct, frozen=True, array_like=True):
-    """What an entry points to."""
+    """The object to which an index entry points."""
 
     value: int
 
 
 class Move(Change[int]):
-    """Set the number under a name."""
+    """Set the number at a name."""
 
     def __init__(self, name: bytes, value: int) -> None:
         self.operation = Operation(b"", "bench")
@@ -49,7 +49,7 @@ class Move(Change[int]):
 
 @contextmanager
 def committer(store: str) -> Iterator[Committer]:
-    """A reference of a realm of its own in the store."""
+    """Open a reference in a separate realm of the store."""
     connection = connect_store(StoreURI.parse(store))
     try:
         realm = connection.realm(_REALM, create=True, initialise=lambda references: references.initialize())
@@ -60,7 +60,7 @@ def committer(store: str) -> Iterator[Committer]:
 
 @contextmanager
 def mover(store: str, process: int) -> Iterator[Callable[[int, int], None]]:
-    """Smallest commits, an entry for each thread."""
+    """Return a function that makes smallest commits; each thread changes a different entry."""
     with committer(store) as reference:
 
         def move(thread: int, number: int) -> None:

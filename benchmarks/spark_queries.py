@@ -1,6 +1,6 @@
-"""`python -m benchmarks.spark_queries MASTER STORE QUERY TIMES`: one session of Spark's, timed.
+"""`python -m benchmarks.spark_queries MASTER STORE QUERY TIMES`: time a query in one Spark session.
 
-Prints the seconds that the query took each time, as JSON, and what it answered.
+Prints the query's result and the time of each run, in seconds, as JSON.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class Answered(NamedTuple):
-    """What a query answered, and the seconds that each run of it took; the first one is the session's first."""
+    """The result of a query, and the time of each run in seconds. The first run is the session's first query."""
 
     row: list[Any]
     seconds: list[float]
 
 
 def answered(master: str, store: str, query: str, times: int) -> Answered:
-    """A query in a process and session of its own.
+    """Run a query several times in a separate process and session.
 
     Args:
-        master: Spark's, such as `local[2]`.
-        store: whose catalog `polaris` is the session's.
-        query: gives one row.
+        master: Spark's master, such as `local[2]`.
+        store: URI of the store with the catalog `polaris`.
+        query: a query that returns one row.
     """
     command = [sys.executable, "-m", __name__, master, store, query, str(times)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -38,7 +38,7 @@ def answered(master: str, store: str, query: str, times: int) -> Answered:
 
 
 def new_session(master: str, store: str) -> SparkSession:
-    """A session with the catalog `polaris`."""
+    """Return a new session with the catalog `polaris`."""
     from pyspark.sql import SparkSession
 
     from polaris_spark.spark.session import configure

@@ -1,7 +1,7 @@
-"""Mark and sweep as a Spark job: how its time and the driver's memory grow with the number of objects.
+"""Mark and sweep as a Spark job: growth of its time and of the driver's memory with the number of objects.
 
-Each store is built once: three quarters of its objects are those of tables, which are needed, the others were left
-behind by attempts that failed. A sweep runs on a copy of it, in a process of its own.
+Each store is built once. Three quarters of its objects belong to tables and are needed. The others are garbage, like
+objects that failed commit attempts leave. Each sweep runs on a copy of the store, in a separate process.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from polaris_spark.objects import encode
 from polaris_spark.rest.session import Session
 
 GROWTH = 2.2
-"""How much longer twice as many objects may take."""
+"""Maximum ratio of the times for twice as many objects."""
 _PER_TABLE = 4
-"""About how many objects there are for each table."""
+"""Approximate number of objects per table."""
 _GARBAGE = 0.25
 _TOGETHER = 5_000
 _LATER_MS = 30 * 86_400_000
-"""So long after it was filled, a store is swept."""
+"""Time between filling and sweeping a store, by the injected clock, in milliseconds."""
 
 
 def measure(folder: Path, *, sizes: Sequence[int], rounds: int) -> list[Figure]:
-    """Sweep stores of these numbers of objects, in turns."""
+    """Measure sweeps of stores with these numbers of objects, in turns."""
     for size in sizes:
         if not (folder / f"{size}.built").exists():
             _run("build", folder / f"{size}.db", size)
@@ -83,7 +83,7 @@ def _run(what: str, store: Path, size: int) -> dict[str, float]:
     return result
 
 
-# What runs in the processes.
+# Programs that run in the separate processes.
 
 
 def _opened(store: str, clock: ManualClock) -> Session:
@@ -100,7 +100,7 @@ def _opened(store: str, clock: ManualClock) -> Session:
 
 
 def build(store: str, size: int) -> dict[str, float]:
-    """Fill a store with so many objects."""
+    """Fill a store with `size` objects."""
     tables = max(1, int(size * (1 - _GARBAGE)) // _PER_TABLE)
     with _opened(store, ManualClock(SystemClock().now_ms())) as session:
         seconds = populate(session, tables=tables, namespaces=namespaces_for(tables))
@@ -115,19 +115,22 @@ def build(store: str, size: int) -> dict[str, float]:
 
 
 def count(session: Session) -> int:
-    """How many rows a realm has."""
+    """Return the number of object rows of a realm."""
     store = session.catalog.references.store
     splits = store.backend.splits("objects", [store.realm], 1)
     return sum(batch.num_rows for split in splits for batch in store.backend.scan(split))
 
 
 def sweep(store: str, _size: int) -> dict[str, float]:
-    """Sweep a store by a Spark job on this machine; seconds after the session's start, and peaks of memory, MiB."""
+    """Sweep a store by a Spark job on this machine.
+
+    Return the time in seconds, without the start of the session, the numbers of rows, and peaks of memory in MiB.
+    """
     from polaris_spark.spark.procedures.registry import call
 
     spark = _spark()
     with _opened(store, ManualClock(SystemClock().now_ms() + _LATER_MS)) as session:
-        spark.range(1_000).repartition(2).mapInArrow(_same, "id bigint").count()  # workers start
+        spark.range(1_000).repartition(2).mapInArrow(_same, "id bigint").count()  # starts the workers
         begun = time.perf_counter()
         rows = call(session, "sweep", spark=spark, clock_is_right=True)
         seconds = time.perf_counter() - begun

@@ -1,4 +1,4 @@
-"""Queries on the catalog's own tables: how many tables there are, and what all objects are, by Spark."""
+"""Spark queries on the system views of the catalog: the number of tables, and scans of all objects."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SCANS = {
     "types and sizes": "SELECT count(DISTINCT type), sum(bytes) FROM polaris.system.objects",
     "pointers and sizes": "SELECT sum(size(strong_ids)), sum(bytes) FROM polaris.system.objects",
 }
-"""Queries on all objects, by lengths, by types and by headers; none needs what the rows hold behind their headers."""
+"""Queries on all objects: by lengths, by types, and by headers. No query needs the contents after the headers."""
 OBJECTS_PER_TABLE = 4
-"""About: the table, its schema, spec and sort order."""
+"""Approximate number of objects per table: the table, its schema, partition spec and sort order."""
 
 
 def count_tables(folder: Path, *, tables: int, rounds: int) -> Sequence[Finding]:
-    """Counting tables on two processors: the first query of a session, and those after it."""
+    """Measure counting tables on two processors: the first query of a session, and later queries."""
     server = PostgreSQL()
     try:
         findings: list[Finding] = [durability(server)]
@@ -52,7 +52,7 @@ def count_tables(folder: Path, *, tables: int, rounds: int) -> Sequence[Finding]
 
 
 def scan_objects(*, objects: int, rounds: int) -> Sequence[Finding]:
-    """Queries on all objects, beside psycopg that receives all of the same rows, values too, in one plain loop."""
+    """Measure queries on all objects, compared with psycopg, which reads the same rows with their values in a loop."""
     server = PostgreSQL()
     try:
         store = new_database(server).uri
@@ -74,7 +74,7 @@ def scan_objects(*, objects: int, rounds: int) -> Sequence[Finding]:
 
 
 def _rates(cores: int, store: str, query: str, rounds: int, rows: int, total: int) -> Sample:
-    """Rows per second of a session's queries after its first."""
+    """Return the rows per second of a session's queries, without its first query."""
     row, seconds = answered(f"local[{cores}]", store, query, rounds + 1)
     if row[1] != total:
         raise RuntimeError(f"{query} answers {row}, and the rows have {total} bytes")
@@ -82,7 +82,7 @@ def _rates(cores: int, store: str, query: str, rounds: int, rows: int, total: in
 
 
 def fill(store: str, tables: int) -> None:
-    """Have a catalog `polaris` of so many tables in a store."""
+    """Create a catalog `polaris` with `tables` tables in a store."""
     session = connect(
         store=store, warehouse=WAREHOUSE, catalog="polaris", metadata_files="never", commit_timeout="1 h"
     )
@@ -91,7 +91,7 @@ def fill(store: str, tables: int) -> None:
 
 
 def _plain_loop(store: str) -> tuple[int, int, float]:
-    """Rows, the bytes of their values, and the seconds that reading them took."""
+    """Read all rows in a loop; return the number of rows, the bytes of their values, and the time in seconds."""
     import psycopg
 
     rows = size = 0

@@ -1,4 +1,4 @@
-"""Counting what passes between a store and its database."""
+"""Counts of the rows, bytes and round trips between a store and its database."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Reference
 
 
 class Traffic:
-    """Rows, bytes and round trips since it was made or cleared. A transaction counts as one round trip."""
+    """Rows, bytes and round trips since creation or the last `clear`. A transaction counts as one round trip."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Begin to count again."""
+        """Set all counts to zero."""
         self.round_trips = 0
         self.object_reads = 0
-        """Batches of objects that were read; each is one round trip, too."""
+        """Number of batches of objects that were read. Each batch is also counted as a round trip."""
         self.rows_read = 0
         self.bytes_read = 0
         self.rows_written = 0
-        """References that were swapped among them."""
+        """Number of rows written, including swapped references."""
         self.bytes_written = 0
-        """Values of rows; keys and the database's own overhead are not counted."""
+        """Bytes of the values of rows written, without keys and the database's own overhead."""
 
 
 @contextmanager
 def counted(backend: Backend) -> Iterator[Traffic]:
-    """Count what a backend is asked, by all who use it, within the block."""
+    """Count all operations of a backend while the block runs, by all users of the backend."""
     traffic = Traffic()
     read_objects, read_reference = backend.read_objects, backend.read_reference
     write_objects, swap_reference = backend.write_objects, backend.swap_reference

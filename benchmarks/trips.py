@@ -1,4 +1,4 @@
-"""How often a catalog asks its database: operations of the backend, and exchanges on the wire."""
+"""Round trips between a catalog and its database: operations of the backend, and exchanges on the wire."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ _CALLS = 20
 
 
 def round_trips(uri: Callable[[str], str], server: Server | None) -> dict[str, Sample]:
-    """Of a property commit and of loads of a table, in a catalog of its own whose connections are open.
+    """Count round trips of a property commit and of loads of a table, in a new catalog with open connections.
 
-    One operation may be several exchanges side by side, where a database has no request for many rows. Of protocols
-    that send unasked (gRPC over HTTP/2) the exchanges are what a proxy sees: an upper bound.
+    One operation may be several parallel exchanges if the database has no request for many rows. Some protocols send
+    messages without a request (gRPC over HTTP/2). For these, the number of exchanges, as counted by a proxy, is an
+    upper bound.
 
     Returns:
-        By workload: operations one after another for each call, and exchanges for each call.
+        sequential operations per call and exchanges per call, by workload.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

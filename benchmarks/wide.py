@@ -1,4 +1,4 @@
-"""Commits to a table with many refs and properties: bytes written and time, beside a table with few."""
+"""Commits to a table with many refs and properties: bytes written and time, compared with a table with few."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from benchmarks.measuring import Figure, Sample, growth, in_turns, limited, medi
 from benchmarks.traffic import counted
 
 MOST_BYTES = 16_000
-"""Mean bytes of a commit, whatever the number of tags and properties."""
+"""Maximum mean bytes of a commit, independent of the number of tags and properties."""
 MOST_TIMES = 20
-"""A commit's answer holds all metadata of the table, so its time grows; that of its own work does not."""
+"""Maximum ratio of the commit times of the largest and the smallest table.
+
+The response of a commit contains all metadata of the table, so the total time grows. The work of the commit itself does
+not grow.
+"""
 _MEASURED_COMMITS = 60
 
 
 def measure(
     folder: Path, *, rounds: int, calls: int, sizes: Sequence[int] = (0, 1_000, 9_900)
 ) -> list[Figure]:
-    """A commit of one property and one of one tag, to tables of several sizes.
+    """Measure commits of one property and commits of one tag, to tables of several sizes.
 
     Args:
-        sizes: numbers of tags, and of properties, the least first; a table can have 10,000 tags.
+        sizes: numbers of tags, and of properties, ascending. A table can have 10,000 tags.
     """
     ours = Ours(folder / "wide", metadata_files="never")
     try:
@@ -62,7 +66,7 @@ def measure(
 
 
 def _bytes(ours: Ours, commit: Callable[[], None]) -> float:
-    """The mean of the bytes that a commit writes: now and then one writes shards."""
+    """Return the mean of the bytes that a commit writes. A mean is needed because only some commits write shards."""
     sizes = []
     with counted(ours.session.connection.backend) as traffic:
         for _ in range(_MEASURED_COMMITS):
@@ -85,12 +89,12 @@ def _committer(ours: Ours, path: str, update: Callable[[int], dict[str, Any]]) -
 
 
 def _property(number: int) -> dict[str, Any]:
-    """One of 50 properties, spread over the others, gets a new value."""
+    """Return an update that sets one of 50 properties, spread over all properties, to a new value."""
     return {"action": "set-properties", "updates": {_name("note", number % 50 * 197): f"value {number}"}}
 
 
 def _tag(number: int) -> dict[str, Any]:
-    """One of 50 tags, spread over the others, is moved."""
+    """Return an update that moves one of 50 tags, whose names are spread over all tags."""
     return _set_tag(_name("tag", number % 50 * 197) + "-moved", 1 + number // 50 % 2)
 
 
@@ -103,7 +107,7 @@ def _name(kind: str, number: int) -> str:
 
 
 def _table(ours: Ours, size: int) -> str:
-    """The path of a table with so many tags and properties."""
+    """Create a table with `size` tags and `size` properties; return its path."""
     name = f"wide_{size}"
     _, uuid = ours.create(name)
     path = f"v1/namespaces/{NAMESPACE}/tables/{name}"

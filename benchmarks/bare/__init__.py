@@ -1,7 +1,7 @@
-"""What a swap costs at least: the same statement as a backend's, on its own tables, by its driver and nothing else.
+"""The minimum cost of a swap: the same statement as the backend's, on the backend's tables, sent by the driver alone.
 
-One module for each database, by the scheme of its stores. Rows are in the realm `bare`; they are inserted by the
-backend, and swapped here.
+There is one module for each database, by the scheme of its stores. Rows are in the realm `bare`. The backend inserts
+the rows, and these modules swap them.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ MODULES: Final = {
     "s3": "benchmarks.bare.s3",
     "sqlite": "benchmarks.bare.sqlite",
 }
-"""Scheme to the module that has `open_bare(uri)`."""
+"""Names of the modules with `open_bare(uri)`, by URI scheme."""
 
 
 class Client(Protocol):
-    """What one thread swaps with."""
+    """A client for the swaps of one thread."""
 
     def swap(self, name: str, expected: bytes, new: ReferenceRow) -> bool:
-        """The backend's own statement for a swap of the row `name`; whether it took place."""
+        """Swap the row `name` by the backend's statement for swaps; return whether the swap succeeded."""
         ...
 
     def version(self, name: str) -> bytes:
-        """The version of the row `name`, by the backend's own statement for reading it."""
+        """Read the row `name` by the backend's statement for reads; return its version."""
         ...
 
 
 class Bare(Protocol):
-    """A store opened by its driver alone, set up by its backend before."""
+    """A store that is opened by its driver alone. Its backend must have set it up before."""
 
     def client(self) -> Client:
-        """For one thread: a connection of its own, or the driver's shared one where experts would share it."""
+        """Return a client for one thread, with its own connection, or with a shared one if this is best practice."""
         ...
 
     def close(self) -> None:
@@ -53,10 +53,10 @@ class Bare(Protocol):
 
 
 def open_bare(uri: str) -> Bare:
-    """The store of a URI.
+    """Open the store of a URI.
 
     Raises:
-        KeyError: its scheme has no module.
+        KeyError: there is no module for the URI's scheme.
     """
     module = importlib.import_module(MODULES[uri.partition(":")[0]])
     opened: Bare = module.open_bare(uri)

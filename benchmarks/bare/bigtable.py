@@ -1,6 +1,6 @@
-"""Bare swaps on Bigtable, by gRPC and the messages of google-cloud-bigtable, without the layers over them.
+"""Bare swaps on Bigtable, by gRPC and the messages of google-cloud-bigtable, without the client layers above them.
 
-Those take about twice as long for a swap, `google.cloud.bigtable.data` as well as the generated client below it.
+With `google.cloud.bigtable.data`, or with the generated client below it, a swap takes about twice as long.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _SERVICE = "/google.bigtable.v2.Bigtable/"
 
 
 def open_bare(uri: str) -> BareBigtable:
-    """The store of a URI with the option `endpoint`, of an emulator, and no other."""
+    """Open the store of a URI whose only option is `endpoint`, the endpoint of an emulator."""
     return BareBigtable(StoreURI.parse(uri))
 
 
 class BareBigtable:
-    """One connection for all clients, which gRPC shares among their calls."""
+    """A store with one gRPC connection, which all clients share."""
 
     def __init__(self, uri: StoreURI) -> None:
         instance, _, prefix = uri.path.partition("/")
@@ -43,7 +43,7 @@ class BareBigtable:
         )
 
     def client(self) -> _Client:
-        """On the shared connection."""
+        """Return a client on the shared connection."""
         return _Client(self._table, self._swap, self._read)
 
     def close(self) -> None:

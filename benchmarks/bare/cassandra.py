@@ -23,12 +23,12 @@ _READ = 'SELECT version FROM "{0}".references WHERE realm = ? AND name = ?'
 
 
 def open_bare(uri: str) -> BareCassandra:
-    """The store of a URI with one host."""
+    """Open the store of a URI with one host."""
     return BareCassandra(StoreURI.parse(uri))
 
 
 class BareCassandra:
-    """One session for all threads, as the driver's manual has it."""
+    """A store with one session for all threads, as the driver's manual recommends."""
 
     def __init__(self, uri: StoreURI) -> None:
         host, _, port = uri.authority.partition(":")
@@ -56,7 +56,7 @@ class BareCassandra:
         self._client = _Client(session, swap, read)
 
     def client(self) -> _Client:
-        """On the shared session, whose connection carries the requests of all threads."""
+        """Return the client on the shared session, whose connection sends the requests of all threads."""
         return self._client
 
     def close(self) -> None:

@@ -15,12 +15,15 @@ _CONNECTIONS = 64
 
 
 def open_bare(uri: str) -> BareDynamoDB:
-    """The store of a URI with an access key and the option `endpoint`."""
+    """Open the store of a URI with an access key and the option `endpoint`."""
     return BareDynamoDB(StoreURI.parse(uri))
 
 
 class BareDynamoDB:
-    """One client with a connection for each thread. It repeats nothing, as suits conditional writes."""
+    """A store with one boto3 client, which has a connection for each thread.
+
+    The client does not retry requests, because a conditional write must not be repeated.
+    """
 
     def __init__(self, uri: StoreURI) -> None:
         assert uri.password is not None
@@ -35,7 +38,7 @@ class BareDynamoDB:
         )
 
     def client(self) -> _Client:
-        """The shared client."""
+        """Return a client on the shared boto3 client."""
         return _Client(self._client, self._table)
 
     def close(self) -> None:

@@ -17,19 +17,19 @@ _READ = f"SELECT version FROM `references` WHERE {_KEY}"
 
 
 def open_bare(uri: str) -> BareMariaDB:
-    """The store of a URI without options."""
+    """Open the store of a URI without options."""
     return BareMariaDB(StoreURI.parse(uri))
 
 
 class BareMariaDB:
-    """A connection for each client."""
+    """A store with one connection for each client."""
 
     def __init__(self, uri: StoreURI) -> None:
         self._uri = uri
         self._connections: list[pymysql.Connection[Any]] = []
 
     def client(self) -> _Client:
-        """On a connection of its own."""
+        """Return a client on a new connection."""
         host, _, port = self._uri.authority.partition(":")
         connection = pymysql.connect(
             host=host,

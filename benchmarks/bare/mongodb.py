@@ -12,12 +12,12 @@ from polaris_spark.backends.base import ReferenceRow
 
 
 def open_bare(uri: str) -> BareMongoDB:
-    """The store of a URI that PyMongo understands, too."""
+    """Open the store of a URI that PyMongo also accepts."""
     return BareMongoDB(uri)
 
 
 class BareMongoDB:
-    """One client for all threads, with the write concern of the backend."""
+    """A store with one PyMongo client for all threads, with the write concern of the backend."""
 
     def __init__(self, uri: str) -> None:
         self._client: MongoClient[dict[str, Any]] = MongoClient(uri)
@@ -25,7 +25,7 @@ class BareMongoDB:
         self._references = self._client.get_default_database(write_concern=majority)["references"]
 
     def client(self) -> _Client:
-        """On the shared client, which has connections for its threads."""
+        """Return a client on the shared PyMongo client, which has a pool of connections."""
         return _Client(self._references)
 
     def close(self) -> None:

@@ -17,20 +17,20 @@ _READ = 'SELECT version FROM {0}."references" WHERE realm = %s AND name = %s'
 
 
 def open_bare(uri: str) -> BarePostgreSQL:
-    """The store of a URI with the option `schema` and no other."""
+    """Open the store of a URI whose only option is `schema`."""
     place, _, schema = uri.partition("?schema=")
     return BarePostgreSQL(place, schema)
 
 
 class BarePostgreSQL:
-    """A connection for each client."""
+    """A store with one connection for each client."""
 
     def __init__(self, place: str, schema: str) -> None:
         self._place, self._schema = place, schema
         self._connections: list[psycopg.Connection[Any]] = []
 
     def client(self) -> _Client:
-        """On a connection of its own."""
+        """Return a client on a new connection."""
         connection = psycopg.connect(self._place, autocommit=True, prepare_threshold=0)
         self._connections.append(connection)
         return _Client(connection, self._schema)

@@ -1,4 +1,4 @@
-"""Bare swaps on RocksDB, by rocksdict: it has no compare-and-swap, so threads compare under a lock."""
+"""Bare swaps on RocksDB, by rocksdict. RocksDB has no compare-and-swap, so threads compare under a lock."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from polaris_spark.config import StoreURI
 
 
 def open_bare(uri: str) -> BareRocksDB:
-    """The store of a URI without options."""
+    """Open the store of a URI without options."""
     return BareRocksDB(StoreURI.parse(uri).path)
 
 
 class BareRocksDB:
-    """The database that the process has open, because RocksDB opens one only once; a swap is the driver's alone."""
+    """A store on the process's open database, because a process can open a RocksDB database only once.
+
+    Swaps use the driver alone.
+    """
 
     def __init__(self, path: str) -> None:
         self._handle = sharing.share(path, self)
@@ -27,11 +30,11 @@ class BareRocksDB:
         self._lock = threading.Lock()
 
     def client(self) -> _Client:
-        """For any thread: all share the database."""
+        """Return a client on the database, which all threads share."""
         return _Client(self._handle.databases[0], self._lock)
 
     def close(self) -> None:
-        """Close the database, unless others in the process use it."""
+        """Close the database, unless other users in the process have it open."""
         sharing.leave(self._handle, self)
 
 

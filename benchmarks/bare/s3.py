@@ -1,4 +1,4 @@
-"""Bare swaps on an object store, by obstore: a PUT with `If-Match` of the ETag of the client's last one."""
+"""Bare swaps on an object store, by obstore: a PUT with `If-Match` and the ETag of the client's last PUT."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TIMEOUT = timedelta(seconds=10)
 
 
 def open_bare(uri: str) -> BareObjectStore:
-    """The store of a URI, with its password."""
+    """Open the store of a URI that may contain a password."""
     return BareObjectStore(uri)
 
 
 class BareObjectStore:
-    """One client of the library for all threads, without its own retries."""
+    """A store with one obstore client for all threads, without retries."""
 
     def __init__(self, uri: str) -> None:
         parsed = StoreURI.parse(uri)
@@ -33,11 +33,11 @@ class BareObjectStore:
         self._store = settings.open({"timeout": _TIMEOUT}, {"max_retries": 0, "retry_timeout": _TIMEOUT})
 
     def client(self) -> _Client:
-        """On the shared client, which has connections for its threads."""
+        """Return a client on the shared obstore client, which has a pool of connections."""
         return _Client(self._store)
 
     def close(self) -> None:
-        """The library has nothing to close."""
+        """Do nothing: obstore has no method to close a store."""
 
 
 class _Client:

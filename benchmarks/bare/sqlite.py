@@ -13,19 +13,19 @@ _READ = 'SELECT version FROM "references" WHERE realm = ? AND name = ?'
 
 
 def open_bare(uri: str) -> BareSQLite:
-    """The store of a URI without options."""
+    """Open the store of a URI without options."""
     return BareSQLite(StoreURI.parse(uri).path)
 
 
 class BareSQLite:
-    """A connection for each client; they wait for each other in SQLite's own busy handler."""
+    """A store with one connection for each client. Clients wait for each other in SQLite's own busy handler."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._connections: list[sqlite3.Connection] = []
 
     def client(self) -> _Client:
-        """On a connection of its own."""
+        """Return a client on a new connection."""
         connection = sqlite3.connect(self._path, timeout=30, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA synchronous = full")
         self._connections.append(connection)

@@ -1,1 +1,1 @@
-"""What runs beside or inside Spark: the process behind the JVM shim, the data source, sessions, jobs."""
+"""Code that runs in Spark or next to it: the process behind the JVM shim, the data source, sessions and jobs."""

@@ -1,9 +1,9 @@
 """Spark's own archives on the module path of its Python workers.
 
-Before each task, and each step of planning a query, a worker forgets what Python knows of the module path. Python
-before 3.12 then reads the whole directory of an archive again, once for each package that was imported from it: for
-`pyspark.zip` that takes longer than most of our tasks. Spark's archives do not change beneath a running process, so
-what is known of them is kept.
+Before each task, and before each step of planning a query, a worker invalidates Python's import caches. Python before
+3.12 then reads the whole directory of an archive again, once for each package that was imported from the archive. For
+`pyspark.zip` this takes longer than most of the tasks here. Spark's archives do not change while a process runs, so
+this module keeps their cached directories.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SPARKS = ("pyspark", "py4j", "spark-")
 
 
 def keep_known() -> None:
-    """Keep what this process knows of Spark's archives; others are read again as ever."""
+    """Keep this process's cached directories of Spark's archives. Other archives are still read again."""
     if sys.version_info >= (3, 12):
         return
     for finder in sys.path_importer_cache.values():

@@ -1,4 +1,4 @@
-"""`as-of`, `from` and `to`: points in the history of a reference, named by a commit or by a time."""
+"""`as-of`, `from` and `to`: points in the history of a reference, given as a commit or as a time."""
 
 from __future__ import annotations
 
@@ -16,39 +16,45 @@ from polaris_spark.ids import MAX_ID, id_time_ms
 from polaris_spark.store.objects import ObjectStore
 
 _FIRST_MS = 100_000_000_000
-"""March 3, 1973. Smaller numbers are numbers of commits."""
+"""March 3, 1973, in milliseconds since 1970. Smaller numbers are commit numbers."""
 
 _LAST_MS = 253_402_300_799_999
-"""The end of the year 9999. Larger numbers are ids of commits: all ids since March 2, 2025 are."""
+"""The end of the year 9999, in milliseconds since 1970. Larger numbers are commit ids.
+
+All ids that were generated since March 2, 2025 are larger than this number.
+"""
 
 _DECIMAL = re.compile(r"[0-9]{1,40}")
 
 
 class AsOf(NamedTuple):
-    """A commit, by its number or by the ids that its text may mean, or a time in milliseconds since 1970."""
+    """A point in history: a commit number, the commit ids that the text may stand for, or a time.
+
+    The time is in milliseconds since 1970.
+    """
 
     text: str
     commits: tuple[int, ...] = ()
     time: int | None = None
     option: str = "as-of"
-    """The option that names it, for messages."""
+    """Name of the option that contains the point, for messages."""
     number: int | None = None
-    """Of a commit, in the history of one reference."""
+    """Number of a commit in the history of one reference."""
 
     @classmethod
     def parse(cls, text: str, option: str = "as-of") -> AsOf:
-        """A point from its text.
+        """Return the point that a text stands for.
 
-        A decimal number below 10^11 is the number of a commit, as `changes.number` and `polaris-spark log` show it. A
-        larger one is a time in milliseconds since 1970, up to the year 9999; a still larger one is the id of a commit,
-        as is a hexadecimal one. Other texts are times in ISO 8601 with their zone, because the processes that plan a
-        query do not know the session's.
+        A decimal number below 10^11 is a commit number, as shown by `changes.number` and `polaris-spark log`. A larger
+        number, up to the year 9999, is a time in milliseconds since 1970. A still larger number is a commit id, and so
+        is a hexadecimal number. Any other text must be a time in ISO 8601 with a time zone, because the processes that
+        plan a query do not have the session's time zone.
 
         Args:
-            text: as written.
-            option: that it was given as.
+            text: the point, as the user wrote it.
+            option: name of the option that contains the text.
         Raises:
-            InputError: it is none of these.
+            InputError: the text has none of these forms.
         """
         plain = text.strip().lower()
         ids = [int(plain)] if re.fullmatch(_DECIMAL, plain) else []
@@ -65,12 +71,12 @@ class AsOf(NamedTuple):
 
 
 def pinned(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
-    """The head as it was at a point of its own history.
+    """Return the head as it was at a point of its own history.
 
     Raises:
-        HistoryTrimmedError: the point lies below the history floor.
-        BeforeHistoryError: it lies before the first commit.
-        InputError: no commit of this history is meant.
+        HistoryTrimmedError: the point is below the history floor.
+        BeforeHistoryError: the point is before the first commit.
+        InputError: the point is not a commit of this history.
     """
     if as_of is None:
         return head
@@ -97,10 +103,10 @@ def pinned(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
 
 
 def moment(store: ObjectStore, as_of: AsOf) -> int:
-    """The time of a point, milliseconds since 1970.
+    """Return the time of a point, in milliseconds since 1970.
 
     Raises:
-        InputError: it names no commit.
+        InputError: the point is not a time, and its ids are not ids of commits.
     """
     if as_of.time is not None:
         return as_of.time
@@ -112,7 +118,7 @@ def moment(store: ObjectStore, as_of: AsOf) -> int:
 
 
 def find_commit(store: ObjectStore, id: int) -> Commit | None:
-    """The commit of that id; None if there is none."""
+    """Return the commit with this id, or None if there is no commit with this id."""
     if not 0 < id <= MAX_ID:
         return None
     try:

@@ -6,12 +6,12 @@ Standard input and output are the control channel, one line of JSON each way, in
 JVM     {"token": "...", "protocol": "3"}      Python  {"socket": "/tmp/.../socket"}
 JVM     {"connect": {"store": "...", ...}}     Python  {"connection": "1"} or {"error": "..."}
 ```
-All that is secret, the token and passwords, passes there and never through a command line or the
-environment. ``{"fatal": "..."}`` says why the process cannot work at all. The channel's end is the process's
-end: the pipe closes however the JVM ended, ``kill -9`` included.
+Secrets (the token and passwords) are sent over this channel only, and never over a command line or the
+environment. ``{"fatal": "..."}`` contains the reason why the process cannot work at all. The process exits when the
+channel closes. The pipe closes however the JVM ends, even by ``kill -9``.
 
-Requests come over a Unix domain socket (:mod:`polaris_spark.spark.frames`), as many at a time as the JVM has
-threads that ask; :meth:`Bridge.request` says what they look like.
+Requests arrive over a Unix domain socket (:mod:`polaris_spark.spark.frames`). The JVM may send requests from several
+threads at the same time. :meth:`Bridge.request` describes their format.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ logger = logging.getLogger(__name__)
 PROTOCOL = "3"
 CLOSE_SECONDS = 10
 REMEMBERED = 1_024
-"""Heads of requests that a process remembers taken apart."""
+"""Maximum number of parsed request heads in the cache."""
 SHORT = 1_024
-"""Characters of a head; longer ones are not remembered."""
+"""Maximum length of a cached request head, in characters."""
 _ESCAPE = re.compile(r"\\(.)")
 
 
@@ -52,10 +52,10 @@ class Connection(Protocol):
         body: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> tuple[int, dict[str, str], str]:
-        """Answer one request of the REST protocol: status, headers, body."""
+        """Answer one request of the REST protocol; return status, headers and body."""
 
     def close(self) -> None:
-        """Release what the connection holds."""
+        """Release the connection's resources."""
 
 
 PROCEDURE_METHODS = frozenset({"PROCEDURES", "CALL", "CANCEL"})
@@ -63,7 +63,7 @@ VIEW_METHODS = frozenset({"COLUMNS", "COUNT", "PLAN"})
 
 
 class _Procedures:
-    """Answers for procedures, imported when the first is asked for: few programs call any."""
+    """Answers to requests about procedures. The code is imported at the first request: few programs call procedures."""
 
     @cached_property
     def answer(self) -> Callable[[Any, str, str, str], tuple[int, str]]:
@@ -73,28 +73,29 @@ class _Procedures:
 
 
 class Bridge:
-    """What the JVM calls. Thread-safe."""
+    """The methods that the JVM calls. Thread-safe."""
 
     def __init__(self) -> None:
         self._connections: dict[str, Connection] = {}
         self._procedures = _Procedures()
 
     def add(self, connection: Connection) -> str:
-        """Keep an open catalog; return the name under which the JVM asks for it."""
+        """Keep an open catalog; return its name, which the JVM sends with each request."""
         name = str(len(self._connections) + 1)
         self._connections[name] = connection
         return name
 
     def request(self, head: str, body: str) -> tuple[str, str]:
-        """Answer a request: head and body, for head and body.
+        """Answer a request; return head and body of the answer.
 
-        Heads are lines, each ended by a newline; newlines and backslashes in them are escaped as in Java. Those of
-        a request: the catalog's name here, method, path, number of query parameters, then name and value of each
-        query parameter and of each header. Those of an answer: status, then name and value of each header.
+        A head consists of lines that each end with a newline; newlines and backslashes within a line are escaped as in
+        Java. The lines of a request are: the catalog's name (from `add`), method, path, number of query parameters,
+        then name and value of each query parameter and of each header. The lines of an answer are: status, then name
+        and value of each header.
 
-        Methods of the REST protocol go to the catalog; others are about procedures
-        (:mod:`polaris_spark.spark.procedures.answering`) or views (:mod:`polaris_spark.spark.views.answering`), the
-        path then being a name.
+        Methods of the REST protocol go to the catalog. Other methods concern procedures
+        (:mod:`polaris_spark.spark.procedures.answering`) or views (:mod:`polaris_spark.spark.views.answering`); the
+        path is then the name of the procedure or view.
         """
         repeats = not body and len(head) <= SHORT
         connection, method, path, query, headers = (_remembered if repeats else _taken_apart)(head)
@@ -113,7 +114,7 @@ class Bridge:
                 headers=headers,
             )
         except Exception as error:
-            # Nothing may escape: the JVM would take it for a broken connection and send the request again.
+            # Catch every exception: otherwise the JVM would see a broken connection, and send the request again.
             logger.exception("%s %s failed", method, path)
             status, answered, text = 500, {}, _error_body(error)
         lines = [f"{status}\n"]
@@ -127,7 +128,7 @@ class Bridge:
             try:
                 connection.close()
             except Exception:
-                # One catalog that does not close must not keep the others' leases.
+                # If one catalog cannot be closed, the other catalogs must still release their leases.
                 logger.exception("closing a catalog failed")
 
 
@@ -140,7 +141,7 @@ def _answer_view(method: str, body: str) -> tuple[int, str]:
 
 
 class _Head(NamedTuple):
-    """The head of a request. The same one may be given for several requests, so nobody may change it."""
+    """The parsed head of a request. The cache returns the same object for several requests, so it must not change."""
 
     connection: str
     method: str
@@ -184,7 +185,7 @@ def _error_body(error: Exception) -> str:
 def open_catalog(configuration: dict[str, str]) -> Connection:
     """Open the catalog that a Spark configuration describes.
 
-    Raises `PolarisError` for properties that cannot be used, a password in the store URI among them: Spark
+    Raises `PolarisError` for properties that cannot be used. A password in the store URI is also refused, because Spark
     shows its configuration in logs and on its web pages.
     """
     import polaris_spark
@@ -199,7 +200,7 @@ def open_catalog(configuration: dict[str, str]) -> Connection:
 
 
 class ControlChannel:
-    """Lines of JSON to and from the JVM, on pipes that no library can write into or read from by mistake."""
+    """Lines of JSON to and from the JVM, on pipes that libraries cannot read or write by mistake."""
 
     def __init__(self, read_from: IO[bytes], write_to: IO[bytes]) -> None:
         self._read_from = read_from
@@ -207,7 +208,7 @@ class ControlChannel:
 
     @classmethod
     def take_over(cls) -> ControlChannel:
-        """Claim standard input and output; what is printed afterwards goes to standard error."""
+        """Take over standard input and output. Later output to standard output goes to standard error."""
         channel = cls(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
@@ -216,7 +217,7 @@ class ControlChannel:
         return channel
 
     def receive(self) -> dict[str, Any] | None:
-        """Return the next message, or None once the JVM is gone."""
+        """Return the next message, or None if the JVM has ended."""
         line = self._read_from.readline()
         if not line.endswith(b"\n"):
             return None
@@ -224,14 +225,14 @@ class ControlChannel:
         return message
 
     def send(self, **message: str) -> None:
-        """Send a message; a JVM that is gone meanwhile shows in the next `receive`."""
+        """Send a message. If the JVM has ended meanwhile, the next `receive` returns None."""
         with contextlib.suppress(BrokenPipeError):
             self._write_to.write(json.dumps(message).encode() + b"\n")
             self._write_to.flush()
 
 
 def serve(channel: ControlChannel, bridge: Bridge) -> None:
-    """Answer the control channel until it ends."""
+    """Answer messages of the control channel until the channel closes."""
     hello = channel.receive()
     if hello is None:
         return
@@ -264,14 +265,14 @@ def _connect(bridge: Bridge, configuration: dict[str, str]) -> dict[str, str]:
 
 
 def _close_in_time(bridge: Bridge) -> None:
-    """Close, but do not let a database that does not answer keep the process when its JVM is gone."""
+    """Close the bridge, but wait `CLOSE_SECONDS` at most: a database may not answer, and the process must exit."""
     closing = threading.Thread(target=bridge.close, daemon=True)
     closing.start()
     closing.join(CLOSE_SECONDS)
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:
-    """A filter that lets every record pass, with what an error says instead of its traceback."""
+    """Accept every log record, and replace the traceback of an error by the error's message. A logging filter."""
     if record.exc_info:
         message, error = record.getMessage(), record.exc_info[1]
         record.msg, record.args = message if str(error) in message else f"{message}: {error!r}", ()
@@ -280,8 +281,8 @@ def _in_one_line(record: logging.LogRecord) -> bool:
 
 
 def main() -> None:
-    """Run until the JVM is gone."""
-    # Ctrl-C in a terminal goes to every process there: the driver decides what it means, and may need us.
+    """Run until the JVM ends."""
+    # Ctrl-C in a terminal signals every process there. The driver handles it, and may still need this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s polaris_spark %(levelname)s %(message)s")
     channel = ControlChannel.take_over()
@@ -289,12 +290,12 @@ def main() -> None:
     try:
         serve(channel, bridge)
     finally:
-        # What the JVM had asked for last, such as to keep a metrics report, may fail now, and nobody waits for it.
+        # The JVM's last requests, for example to store a metrics report, may fail now. No client waits for an answer.
         for handler in logging.getLogger().handlers:
             handler.addFilter(_in_one_line)
         _close_in_time(bridge)
         sys.stderr.flush()
-        # Threads of libraries would wait for a JVM that no longer exists.
+        # A normal exit would wait for threads of libraries, although the JVM has ended.
         os._exit(0)
 
 

@@ -1,13 +1,13 @@
-"""The data source `polaris-objects`: a catalog's own data as DataFrames, read in parallel by executors.
+"""The data source `polaris-objects`: the data of the catalog itself as DataFrames, read in parallel by executors.
 
     spark.read.format("polaris-objects").option("store", "sqlite:///path/catalog.db").option("view", "tables").load()
 
-Planning reads heads and finds ranges of keys, of commits or of the database; everything that a read needs travels in
-its partitions, pinned to the heads that were read. What is committed meanwhile is not seen.
+Planning reads heads and finds ranges of keys, commits or database rows. The partitions contain everything that
+executors need for reading, and are pinned to the heads that planning read. Later commits are not visible to the read.
 
-Spark runs the steps of a query, from looking for data sources to reading, in Python processes of their own each, the
-first time that a session has such a query. So each step imports what it needs and no more. Tables of the namespace
-`system` are planned by the process behind the catalog instead (`polaris_spark.spark.views.answering`).
+Spark runs each step of a query, from finding data sources to reading, in a separate Python process, which starts with
+the session's first query of this kind. Each step therefore imports only what it needs. Tables of the namespace
+`system` are planned by the Python process behind the catalog instead (`polaris_spark.spark.views.answering`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMAT = "polaris-objects"
 
 
 class PolarisObjects(DataSource):
-    """Spark's way to the views; `polaris_spark.spark.options` says which options there are."""
+    """Spark's entry point to the views. `polaris_spark.spark.options` lists the options."""
 
     def __init__(self, options: dict[str, str]) -> None:
         """
@@ -40,7 +40,7 @@ class PolarisObjects(DataSource):
         from polaris_spark.spark.views import VIEWS
 
         archives.keep_known()
-        # The base class would keep the options as they are, a password among them.
+        # The base class's `__init__` is not called: it would keep the raw options, including a password.
         with errors_without_traceback():
             self._options = ViewOptions.parse(options, VIEWS)
 

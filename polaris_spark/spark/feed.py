@@ -1,8 +1,8 @@
-"""The feed: the log of one reference in order, from position to position, as a stream reads it.
+"""The feed: a stream reads the log of one reference in order, from position to position.
 
-A position is a commit and how many of its entries have been read. Every step is verified against the head as it is
-now: a position whose commit is not in the head's history any more, or what follows it was trimmed, is an error, never
-a gap.
+A position is a commit and the number of its entries that have been read. Every step is verified against the current
+head. If the position's commit is no longer in the head's history, or later commits were trimmed, the stream fails; it
+never skips changes.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registry import ROOT
 
 COMMITS_PER_PARTITION = 200
-"""A partition of fewer commits is not worth starting a task for."""
+"""Number of commits below which a partition is not worth starting a task."""
 
 
 class Position(NamedTuple):
-    """How far a log has been read."""
+    """A position in a log: the last commit that was read, completely or in part."""
 
     commit: int
     number: int
     entries: int | None = None
-    """How many of the commit's entries have been read; None for all of them."""
+    """Number of the commit's entries that have been read; None if all have been read."""
 
     @property
     def next(self) -> int:
-        """Number of the first commit of which something has not been read."""
+        """Number of the first commit that has not been read completely."""
         return self.number + (self.entries is None)
 
     def __str__(self) -> str:
@@ -56,39 +56,39 @@ class Position(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """One generation of a reference, and its head as it is now."""
+    """One generation of a reference, and its current head."""
 
     realm: str
     """Instance id of the realm."""
     catalog: str | None
     name: str
     row_name: str
-    """The name with the generation, which a reference that is created again does not share."""
+    """The name with the generation. A reference that is dropped and created again has a different row name."""
     head: Head
 
 
 class FeedTask(NamedTuple):
-    """A run of commits, and which entries of the first and the last one are wanted."""
+    """A range of commits, and the selected entries of its first and its last commit."""
 
     history: HistoryTask
     skip: int
-    """How many entries of the first commit have been read before."""
+    """Number of entries of the first commit that an earlier batch has read."""
     until: int | None
-    """Up to how many entries of the last commit are wanted; None for all."""
+    """Number of entries of the last commit up to which the task reads; None for all entries."""
 
     def wants(self, number: int, position: int) -> bool:
-        """Whether the entry at that position of the commit of that number is wanted."""
+        """Whether the task includes the entry at `position` of the commit with this `number`."""
         if number == self.history.low and position < self.skip:
             return False
         return self.until is None or number < self.history.high or position < self.until
 
 
 def follow(realm: RealmReader, options: ViewOptions) -> Followed:
-    """The reference that the options name.
+    """Return the reference that the options name.
 
     Raises:
-        InputError: they name none, or two.
-        NotFoundError: there is no such catalog.
+        InputError: the options name no reference, or two.
+        NotFoundError: the catalog does not exist.
         ReferenceGoneError: the reference was dropped, or never existed.
     """
     name, catalog = options.stream.reference, None
@@ -116,10 +116,10 @@ def follow(realm: RealmReader, options: ViewOptions) -> Followed:
 
 
 def starting(store: ObjectStore, head: Head, start: str | AsOf) -> Position:
-    """Where a stream begins.
+    """Return the position at which a stream begins.
 
     Raises:
-        HistoryTrimmedError, BeforeHistoryError, InputError: there is no such point.
+        HistoryTrimmedError, BeforeHistoryError, InputError: `start` is not a point in the history.
     """
     earliest = Position(ancestor(store, head, head.floor_number), head.floor_number, 0)
     if isinstance(start, AsOf):
@@ -138,11 +138,11 @@ def starting(store: ObjectStore, head: Head, start: str | AsOf) -> Position:
 
 
 def verify(store: ObjectStore, followed: Followed, at: Position) -> None:
-    """Check that a position lies in the head's history, and that all that follows it is there.
+    """Check that a position is in the head's history, and that no later commit was trimmed.
 
     Raises:
-        HistoryTrimmedError: something that follows it was trimmed.
-        StateError: it is not in the history of the head.
+        HistoryTrimmedError: a commit after the position was trimmed.
+        StateError: the position is not in the head's history.
     """
     head = followed.head
     if at.next < head.floor_number:
@@ -155,7 +155,7 @@ def verify(store: ObjectStore, followed: Followed, at: Position) -> None:
         there = None
     elif at.number >= head.floor_number:
         there = ancestor(store, head, at.number)
-    else:  # the last commit that was trimmed is known to the first one that is left
+    else:  # the newest trimmed commit is the parent of the oldest commit that is left
         there = store.get(ancestor(store, head, head.floor_number), Commit).parents[0]
     if there != at.commit:
         raise StateError(
@@ -166,7 +166,10 @@ def verify(store: ObjectStore, followed: Followed, at: Position) -> None:
 
 
 def advanced(store: ObjectStore, head: Head, at: Position, most: int | None) -> Position:
-    """The position at most `most` changes further, or at the head; reads the entries in between if there is a limit."""
+    """Return the position at most `most` changes after `at`, or the head's position if there is no limit.
+
+    With a limit, the entries between `at` and the returned position are read.
+    """
     end = Position(head.commit, head.number)
     if most is None or at == end:
         return end
@@ -183,10 +186,10 @@ def advanced(store: ObjectStore, head: Head, at: Position, most: int | None) -> 
 def tasks(
     store: ObjectStore, followed: Followed, start: Position, end: Position, splits: int
 ) -> list[FeedTask]:
-    """What lies between two positions as tasks in order; both are verified.
+    """Return the changes between two positions as tasks, in order. Both positions are verified.
 
     Raises:
-        HistoryTrimmedError, StateError: as `verify`, or the end lies before the start.
+        HistoryTrimmedError, StateError: as for `verify`. `StateError` also if the end is before the start.
     """
     verify(store, followed, end)
     if start == end:
@@ -214,7 +217,7 @@ def _read(at: Position) -> float:
 
 
 def runs(store: ObjectStore, head: Head, low: int, high: int) -> Iterator[list[tuple[int, Commit]]]:
-    """(id, commit) from number `low` to number `high`, the oldest first, in runs that are read together."""
+    """Yield (id, commit) from number `low` to number `high`, oldest first, in lists that are read together."""
     for first in range(low, high + 1, READ_TOGETHER):
         last = ancestor(store, head, min(high, first + READ_TOGETHER - 1))
         newest = store.get(last, Commit)

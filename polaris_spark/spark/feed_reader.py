@@ -1,8 +1,9 @@
 """The feed as a streaming source of Spark: `spark.readStream.format("polaris-objects").option("view", "changes")`.
 
-Spark 4.1 tells a Python source neither where a batch begins when it asks for its end, nor a limit; so the reader keeps
-the position itself, and a restarted query tells it by asking for the partitions of an empty range. The end of the
-first batch says where that batch began: planned again after a crash, it begins there, whatever `start` means by then.
+When Spark 4.1 requests the end offset of a batch, it passes a Python source neither the start offset nor a limit. The
+reader therefore keeps its position itself. A restarted query passes the position by requesting the partitions of an
+empty range. The end offset of the first batch also contains the batch's start. If the first batch is planned again
+after a crash, it begins at that start, even if the option `start` now stands for another position.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Offset(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a checkpoint holds: a position in the log of one generation of a reference."""
+    """The offset in a checkpoint: a position in the log of one generation of a reference."""
 
     realm: str
     """Instance id of the realm."""
@@ -48,7 +49,7 @@ class Offset(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     number: int
     entries: int | None = None
     start: Offset | None = None
-    """Where the first batch of a stream begins; in the offset at its end only."""
+    """Start of the stream's first batch. Only the end offset of the first batch has it."""
 
     @property
     def position(self) -> Position:
@@ -56,7 +57,7 @@ class Offset(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 class FeedPartition(InputPartition):
-    """What an executor reads. Its `repr` shows no secret."""
+    """The input of one Spark task. Its `repr` shows no secret."""
 
     def __init__(self, store: PlannedStore, task: FeedTask) -> None:
         self.store = store
@@ -68,13 +69,13 @@ class FeedPartition(InputPartition):
 
 
 class FeedReader(DataSourceStreamReader):
-    """One reference's log in order. A process of its own on the driver's machine keeps it while the query runs."""
+    """Reads one reference's log in order. A separate process on the driver's machine holds it while the query runs."""
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:
         """
         Raises:
-            InputError: the view is no stream, an option is for tables only, or the schema names a column that the
-                view does not have.
+            InputError: the view cannot be streamed, an option is not available for streams, or the schema names a
+                column that the view does not have.
         """
         if options.view != Changes.name:
             raise InputError(f"the view {options.view!r} cannot be streamed; {Changes.name!r} can")
@@ -104,7 +105,7 @@ class FeedReader(DataSourceStreamReader):
             at = self._checked(followed, self._start)
         end = advanced(objects, followed.head, at, self._options.stream.max_changes)
         if self._latest is None or end != at:
-            # Spark reads up to any offset that is told and not the last one, so the next one follows it.
+            # Spark reads up to every returned offset that differs from the last one, so the next batch starts there.
             start = self._start if self._latest is None else None
             self._latest = msgspec.structs.replace(_offset(followed, end), start=start)
         return self._latest
@@ -132,7 +133,7 @@ class FeedReader(DataSourceStreamReader):
         objects = store.objects(history.realm)
         try:
             for run in runs(objects, history.head, history.low, history.high):
-                # The view gives the newest first.
+                # The view yields the newest commits first.
                 logged = [Logged(history, id, commit) for id, commit in reversed(run)]
                 for row in reversed(list(view.of(objects, logged, frozenset()))):
                     if task.wants(row.logged.commit.number, row.position):
@@ -158,7 +159,7 @@ class FeedReader(DataSourceStreamReader):
         return _offset(followed, at)
 
     def _checked(self, followed: Followed, offset: Offset) -> Position:
-        """The position of an offset, which must be one of the reference that is followed."""
+        """Return the position of an offset. The offset must belong to the reference that the stream follows."""
         if (offset.realm, offset.reference) == (followed.realm, followed.row_name):
             return offset.position
         found = f"{offset.reference!r} of realm instance {offset.realm!r}"

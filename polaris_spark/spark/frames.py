@@ -1,9 +1,9 @@
 """Requests and answers as frames over a Unix domain socket.
 
-A frame is the length of its head and the length of its body (four bytes each, the high one first), the head
-and the body, both text in UTF-8. The first frame of a connection has the token for its head and is not
-answered; a connection that begins otherwise is closed. Then every frame is a request and gets one answer. TCP,
-even to the same machine, would take a third as long again.
+A frame consists of the length of its head and the length of its body (four bytes each, big-endian), the head and the
+body, both UTF-8 text. The head of a connection's first frame is the token. The first frame gets no answer, and a
+connection whose first frame differs is closed. Every later frame is a request, and gets one answer. TCP would take a
+third longer, even on the same machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 Answer = Callable[[str, str], tuple[str, str]]
-"""From head and body of a request to those of its answer. May be called on many threads, and never raises."""
+"""A function that takes head and body of a request, and returns head and body of its answer.
+
+It may be called on many threads, and never raises.
+"""
 
 PREFIX = "polaris-spark-"
 SOCKET = "socket"
@@ -36,7 +39,7 @@ _LONGEST_PLACE = 64
 
 
 class Server:
-    """Listens in a directory of its own, and answers each connection on a thread of its own."""
+    """A server that listens in its own directory, and answers each connection on a separate thread."""
 
     def __init__(self, token: str, answer: Answer) -> None:
         self._greeting = framed(token, "")
@@ -51,7 +54,7 @@ class Server:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Let nobody connect any more. Connections that there are go on."""
+        """Refuse new connections. Existing connections stay open."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _accept(self) -> None:
@@ -60,13 +63,13 @@ class Server:
                 connection, _ = self._listener.accept()
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
             except (OSError, RuntimeError):
-                # Out of files or threads: whoever waits in line may find some in a moment.
+                # Out of file descriptors or threads: accepting a waiting connection may succeed in a moment.
                 logger.exception("a connection could not be accepted")
                 time.sleep(1)
 
     def _serve(self, connection: socket.socket) -> None:
         buffer = memoryview(bytearray(BUFFER_BYTES))
-        # The other side may hang up at any moment, an interrupted thread of a JVM does.
+        # The client may close the connection at any moment, as an interrupted thread of a JVM does.
         with connection, contextlib.suppress(OSError):
             if not self._is_greeted(connection):
                 return
@@ -87,13 +90,16 @@ class Server:
 
 def framed(head: str, body: str) -> bytes:
     """Return a frame."""
-    # What is no Unicode text comes out as question marks, as it does in Java.
+    # Surrogates that UTF-8 cannot encode become question marks, as in Java.
     first, second = head.encode(errors="replace"), body.encode(errors="replace")
     return b"".join((_LENGTHS.pack(len(first), len(second)), first, second))
 
 
 def receive(connection: socket.socket, buffer: memoryview) -> tuple[str, str] | None:
-    """Return head and body of the next frame, or None at the end; a frame that fits is read into `buffer`."""
+    """Return head and body of the next frame, or None if the connection has ended.
+
+    A frame that fits into `buffer` is read into it; a longer frame is read into a new buffer.
+    """
     done = 0
     while done < _LENGTHS.size:
         more = connection.recv_into(buffer[done:])
@@ -115,13 +121,13 @@ def receive(connection: socket.socket, buffer: memoryview) -> tuple[str, str] | 
 
 
 def _place() -> str:
-    """The directory for temporary files, unless its name does not do in a socket's address."""
+    """Return the directory for temporary files, or /tmp if that directory's name cannot be in a socket's address."""
     place = tempfile.gettempdir()
     return place if place.isascii() and len(place) <= _LONGEST_PLACE else "/tmp"
 
 
 def _remove_leftovers(place: str) -> None:
-    """Remove the directories of processes that were killed: those where nobody listens, unless made just now."""
+    """Remove the directories of killed processes: those without a listening socket, except very recent ones."""
     with contextlib.suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             if entry.name.startswith(PREFIX) and _is_leftover(entry):

@@ -1,4 +1,4 @@
-"""Options of the data source `polaris-objects`: text that users write, checked before anything is opened."""
+"""Options of the data source `polaris-objects`: strings from users, checked before a store is opened."""
 
 from __future__ import annotations
 
@@ -34,28 +34,30 @@ DESCRIPTIONS = {
     "start": "of a stream: earliest (the default), latest, or a commit number, id or past time after which it begins",
     "max-changes-per-batch": "of a stream: most changes in a batch (default: no limit)",
 }
-"""Every option, with what it says."""
+"""Descriptions of every option, by name."""
 
 
 LISTED_VARIABLES = "POLARIS_SPARK_VARIABLES"
-"""The environment variable of the driver that lists, separated by commas, the variables that options may name. A view
-has no catalog whose property could list them, and every caller of SQL chooses its options."""
+"""Name of the driver's environment variable that lists the variables that options may name, separated by commas.
+
+A view has no catalog whose property could contain this list, and every SQL user can choose the options of a view.
+"""
 
 MAX_SPLITS = 100_000
-"""The largest `splits`: a database is asked about every one before anything is read."""
+"""Maximum of the option `splits`: planning queries the database for every split before anything is read."""
 
 _MAX_COUNT = 10**18 - 1
 
 
 class StoreLocation(NamedTuple):
-    """Where a store is, and how to open it: small, picklable, and without a secret in its `repr`."""
+    """URI of a store, and its options: small, picklable, and without a secret in its `repr`."""
 
     uri: str
     options: tuple[tuple[str, str | Secret], ...] = ()
-    """Options under `store.`, without that prefix, by name."""
+    """Name and value of each option that begins with `store.`, without that prefix."""
 
     def resolved(self) -> StoreLocation:
-        """The same with secrets that the environment holds looked up here, for processes that lack them.
+        """Return this location with the values of secrets from this process's environment, for use in other processes.
 
         Raises:
             InputError: a variable is not set.
@@ -68,18 +70,18 @@ EARLIEST, LATEST = "earliest", "latest"
 
 
 class StreamOptions(NamedTuple):
-    """What only a stream takes."""
+    """Options of streams only."""
 
     reference: str | None = None
     start: str | AsOf = EARLIEST
     """`EARLIEST`, `LATEST`, or the point after which the stream begins."""
     max_changes: int | None = None
     given: tuple[str, ...] = ()
-    """Names of those that are given."""
+    """Names of the stream options that are set."""
 
     @classmethod
     def parse(cls, named: Mapping[str, str]) -> StreamOptions:
-        """Options of streams from the text of all options, by name in lower case.
+        """Return the stream options from the text of all options, by lower-case name.
 
         Raises:
             InputError: a value is malformed.
@@ -100,7 +102,7 @@ _NO_STREAM = StreamOptions()
 
 @dataclass(frozen=True, slots=True)
 class ViewOptions:
-    """What to read, parsed."""
+    """Parsed options of a read."""
 
     location: StoreLocation
     view: str
@@ -108,26 +110,26 @@ class ViewOptions:
     catalog: str | None = None
     branch: str = MAIN
     as_of: AsOf | None = None
-    """Given as `as-of` or `to`: a history as it was at a point is the history until then."""
+    """Option `as-of` or `to`: a history as of a point is the history up to that point."""
     since: AsOf | None = None
-    """Given as `from`."""
+    """Option `from`."""
     content: bool = False
     snapshots: str = "current"
     unreadable: str = "fail"
     files: tuple[tuple[str, Secret], ...] = ()
-    """Properties of the files' FileIO, which may be credentials, by name."""
+    """Name and value of each property of the FileIO that reads files. A value may be a credential."""
     splits: int = 0
-    """About how many partitions a large view is to have, at least 1."""
+    """Approximate number of partitions for a large view, at least 1."""
     prune: bool = False
     stream: StreamOptions = _NO_STREAM
 
     @classmethod
     def parse(cls, given: Mapping[str, str], views: Mapping[str, object]) -> ViewOptions:
-        """Options from their text; names are compared in lower case.
+        """Return the options from their text; names are compared in lower case.
 
         Args:
-            given: option names to values.
-            views: by name, those that exist.
+            given: values of options, by name.
+            views: all views, by name.
         Raises:
             InputError: an option or its value is unknown; the message names the choices.
             StoreURIError: the store URI is malformed, or carries a password.
@@ -180,14 +182,14 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 _PROPERTIES = ("store", "realm", "catalog", "branch")
 _FILES = "files."
 _OF_ONE_VIEW = {"content": "objects", "snapshots": "files"}
-"""Options that would change what other views show, if those had them."""
+"""Options that only one view has, and the name of that view."""
 
 
 def location_of(properties: Properties) -> StoreLocation:
-    """Where the store of parsed properties is.
+    """Return the location of the store that parsed properties name.
 
     Raises:
-        InputError: it is a store in memory, which no other process can read.
+        InputError: the store is in memory, so other processes cannot read it.
     """
     refuse_memory(properties.store)
     options = sorted(properties.store_options.items())
@@ -195,10 +197,10 @@ def location_of(properties: Properties) -> StoreLocation:
 
 
 def refuse_memory(uri: StoreURI) -> None:
-    """Refuse a store that lives in one process.
+    """Refuse a store that exists in one process only.
 
     Raises:
-        InputError: it does.
+        InputError: the store is in memory.
     """
     if uri.scheme == "memory":
         raise InputError(
@@ -211,7 +213,7 @@ def refuse_unknown(named: Mapping[str, str]) -> None:
     """Refuse options that do not exist.
 
     Raises:
-        InputError: one does not; the message names all that do.
+        InputError: an option does not exist; the message names all existing options.
     """
     for name in named:
         if name not in DESCRIPTIONS and not name.startswith(("store.", _FILES)):

@@ -1,4 +1,4 @@
-"""A store as a driver planned work on it: what it plans travels to executors, which open the store themselves."""
+"""A store for planned work: the driver sends the location to executors, and each executor opens the store itself."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from polaris_spark.spark.reading import ReadStore, machine, open_for_reading, re
 
 
 class PlannedStore:
-    """Where a store is, and the machine that planned to read it there. Can be pickled; its `repr` shows no secret."""
+    """Location of a store, and the machine that planned the read. Can be pickled; its `repr` shows no secret."""
 
     def __init__(self, location: StoreLocation) -> None:
         """
         Args:
-            location: of the store, with secrets looked up.
+            location: location of the store, with resolved secrets.
         """
         self.location = location
         self._planned_on = machine()
 
     def open(self) -> ReadStore:
-        """The store, opened once per process and kept.
+        """Return the store. Each process opens a store once, and keeps it open.
 
         Raises:
-            InputError: the store serves one machine, and this is another one than planned.
-            PolarisError: it cannot be opened (`open_for_reading` lists why).
+            InputError: the store is in files, and this machine is not the one that planned the read.
+            PolarisError: the store cannot be opened (`open_for_reading` lists the reasons).
         """
         refuse_other_machine(self.location, self._planned_on)
         return open_for_reading(self.location)

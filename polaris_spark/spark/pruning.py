@@ -1,6 +1,6 @@
-"""What pushed filters say of columns, as far as it lets shards, ranges and rows be left out.
+"""Conditions on columns, taken from pushed filters, by which shards, key ranges and rows are skipped.
 
-Spark evaluates every filter again, so a condition may be looser than the filter that it comes from, never tighter.
+Spark evaluates every filter again. A condition may therefore allow more rows than its filter, but never fewer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Condition(NamedTuple):
-    """Values that a column may have: one of some, those with a beginning, those between bounds (included)."""
+    """A condition on the values of a column: a set of values, a prefix, and bounds (both included)."""
 
     values: frozenset[Any] | None = None
     prefix: str | None = None
@@ -34,7 +34,7 @@ class Condition(NamedTuple):
     high: Any = None
 
     def allows(self, value: Any) -> bool:
-        """Whether the column may have this value; None (unknown) may always be."""
+        """Whether the column may have this value. None (unknown) is always allowed."""
         if value is None:
             return True
         return (
@@ -48,11 +48,11 @@ class Condition(NamedTuple):
 ANYTHING = Condition()
 
 Conditions = Mapping[str, Condition]
-"""By column; columns that are not named may have any value. Times are microseconds since 1970."""
+"""Conditions by column name. Columns without a condition may have any value. Times are microseconds since 1970."""
 
 
 def allowed(condition: Condition, values: pa.Array) -> pa.BooleanArray:
-    """`Condition.allows` of each value; a null (unknown) may always be."""
+    """Return `Condition.allows` of each value. A null (unknown) is always allowed."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -72,7 +72,7 @@ def allowed(condition: Condition, values: pa.Array) -> pa.BooleanArray:
 
 
 def conditions(filters: Iterable[Filter]) -> dict[str, Condition]:
-    """What filters, all of which hold, say of columns; those that say nothing useful are passed over."""
+    """Return the conditions that a conjunction of filters implies, by column. Filters that imply none are ignored."""
     found: dict[str, Condition] = {}
     for pushed in filters:
         attribute: tuple[str, ...] = getattr(pushed, "attribute", ())  # Not has none
@@ -101,7 +101,10 @@ def _said(pushed: Filter) -> Condition | None:
 
 
 def _both(one: Condition, other: Condition) -> Condition:
-    """What both say; of two prefixes the longer one, which says more or contradicts."""
+    """Return the conjunction of two conditions. Of two prefixes only the longer one is kept.
+
+    The longer prefix either implies the shorter one or contradicts it, and then no row matches both.
+    """
     if one.values is not None and other.values is not None:
         values: frozenset[Any] | None = one.values & other.values
     else:

@@ -1,7 +1,7 @@
 """Installed as the top-level module ``pyspark_polaris``: Spark finds the data source by that name.
 
-Spark imports every top-level module named ``pyspark_*`` before it runs any Python data source, so an
-installation that cannot import ours must not be in the way of others: it then does not have this one.
+Spark imports every top-level module named ``pyspark_*`` before it runs any Python data source. An import error here
+would break all other Python data sources. If polaris_spark cannot be imported, this module therefore stays empty.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Stores opened for reading by Spark's workers: once per process, without writing anything."""
+"""Stores that Spark's workers open for reading: once per process, without writing anything."""
 
 from __future__ import annotations
 
@@ -42,35 +42,35 @@ class ReadStore:
         self._key = key
 
     def realm(self, name: str) -> RealmReader:
-        """The ACTIVE realm of that name.
+        """Return the ACTIVE realm with this name.
 
         Raises:
-            RealmStateError: there is none, or it does not serve.
+            RealmStateError: the realm does not exist, or is not ACTIVE.
         """
         record = Realms(self.backend, SystemClock()).active(name)
         return RealmReader(record, self.objects(record.instance))
 
     def realms(self) -> list[RealmRecord]:
-        """Every realm, by name."""
+        """Return every realm, sorted by name."""
         return Realms(self.backend, SystemClock()).all()
 
     def objects(self, instance: str, revisions: Mapping[str, int] | None = None) -> ObjectStore:
-        """The objects of the realm with that instance id; whoever writes some gives the `revisions` it allows."""
+        """Return the objects of the realm with this instance id. Writers must pass the realm's `revisions`."""
         return ObjectStore(self.backend, instance, process_cache(), store_key=self._key, revisions=revisions)
 
 
 class RealmReader:
-    """References and catalogs of a realm, as a reader without write rights sees them."""
+    """References and catalogs of a realm, read without write access."""
 
     def __init__(self, record: RealmRecord, store: ObjectStore) -> None:
         self.record = record
         self.store = store
 
     def root(self) -> Head:
-        """The head of the registry.
+        """Return the head of the registry.
 
         Raises:
-            ReferenceGoneError: the realm has none.
+            ReferenceGoneError: the realm has no registry.
         """
         row = self.store.backend.read_reference(self.store.realm, ROOT)
         if row is None:
@@ -78,24 +78,26 @@ class RealmReader:
         return read_head(row, ROOT)
 
     def registered(self) -> list[Registered]:
-        """The live references, by name; the registry itself is not among them."""
+        """Return the live references, sorted by name, without the registry itself."""
         items = self._open(self.root()).index(REFERENCES).range()
         found = [Registered(key.decode(), e.pointer, _decode_registration(e.value)) for key, e in items]
         return [registered for registered in found if registered.registration.state == "live"]
 
     def head(self, name: str) -> Head:
-        """The newest head of a live reference.
+        """Return the newest head of a live reference.
 
         Raises:
-            ReferenceGoneError: the registry lists no live reference of that name.
+            ReferenceGoneError: the registry lists no live reference with this name.
         """
         return self.live(name)[1]
 
     def live(self, name: str) -> tuple[Registered, Head]:
-        """A live reference and its newest head. A row that its creator has not written yet is made up here.
+        """Return a live reference and its newest head.
+
+        If the reference's creator has not written its row yet, the head is the first head from the registration.
 
         Raises:
-            ReferenceGoneError: the registry lists no live reference of that name.
+            ReferenceGoneError: the registry lists no live reference with this name.
         """
         for _ in range(_ATTEMPTS):
             entry = self._open(self.root()).index(REFERENCES).get(name.encode())
@@ -105,28 +107,28 @@ class RealmReader:
             if registered.registration.state != "live":
                 break
             head = self.head_of(registered)
-            if not head.sealed:  # else it was dropped after the registry was read: look again
+            if not head.sealed:  # a sealed reference was dropped after the registry was read: read again
                 return registered, head
         raise ReferenceGoneError(f"reference {name!r} of realm {self.record.name!r} does not exist")
 
     def head_of(self, registered: Registered) -> Head:
-        """The newest head of a registered reference, sealed perhaps."""
+        """Return the newest head of a registered reference. The head may be sealed."""
         name = registered.row_name
         row = self.store.backend.read_reference(self.store.realm, name)
         return registered.first_head() if row is None else read_head(row, name)
 
     def catalogs(self) -> list[CatalogRow]:
-        """All catalogs, by name."""
+        """Return all catalogs, sorted by name."""
         names = self._open(self.head(CATALOGS)).index(NAMES)
         ids = [entry.pointer for _, entry in names.range(*children((), CATALOG))]
         rows = self.store.get_many(ids, CatalogRow)
         return [rows[id] for id in ids]
 
     def catalog(self, name: str) -> CatalogRow:
-        """The catalog of that name.
+        """Return the catalog with this name.
 
         Raises:
-            NotFoundError: there is none; the message names those that there are.
+            NotFoundError: the catalog does not exist; the message lists the existing ones.
         """
         catalogs = self.catalogs()
         for catalog in catalogs:
@@ -138,10 +140,10 @@ class RealmReader:
         )
 
     def branch(self, catalog: CatalogRow, branch: str) -> Head:
-        """The newest head of a catalog's branch.
+        """Return the newest head of a catalog's branch.
 
         Raises:
-            NotFoundError: the catalog has no such branch.
+            NotFoundError: the catalog does not have this branch.
         """
         try:
             return self.head(head_name(catalog, branch))
@@ -155,7 +157,7 @@ class RealmReader:
 class _Opened(NamedTuple):
     store: ReadStore
     file: tuple[int, int] | None
-    """Device and number of an embedded store's file."""
+    """Device and inode number of an embedded store's file; None for a database server."""
 
 
 _opened: dict[tuple[int, StoreLocation], _Opened] = {}
@@ -163,13 +165,13 @@ _guard = threading.Lock()
 
 
 def open_for_reading(location: StoreLocation) -> ReadStore:
-    """The store, opened once per process and kept.
+    """Return the store. Each process opens a store once, and keeps it open.
 
     Raises:
-        InputError: a store in memory, which no other process can read.
-        StoreURIError: the URI or an option is malformed, or there is no such store; none is created.
+        InputError: the store is in memory, so other processes cannot read it.
+        StoreURIError: the URI or an option is malformed, or the store does not exist. Reading creates no store.
         StateError: the database holds no store.
-        NewerFormatError: a newer release made it.
+        NewerFormatError: a newer release created the store.
     """
     uri = StoreURI.parse(location.uri)
     refuse_memory(uri)
@@ -179,7 +181,7 @@ def open_for_reading(location: StoreLocation) -> ReadStore:
         found = _opened.get(key)
         if found is not None and found.file == file:
             return found.store
-        if found is not None:  # the file was replaced, and the old one would be read for ever
+        if found is not None:  # the file was replaced; the open connection would keep reading the old file
             del _opened[key]
             found.store.backend.close()
         archives.keep_known()
@@ -201,7 +203,7 @@ def open_for_reading(location: StoreLocation) -> ReadStore:
 
 
 def machine() -> str:
-    """Identifies this machine among those of a cluster: containers of one machine are the same."""
+    """Return an id of this machine within a cluster. Containers on one machine have the same id."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -210,10 +212,12 @@ def machine() -> str:
 
 
 def refuse_other_machine(location: StoreLocation, planned_on: str) -> None:
-    """Refuse to read a store of one machine on another, where at best nothing is found.
+    """Refuse to read a store in files on a machine other than the one that planned the read.
+
+    On another machine the path leads to no file, or to a different store.
 
     Raises:
-        InputError: it is another machine.
+        InputError: the store is in files, and this machine is not `planned_on`.
     """
     scheme = StoreURI.parse(location.uri).scheme
     if scheme in FILE_SCHEMES and machine() != planned_on:
@@ -224,7 +228,7 @@ def refuse_other_machine(location: StoreLocation, planned_on: str) -> None:
 
 
 def grouped(weights: Sequence[int], n: int) -> list[range]:
-    """Positions of `weights` in at most `n` runs of about equal weight, none of them empty."""
+    """Return the positions of `weights` as at most `n` non-empty ranges of about equal weight."""
     goal = max(1, -(-sum(weights) // max(1, n)))
     runs: list[range] = []
     start = weight = 0

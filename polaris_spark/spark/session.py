@@ -40,22 +40,22 @@ def configure(
     """Add the catalog to a session that is about to be built, and leave everything else as it is.
 
     Args:
-        builder: of a classic session. Jars, packages and extensions that it already names are kept. Where a JVM runs
-            already, as under spark-submit, jars and packages are those that it was started with.
+        builder: the builder of a classic session. The jars, packages and extensions that it already names are kept. If
+            a JVM is already running, as under spark-submit, that JVM keeps the jars and packages of its start.
         name: the catalog's name in SQL, as in ``SELECT * FROM polaris.namespace.table``.
         store: the URI of the database that holds the catalog, without a password.
-        warehouse: the URI or path under which tables have their files. May be left out if the catalog exists, which
-            keeps the one that it was created with.
-        iceberg_jar: path of Iceberg's runtime for Spark, a local file, for machines that reach no Maven repository.
-            Without it, Spark downloads `ICEBERG_PACKAGE`.
+        warehouse: the URI or path under which the files of tables are stored. Optional if the catalog exists: a catalog
+            keeps the warehouse that it was created with.
+        iceberg_jar: local path of Iceberg's runtime jar for Spark, for machines without access to a Maven repository.
+            Without this argument, Spark downloads `ICEBERG_PACKAGE`.
         properties: further catalog properties with underscores for dashes (``metadata_files="never"``); names
-            with dots are given as ``**{"store.password": "env:NAME"}``. None is as if left out. A secret that is not
-            given as ``env:NAME`` is put into an environment variable of this process. The JVM, which is started
-            afterwards, reads it there, because every user can read the options on the JVM's command line.
+            with dots are given as ``**{"store.password": "env:NAME"}``. A property with the value None is ignored. A
+            secret that is not given as ``env:NAME`` is stored in an environment variable of this process, because every
+            user can read the options on the JVM's command line. The JVM, which starts later, reads this variable.
 
     Returns:
-        the same builder. Its `getOrCreate` raises `StateError` if a session runs already that was started without
-        this catalog, because such a session takes no jars any more: stop it, or restart the notebook's kernel.
+        the same builder. Its `getOrCreate` raises `StateError` if a running session was started without this catalog,
+        because a running session cannot load more jars. Stop that session, or restart the notebook's kernel.
 
     Raises:
         InputError: the name cannot be a catalog's name, the store URI is malformed, the store or warehouse contains a
@@ -93,7 +93,7 @@ def configure(
 
 
 def _file(path: str | os.PathLike[str]) -> str:
-    """The absolute path of a file, as Spark's lists of jars have it."""
+    """Return the absolute path of a file, which Spark's comma-separated lists of jars can contain."""
     found = os.path.abspath(path)
     if not os.path.isfile(found) or "," in found:
         raise InputError(
@@ -103,10 +103,10 @@ def _file(path: str | os.PathLike[str]) -> str:
 
 
 def lineage_uri(store: str) -> str:
-    """The property `uri` of a catalog: the URI of its store, without user and options.
+    """Return the property `uri` of a catalog: the URI of its store, without user, password and options.
 
-    The catalog does not use the properties `type` and `uri`. The listener of OpenLineage needs both to find the
-    datasets of an Iceberg catalog, and writes `uri` into its events, so it names the store and shows nothing else.
+    The catalog does not use the properties `type` and `uri`. The OpenLineage listener needs both to find the datasets
+    of an Iceberg catalog, and writes `uri` into its events. The URI therefore names the store, and nothing else.
 
     Raises:
         StoreURIError: the store URI is malformed.
@@ -148,10 +148,10 @@ def _packaged_jar(*, core: bool) -> str:
 
 
 def _add_jar(builder: SparkSession.Builder, path: str) -> None:
-    """Have the JVM that is about to be started load a jar, with those that the builder names.
+    """Make the JVM load a jar at its start, in addition to the jars that the builder names.
 
-    Not by the builder's `spark.jars`: PySpark puts it in the place of the list to which Spark has added the packages
-    by then, so that executors of a cluster would not get these.
+    The builder's option `spark.jars` cannot be used: PySpark would replace Spark's list of jars with it after Spark has
+    added the packages to that list. Executors of a cluster would then not get the packages.
     """
     if _jvm_runs():
         return
@@ -166,12 +166,12 @@ def _add_jar(builder: SparkSession.Builder, path: str) -> None:
 
 
 def _jvm_runs() -> bool:
-    """Whether a JVM is running already, so that options configured now do not appear on its command line."""
+    """Whether a JVM is already running. Options that are configured now do not appear on its command line."""
     return "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._gateway is not None
 
 
 def _without_secret(catalog: str, option: str, text: str) -> str:
-    """The value of an option as it may stand on the command line of the JVM: `env:NAME` instead of a secret.
+    """Return the value of an option for the JVM's command line: `env:NAME` in place of a secret.
 
     Raises:
         InputError: the secret cannot be the value of an environment variable.
@@ -191,7 +191,7 @@ def _append(builder: SparkSession.Builder, key: str, entry: str) -> None:
 
 
 def _options(builder: SparkSession.Builder) -> dict[str, Any]:
-    # PySpark's builder has no public way to ask what it holds, and setting a list replaces it.
+    # PySpark's builder has no public method to read its options, and setting a list option replaces the list.
     options: dict[str, Any] = builder._options
     return options
 
@@ -201,11 +201,12 @@ def _text(value: object) -> str:
 
 
 def use_this_python_in_local_workers(builder: SparkSession.Builder) -> None:
-    """Let a local master's workers run on this interpreter, where they find this package.
+    """Make the workers of a local master run on this interpreter, which can import this package.
 
-    Spark would start the one that `PYSPARK_PYTHON` names, or whichever ``python3`` comes first on the PATH, which
-    is another one if a virtual environment is not activated. An interpreter that has this package is kept. On a
-    cluster paths differ, under spark-submit the JVM runs already, and `spark.pyspark.python` is left alone.
+    By default, Spark starts the interpreter that `PYSPARK_PYTHON` names, or the first ``python3`` on the PATH, which
+    differs from this interpreter if a virtual environment is not activated. An interpreter in `PYSPARK_PYTHON` that can
+    import this package is kept. Nothing changes on a cluster (paths differ there), under spark-submit (the JVM is
+    already running), or if `spark.pyspark.python` is set.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return

@@ -1,4 +1,4 @@
-"""What `configure` checks, so that an error shows at once rather than at the first statement, inside a Java trace."""
+"""Checks of `configure`: an error appears at once, and not at the first statement inside a Java stack trace."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _IMPORTABLE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('po
 _SECONDS = 60
 
 _DERIVED = ("type", "uri", "python")
-"""Options that `configure` adds by itself; a session may have been started without them."""
+"""Options that `configure` adds itself. A running session may have been started without these options."""
 
 _first_options: dict[tuple[str, str], Mapping[str, str]] = {}
-"""The options that the first `configure` of a catalog gave in a Spark application, by application id and catalog."""
+"""Options that the first `configure` call for a catalog set in a Spark application, by application id and catalog."""
 
 _STOP_IT = "call stop() on it, or restart the notebook's kernel, and run configure(...).getOrCreate() again"
 
 
 def check_properties(properties: Mapping[str, str]) -> None:
-    """Refuse properties that the catalog would refuse when Spark loads it.
+    """Refuse properties that the catalog would refuse when Spark loads the catalog.
 
     Args:
-        properties: of the catalog, by name without prefix, as texts.
+        properties: properties of the catalog, as strings, by name without prefix.
     Raises:
         InputError: a name or value cannot be used, or a named environment variable is not set.
         StoreURIError: the store's URI is malformed, or names an unknown database.
         MissingLibraryError: the database's driver is not installed here; the message names the extra.
-        PolarisError: the store cannot be opened. One that does not exist yet is no error, unless `create` is false or
-            the directory that would hold it does not exist or cannot be written.
+        PolarisError: the store cannot be opened. A store that does not exist yet is accepted, unless `create` is false
+            or the store's directory does not exist or cannot be written.
     """
     parsed = Properties.parse(properties)
     given_by(parsed)
@@ -53,7 +53,7 @@ def check_properties(properties: Mapping[str, str]) -> None:
         return
     if parsed.create and store.scheme in FILE_SCHEMES and not os.path.exists(store.path):
         _refuse_uncreatable(store)
-        return  # it is made when it is first used
+        return  # the store is created at its first use
     try:
         connect_store(store, parsed.store_options, create=False).close()
     except NoStoreError:
@@ -62,7 +62,7 @@ def check_properties(properties: Mapping[str, str]) -> None:
 
 
 def _refuse_uncreatable(store: StoreURI) -> None:
-    """Refuse a store in files that do not exist yet and cannot be created where they would be.
+    """Refuse a store whose files do not exist yet and cannot be created.
 
     Raises:
         StoreURIError: the directory does not exist, or this user cannot write to it.
@@ -80,15 +80,15 @@ def _refuse_uncreatable(store: StoreURI) -> None:
 def check_at_start(
     builder: SparkSession.Builder, name: str, options: Mapping[str, str], classes: Sequence[str]
 ) -> None:
-    """Have the builder's `getOrCreate` refuse a session that runs already without the catalog.
+    """Make the builder's `getOrCreate` refuse a running session that lacks the catalog.
 
-    A JVM takes no jars after its start, and a session no extensions, so that the catalog would fail at the first
-    statement.
+    A running JVM cannot load more jars, and a running session cannot load more extensions. The catalog would fail at
+    the first statement.
 
     Args:
-        name: the catalog's.
-        options: the catalog's, by full name.
-        classes: of the jars that the JVM has to have; the last one is the session's extension.
+        name: the catalog's name.
+        options: the catalog's options, by full name.
+        classes: names of the classes that the JVM must be able to load; the last one is the session extension.
     """
     create = builder.getOrCreate
 
@@ -103,10 +103,10 @@ def check_at_start(
 
 
 def refuse_other_jvm(name: str, classes: Sequence[str]) -> None:
-    """Refuse to go on in a JVM that runs already and was started without the catalog's jars.
+    """Refuse a running JVM that was started without the catalog's jars.
 
     Raises:
-        StateError: there is such a JVM.
+        StateError: the JVM of this process cannot load one of `classes`.
     """
     jvm: Any = SparkContext._jvm
     if jvm is None:
@@ -124,15 +124,15 @@ def refuse_other_jvm(name: str, classes: Sequence[str]) -> None:
 
 
 def refuse_other_session(name: str, options: Mapping[str, str], extension: str) -> None:
-    """Refuse to go on in a session that runs already and was started without the catalog, or with another of its name.
+    """Refuse a running session that was started without the catalog, or with another catalog of the same name.
 
-    If `configure` gave the catalog's options in this session before, the options given now must be the same ones.
-    Otherwise, if the session was started with a catalog of that name, the options given now must have had the same
-    values then; the session may have further ones, as from spark-defaults.conf. Options that were set with
-    `spark.conf.set` are not compared.
+    If an earlier `configure` call in this session set the catalog's options, the new options must equal the earlier
+    ones. Otherwise, if the session was started with a catalog of this name, the session must have the new options with
+    the same values; the session may have additional options, for example from spark-defaults.conf. Options that were
+    set with `spark.conf.set` are not compared.
 
     Raises:
-        StateError: there is such a session.
+        StateError: the running session lacks the catalog, or has different options for it.
     """
     context = SparkContext._active_spark_context
     if context is None:
@@ -151,14 +151,15 @@ def refuse_other_session(name: str, options: Mapping[str, str], extension: str) 
 def difference_of(
     name: str, options: Mapping[str, str], *, running: Mapping[str, str], first: Mapping[str, str] | None
 ) -> str:
-    """How a catalog's options differ from those that a running session has, as in "without OPTION"; empty if they do
-    not.
+    """Return the first difference between a catalog's new options and those of a running session.
+
+    The difference is a phrase for a message, such as "without OPTION". The result is empty if there is no difference.
 
     Args:
-        name: the catalog's.
-        options: given now, by full name.
+        name: the catalog's name.
+        options: the new options, by full name.
         running: all options that the session was started with.
-        first: the options of the catalog that `configure` gave in this session before; None if it gave none.
+        first: the catalog's options from the first `configure` call in this session; None if there was no such call.
     """
     prefix = f"spark.sql.catalog.{name}"
     before = running if first is None else first
@@ -175,7 +176,7 @@ def difference_of(
 
 
 def _same(running: str, value: str) -> bool:
-    """Whether a running session's value is this one, or names the environment variable that holds it."""
+    """Whether a running session's value equals this value, or names the environment variable that holds this value."""
     if running.startswith(REFERENCE):
         return value in (running, os.environ.get(running.removeprefix(REFERENCE)))
     return value == running

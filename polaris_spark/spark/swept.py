@@ -1,8 +1,8 @@
-"""Rows that a sweep took while they were being read, told apart from rows that are lost.
+"""Distinguishes rows that a sweep deleted during a read from rows that are lost.
 
-A read is pinned to heads that were read when it was planned. What they lead to stays for as long as history is kept
-(`history-retention`), and no sweep is waited for. So a row that is missing is lost only if no sweep came in between:
-each one fences the registry of references before it deletes anything (`maintenance.sweeping`).
+A read is pinned to the heads that planning read. Rows reachable from these heads stay for as long as history is kept
+(`history-retention`), and a sweep does not wait for reads. A missing row is therefore lost only if no sweep ran since
+planning: each sweep fences the registry of references before it deletes anything (`maintenance.sweeping`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ T = TypeVar("T")
 
 
 class Begun(NamedTuple):
-    """A realm as it was before a read of it was planned."""
+    """The state of a realm before a read was planned."""
 
     name: str
     instance: str
     fence: int
-    """Of the registry of references."""
+    """Fence of the registry of references."""
 
 
 def begun(store: ReadStore, realm: str) -> Begun | None:
-    """The realm of that name before its heads are read; None if it does not serve, so that it has none."""
+    """Return the state of a realm, read before its heads; None if the realm is not ACTIVE or has no registry."""
     try:
         reader = store.realm(realm)
         return Begun(realm, reader.store.realm, reader.root().fence)
@@ -39,12 +39,12 @@ def begun(store: ReadStore, realm: str) -> Begun | None:
 
 @contextmanager
 def sweeps_told(store: ReadStore, before: Begun | None) -> Iterator[None]:
-    """Say of an object that is missing that a sweep took it, if one came since the read was planned.
+    """Report a missing object as swept if a sweep ran since the read was planned.
 
     Raises:
-        HistoryTrimmedError: one came.
-        RealmStateError: the realm was purged.
-        MissingObjectError: no sweep came: the object is lost.
+        HistoryTrimmedError: an object is missing, and a sweep ran.
+        RealmStateError: an object is missing, and the realm was purged.
+        MissingObjectError: an object is missing, and no sweep ran or `before` is None: the object is lost.
     """
     try:
         yield
@@ -64,8 +64,10 @@ def sweeps_told(store: ReadStore, before: Begun | None) -> Iterator[None]:
 
 
 def with_new_heads(plan: Callable[[], T]) -> T:
-    """What is planned from heads that `plan` reads; once more where an object is missing, which a sweep may have taken
-    since then. The heads are newer now: what they need is lost if it is missing.
+    """Return the result of `plan`, which reads heads; call `plan` a second time if an object is missing.
+
+    A sweep may have deleted the object after the first call had read the heads. The second call reads newer heads, so
+    an object that is missing then is lost.
 
     Raises:
         MissingObjectError: an object is lost.

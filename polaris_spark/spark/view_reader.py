@@ -1,4 +1,4 @@
-"""Reading a view: planning on the driver's machine, rows on executors."""
+"""Reads of a view: planned on the driver's machine, run on executors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ViewPartition(InputPartition):
-    """What an executor reads. Its `repr` shows no secret."""
+    """The input of one Spark task. Its `repr` shows no secret."""
 
     def __init__(self, store: PlannedStore, tasks: tuple[Any, ...], before: Begun | None) -> None:
         self.store = store
@@ -35,18 +35,18 @@ class ViewPartition(InputPartition):
 
 
 class ViewReader(DataSourceReader):
-    """Plans on the driver's machine, reads on executors; a schema of fewer columns reads only those."""
+    """Plans on the driver's machine and reads on executors. Only the columns of the given schema are read."""
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:
         """
         Raises:
             InputError: the schema names a column that the view does not have.
         """
-        # Travels to executors: names, because neither views nor columns can be pickled.
+        # The reader is pickled for executors. It holds names, because neither views nor columns can be pickled.
         self._options = options
         self._columns = [column.name for column in chosen(VIEWS[options.view].columns, schema, options.view)]
         self._conditions: dict[str, Condition] = {}
-        self.pushFilters = _PushFilters(self._conditions if options.prune else {})  # type: ignore[method-assign]  # see there
+        self.pushFilters = _PushFilters(self._conditions if options.prune else {})  # type: ignore[method-assign]  # see its class
 
     def partitions(self) -> Sequence[InputPartition]:
         with errors_without_traceback():
@@ -71,23 +71,26 @@ class ViewReader(DataSourceReader):
 
 
 class PartitionFunction:
-    """What Spark's worker calls with a pickled partition to read it. Pickled by its name, for any Python version."""
+    """The function that Spark's worker calls with pickled partitions, to read them.
+
+    It is pickled by the name of its class, so it does not depend on the Python version.
+    """
 
     def __init__(self, reader: ViewReader) -> None:
         self._reader = reader
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of the partition that the only row of `batches` holds."""
+        """Return the rows of the partitions; the first column of each batch's only row is a pickled partition."""
         for batch in batches:
             yield from self._reader.read(pickle.loads(batch.column(0)[0].as_py()))
 
 
 class _PushFilters:
-    """The method `pushFilters` of one reader: takes note of filters, and leaves all of them to Spark as well.
+    """The method `pushFilters` of one reader: it records the filters, and returns all of them to Spark.
 
-    Spark refuses a reader that overrides the method wherever `spark.sql.python.filterPushdown.enabled` is false, which
-    the reader cannot know. It compares `__func__`, so this passes as the method of the base class; it is called only
-    where filters are pushed.
+    If `spark.sql.python.filterPushdown.enabled` is false, Spark refuses a reader that overrides the method, and the
+    reader cannot read this setting. Spark detects the override by comparing `__func__`. This object has the `__func__`
+    of the base class, so Spark accepts the reader. Spark calls the method only if it pushes filters.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)

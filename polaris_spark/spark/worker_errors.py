@@ -1,4 +1,4 @@
-"""Errors as Spark's Python workers show them."""
+"""Display of this package's errors by Spark's Python workers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def errors_without_traceback() -> Iterator[None]:
-    """Have Spark show an error of this package by its message alone, if this process is one that Spark started.
+    """Make Spark show an error of this package without its traceback, if Spark started this process.
 
-    Spark's worker puts the traceback into the message of an error in planning, unless its environment says otherwise.
-    The worker ends after such an error, so no other query's errors lose their traceback.
+    Spark's worker adds the traceback to the message of a planning error, unless an environment variable disables this.
+    The worker exits after a planning error, so errors of other queries keep their tracebacks.
     """
     from polaris_spark.errors import PolarisError
 

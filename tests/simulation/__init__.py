@@ -1,4 +1,4 @@
-"""Deterministic simulation of many processes on one catalog: a seed is a run, and replays it exactly."""
+"""Deterministic simulation of many processes on one catalog. A seed determines a run, and replays it exactly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that the command can say in one line that greenlet is not installed."""
+    """Import on first use, so that the command can report in one line that greenlet is not installed."""
     if name in __all__:
         from tests.simulation import run
 

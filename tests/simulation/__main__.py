@@ -24,7 +24,7 @@ _AT_ONCE = 50
 
 
 def main() -> None:
-    """Run what was asked for; exit status 1 if a seed shows a violation."""
+    """Run the requested seeds; exit with status 1 if a seed shows a violation."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds to run (default: 300)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default: 0)")
@@ -73,7 +73,7 @@ def _many(console: Console, seeds: range, processes: int) -> int:
 
 
 def verdicts(seeds: range, processes: int) -> Iterator[Verdict]:
-    """The verdict of each seed, in their order."""
+    """Yield the verdict of each seed, in the order of the seeds."""
     if processes <= 1:
         yield from map(simulate, seeds)
         return

@@ -14,26 +14,26 @@ from polaris_spark.objects import Strong, object_type
 from tests.simulation.programs import Refused, Task
 
 NUMBERS = "numbers"
-"""Index of the simulated references: key -> box."""
+"""Name of the index of simulated references; it maps keys to boxes."""
 
 _LARGE_EVERY = 16
-"""One request out of this number is first applied outside of batches, as large ones are."""
+"""One request out of this number is first applied outside of batches, as large changes are."""
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_result = msgspec.msgpack.Decoder(tuple[int, int]).decode
-"""`LogEntry.result` of a task: the number of its request, and its answer."""
+"""Decodes `LogEntry.result` of a task: the number of its request, and its answer."""
 
 
 @object_type("simulated-box", revision=1)
 class Box(msgspec.Struct, frozen=True, array_like=True):
-    """A number; `before` is the box that it replaced, when there is a point in keeping it."""
+    """A number. `before` points to the box that it replaced, if that box must be kept."""
 
     number: int
     before: Strong = 0
 
 
 class TaskChange(Change[int]):
-    """A task that is committed; its log entries carry its request, so that the model knows it again."""
+    """A task as a change of the commit protocol. Its log entries contain its request, so that the model can find it."""
 
     def __init__(self, task: Task, request: int, operation: Operation, *, writes_file: bool = False) -> None:
         self.task = task
@@ -43,7 +43,11 @@ class TaskChange(Change[int]):
         self.size = APART_SIZE + 1 if request % _LARGE_EVERY == 0 else 1
 
     def prepare(self, view: State) -> object:
-        """For a prepared task the new box under an id of its own, as an import prepares its rows; or a refusal."""
+        """Return the new box and its id for a prepared add, as an import prepares its rows; otherwise None.
+
+        Raises:
+            CommitFailedError: a prepared remove finds no number.
+        """
         if self.task.kind == "prepared remove" and view.lookup(NUMBERS, self.task.keys[0]) is None:
             raise CommitFailedError(f"refused: {self.task.kind}")
         if self.task.kind != "prepared add":
@@ -88,7 +92,7 @@ class TaskChange(Change[int]):
 
 
 class _StateView:
-    """The product's view: boxes in an index, with what was before and is after for the log."""
+    """The view of the product: boxes in an index. It records the boxes before and after the task for the log."""
 
     def __init__(self, state: State, prepared: object) -> None:
         self.state = state

@@ -35,7 +35,8 @@ _OUTCOMES: tuple[tuple[type[Exception], str], ...] = (
     (ClockError, "again"),
     (OSError, "again"),
 )
-"""What the errors mean to a client. After `unknown` it may have been done; after the others it was not."""
+"""Outcome that each error stands for. After `unknown` the request may have taken effect; after the others it did not.
+"""
 
 _KINDS = (
     "add",
@@ -57,12 +58,12 @@ _ACTIONS = ("create", "fork", "drop", "drop", "undrop")
 
 
 def key(number: int) -> bytes:
-    """A key that prefix compression does not make small, so that few of them fill a shard."""
+    """Return a key that prefix compression cannot shorten much, so that few keys fill a shard."""
     return b"%06d/" % number + b"%x" % (number * 2654435761 % 2**32) * 12
 
 
 def random_task(rng: Random, keys: int) -> Task:
-    """A task on some of `keys` keys."""
+    """Return a random task on some of `keys` keys."""
     kind = rng.choice(_KINDS)
     one, two = rng.randrange(keys), rng.randrange(keys)
     if kind == "spread":
@@ -83,12 +84,12 @@ def random_task(rng: Random, keys: int) -> Task:
 
 
 def operation_id(process: Process, rng: Random) -> bytes:
-    """A UUIDv7 made now, by this process's clock."""
+    """Return a UUIDv7 with the current time of this process's clock."""
     return process.clock.now_ms().to_bytes(6, "big") + b"\x70" + rng.randbytes(9)
 
 
 class Client:
-    """One thread's worth of requests."""
+    """The requests of one thread."""
 
     def __init__(self, world: World, process: Process, rng: Random) -> None:
         self._world = world
@@ -96,7 +97,7 @@ class Client:
         self._rng = rng
 
     def act(self) -> None:
-        """Ask for something, or once more for what was asked before."""
+        """Send a new request, or repeat an earlier one."""
         plan, rng = self._world.plan, self._rng
         if self._world.requests and rng.random() < 0.2:
             self.repeat(rng.choice(self._world.requests[-12:]))
@@ -117,14 +118,14 @@ class Client:
         return self._send(self._new(name, None, action, operation_id(self._process, self._rng)))
 
     def repeat(self, earlier: Request) -> Request | None:
-        """Ask once more, by this process, for what any process asked before, as a client does that heard nothing."""
+        """Repeat an earlier request of any process in this process, like a client that received no response."""
         if not earlier.operation_id:
             return None
         again = self._new(earlier.name, earlier.task, earlier.action, earlier.operation_id, earlier.operation)
         return self._send(again)
 
     def read(self, name: str) -> None:
-        """Read everything that a reference holds."""
+        """Read all numbers of a reference."""
         world, began = self._world, self._world.tick()
         numbers: dict[bytes, int] | None = None
         row, commit = "", 0
@@ -205,7 +206,10 @@ class Client:
         return None
 
     def _excuse(self, error: CorruptionError, began: int, what: str) -> None:
-        """Rows may vanish under whoever began to read them before they were trimmed and swept; not otherwise."""
+        """Record a violation unless a missing row was deleted after the read began.
+
+        Only a sweep of trimmed history during a read may make its rows disappear.
+        """
         gone = self._world.observer.gone
         overtaken = any(str(id) in str(error) for id, when in gone.items() if when > began)
         if not overtaken:

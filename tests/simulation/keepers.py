@@ -1,4 +1,4 @@
-"""Upkeep by simulated processes: trimming, fencing, sweeping, and tasks of which one of a kind runs."""
+"""Upkeep by simulated processes: trimming, fencing, sweeping, and tasks that run one at a time per kind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.simulation.world import Process, World
 
 
 class Keeper:
-    """One thread that keeps the store in order."""
+    """A thread that does upkeep of the store."""
 
     def __init__(self, world: World, process: Process, rng: Random) -> None:
         self._world = world
@@ -30,11 +30,12 @@ class Keeper:
         self._rng = rng
 
     def act(self) -> None:
-        """Trim, fence, sweep or hold a task; trouble ends it early."""
+        """Trim, fence, sweep or hold a task. An error of the product ends the action early."""
         process, began = self._process, self._world.tick()
         action = self._rng.choice((self.trim_all, self.fence_one, self.sweep, self.sweep, self.hold_task))
         try:
-            if self._world.plan.ahead and action in (self.trim_all, self.sweep):  # as every job that deletes
+            if self._world.plan.ahead and action in (self.trim_all, self.sweep):
+                # Every job that deletes checks the clock first.
                 StoreClock(process.backend, process.clock).refuse_deleting()
             action()
         except CorruptionError as error:
@@ -58,7 +59,7 @@ class Keeper:
             references.fence(self._rng.choice(rows))
 
     def hold_task(self) -> None:
-        """Run a task of which one at a time runs, renewing it or not, and perhaps without a word at the end."""
+        """Hold a task that only one process can run at a time. Renew its lease up to twice, and release it mostly."""
         process, rng = self._process, self._rng
         held = process.tasks.acquire("sweep", "all", holder=process.name, duration_ms=2_000, renew=False)
         for _ in range(rng.randrange(3)):
@@ -69,7 +70,7 @@ class Keeper:
             held.release()
 
     def sweep(self) -> None:
-        """Delete what nothing needs."""
+        """Delete objects that are not needed."""
         process, plan = self._process, self._world.plan
         policy = Policy(int(plan.retention_ms), int(plan.grace_ms))
         swept = sweep(process.references, policy, operation=Operation(b"", "sweep"))

@@ -1,4 +1,4 @@
-"""When the faults are over: a new process finds every outcome, and reads all that is there in every way."""
+"""The end of a simulation, without faults: a new process finds out every outcome, and reads all data in every way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.simulation.world import Process, World
 
 
 def finish(world: World, process: Process) -> None:
-    """Repeat every operation whose outcome nobody heard, then check what is stored."""
+    """Repeat every operation whose outcome no client knows, then check the stored data."""
     client = Client(world, process, process.rng)
     heard = {request.operation for request in world.requests if request.outcome in ("done", "refused")}
     for request in list(world.requests):
@@ -53,7 +53,7 @@ def _numbers(store: ObjectStore, snapshot: Snapshot) -> dict[bytes, int]:
 
 
 def _history_problems(snapshot: Snapshot) -> Iterator[str]:
-    """The chain of commits, by every way to walk it; and every index of the head."""
+    """Check the chain of commits in every way in which it can be read, and every index of the head."""
     store, head = snapshot.store, snapshot.head
     chain = list(commits(store, head))
     numbers = [commit.number for _, commit in chain]
@@ -78,7 +78,7 @@ def _history_problems(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _replay_problems(snapshot: Snapshot) -> Iterator[str]:
-    """The log replays forwards from the floor to the head, and backwards from the head to the floor."""
+    """Check that the log replays forwards from the floor to the head, and backwards from the head to the floor."""
     store, head = snapshot.store, snapshot.head
     floor_id = ancestor(store, head, head.floor_number)
     floor = Snapshot(store, b"", head, store.get(floor_id, Commit))

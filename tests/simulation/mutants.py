@@ -1,4 +1,4 @@
-"""Protocols that are broken in one place each, by a patch of the product's own source text."""
+"""Mutants of the commit protocol: each has one fault, made by patches of the product's source text."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from tests.simulation.plan import MINUTE, SECOND
 
 
 class Patch(NamedTuple):
-    """A function of the product (by its owner, a class or a module) with some of its text replaced."""
+    """A replacement of text in a function of the product. The owner is the function's class or module."""
 
     owner: Any
     name: str
     old: str
     new: str
     also: tuple[str, str] = ("", "")
-    """Another text and its replacement."""
+    """A second text to replace, and its replacement; empty strings for none."""
 
 
 class Mutant(NamedTuple):
-    """A broken protocol: its patches, and what of the plans is fixed so that the fault matters often."""
+    """A broken protocol: its patches, and fixed fields of the plans with which the fault often has an effect."""
 
     patches: tuple[Patch, ...]
     plan: Mapping[str, Any] = MappingProxyType({})
     most: int = 60
-    """How many seeds it may take."""
+    """Maximum number of seeds within which the fault must be found."""
 
 
 @contextlib.contextmanager
 def broken(mutant: Mutant) -> Iterator[None]:
-    """Run the block with the patched product."""
+    """Patch the product while the block runs."""
     with contextlib.ExitStack() as stack:
         for patch in mutant.patches:
             stack.enter_context(_patched(patch))

@@ -1,4 +1,4 @@
-"""Leases of nodes and tasks as their rows show them, and the ids that were made under them."""
+"""Checks of the leases of nodes and tasks, as their rows record them, and of the ids that were generated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ class _Span(NamedTuple):
 
 
 class NodeWatch:
-    """No two holders of a node have overlapping spans; every id lies in a span of its maker; none is made twice."""
+    """Checks the leases of nodes and the generated ids.
+
+    Spans of two holders of a node must not overlap. Every id must lie in a span of the process that generated it. No id
+    may be generated twice.
+    """
 
     def __init__(self, blame: Callable[[str], None]) -> None:
         self._blame = blame
@@ -32,10 +36,10 @@ class NodeWatch:
         self._newest: dict[str, int] = {}
         self._made: dict[tuple[str, int], set[int]] = {}
         self.made_at: dict[int, float] = {}
-        """When each id was made, in the world's time."""
+        """Simulated time at which each id was generated, in milliseconds."""
 
     def swapped(self, name: str, before: ReferenceRow | None, after: ReferenceRow | None) -> None:
-        """A row of the system realm changed."""
+        """Check a change of a row of the system realm."""
         if not name.startswith("node/") or after is None:
             return
         node = int(name.removeprefix("node/"))
@@ -59,7 +63,7 @@ class NodeWatch:
             spans.append(_Span(new.holder, new.start_ms, new.end_ms))
 
     def made(self, holder: str, ids: range, now: float) -> None:
-        """A process made ids, consecutive within one millisecond, at a moment of the world's time."""
+        """Check ids that a process generated at the simulated time `now`: consecutive ids of one millisecond."""
         self.made_at.update(dict.fromkeys(ids, now))
         if ids[0] in self._ids or ids[-1] in self._ids:
             self._blame(f"id {ids[0]} was made twice, the second time by {holder}")
@@ -71,11 +75,11 @@ class NodeWatch:
         self._made.setdefault((holder, node), set()).add(ids[0] >> SEQUENCE_BITS << SEQUENCE_BITS)
 
     def read(self, holder: str, id: int) -> None:
-        """A process read a head or a fence: it makes no id below any more."""
+        """Record that a process has read a head or a fence. The process must not generate smaller ids afterwards."""
         self._newest[holder] = max(self._newest.get(holder, 0), id)
 
     def check(self) -> None:
-        """At the end: every id in a span of its maker, as it was when the lease ended."""
+        """Check at the end that every id lies in a final span of the process that generated it."""
         for (holder, node), ids in self._made.items():
             spans = [span for span in self._spans.get(node, ()) if span.holder == holder]
             for id in ids:
@@ -85,14 +89,14 @@ class NodeWatch:
 
 
 class TaskWatch:
-    """A run that another one replaced changes nothing any more."""
+    """Checks that a run of a task does not change its row after it was released or replaced by another run."""
 
     def __init__(self, blame: Callable[[str], None]) -> None:
         self._blame = blame
         self._over: set[bytes] = set()
 
     def swapped(self, name: str, before: ReferenceRow | None, after: ReferenceRow | None) -> None:
-        """A row of the system realm changed."""
+        """Check a change of a row of the system realm."""
         if not name.startswith("task/") or after is None:
             return
         new = _decode_task(after.value)

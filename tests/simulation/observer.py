@@ -1,6 +1,6 @@
-"""Sees every change of the simulated database at the moment when it takes effect, and judges it.
+"""Observes every change of the simulated database when it takes effect, and checks it.
 
-What the processes believe plays no part here: the model follows the rows alone.
+The model is derived from the rows alone, and not from the states of processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 REALM = "simulated"
 
 _INEXACT_MS = 20.0
-"""How far apart two correct clocks may be, in milliseconds."""
+"""Maximum difference between two correct clocks, in milliseconds."""
 
 _decode_head = msgspec.msgpack.Decoder(Head).decode
 
@@ -38,23 +38,23 @@ class Content(NamedTuple):
 
     state: State
     done: dict[int, int]
-    """Operations in its history, with the requests that did them."""
+    """Operations in the history of the commit, each with the request that carried it out."""
     names: Names
-    """Of the registry."""
+    """Names in the registry; empty for other references."""
 
 
 class Position(NamedTuple):
-    """A moment in the history of a row, from `tick` until the next one's."""
+    """A state in the history of a row, valid from `tick` until the `tick` of the next position."""
 
     tick: int
     commit: int
     request: int
-    """Which took effect then; 0: none."""
+    """Number of the request that took effect at this position; 0 if there is none."""
     state: State
 
 
 class Effect(NamedTuple):
-    """That a request of a client took effect."""
+    """The event that a client's request took effect."""
 
     tick: int
     row: str
@@ -62,7 +62,7 @@ class Effect(NamedTuple):
 
 
 class RowHistory:
-    """A reference row from its birth on."""
+    """The history of a reference row, from its insertion on."""
 
     def __init__(self, name: str, head: Head, tick: int) -> None:
         self.name = name
@@ -75,7 +75,7 @@ class RowHistory:
 
 
 class Observer:
-    """Follows the rows, keeps the model, and collects violations."""
+    """Observes the rows, maintains the model, and collects violations."""
 
     def __init__(self, tick: Callable[[], int]) -> None:
         self.tick = tick
@@ -83,45 +83,45 @@ class Observer:
         self.rows: dict[str, RowHistory] = {}
         self.contents: dict[int, Content] = {}
         self.tasks: dict[int, tuple[int, Task]] = {}
-        """Operation and task of each request of a client."""
+        """Operation and task of each request of a client, by number of the request."""
         self.operations: dict[bytes, int] = {}
-        """Operation of each operation id of the registry's clients."""
+        """Number of the operation for each operation id of requests on the registry."""
         self.effects: dict[int, list[Effect]] = {}
-        """By request."""
+        """Effects of each request, by number of the request."""
         self.files: dict[str, bytes] = {}
         self.gone: dict[int, int] = {}
-        """Ids of objects that were deleted, with when that first happened."""
+        """Tick of the first deletion of each deleted object, by object id."""
         self.nodes = NodeWatch(self.blame)
         self.task_leases = TaskWatch(self.blame)
         self.registry = RegistryModel(self)
         self.age_of: Callable[[int], float] = lambda _: float("inf")
-        """How long ago an id was made, milliseconds."""
+        """A function that returns the time since an id was generated, in milliseconds."""
         self.now_ms: Callable[[], float] = lambda: float("inf")
-        """The time that right clocks say, milliseconds since 1970."""
+        """A function that returns the correct time, in milliseconds since 1970."""
         self.grace_ms = 0.0
-        """Objects are not deleted before they are that old."""
+        """Minimum age at which an object may be deleted, in milliseconds."""
         self._backend: Watched | None = None
         self._whole: set[int] = set()
         self._strong: dict[int, tuple[int, ...]] = {}
 
     def watch(self, backend: Watched) -> None:
-        """Begin with an empty database."""
+        """Start to observe an empty database."""
         self._backend = backend
 
     def blame(self, what: str) -> None:
-        """Note a violation."""
+        """Record a violation."""
         self.violations.append(what)
 
-    # What happens to rows
+    # Changes of rows
 
     def written(self, realm: str, rows: Iterable[tuple[ObjectRow, bytes | None]]) -> None:
-        """Rows were written; with each, what was there before."""
+        """Check rows that are written. Each row comes with its previous value, if it had one."""
         for row, before in rows:
             if before is not None and before != row.value:
                 self.blame(f"id {row.id} was made twice: for two different rows")
 
     def deleted(self, realm: str, keys: Collection[ObjectKey]) -> None:
-        """Objects are about to be deleted."""
+        """Check objects that are about to be deleted."""
         reachable = self.reachable()
         for key in keys:
             if key.id in reachable:
@@ -132,7 +132,7 @@ class Observer:
             self.gone.setdefault(key.id, self.tick())
 
     def swapped(self, realm: str, name: str, before: ReferenceRow | None, after: ReferenceRow | None) -> None:
-        """A reference was inserted (`before` None), swapped or deleted (`after` None)."""
+        """Check a reference that was inserted (`before` is None), swapped, or deleted (`after` is None)."""
         if realm != REALM:
             self.nodes.swapped(name, before, after)
             self.task_leases.swapped(name, before, after)
@@ -251,7 +251,7 @@ class Observer:
     # Objects
 
     def object(self, id: int, cls: type[S]) -> S:
-        """An object as it is in the database."""
+        """Return an object from the database."""
         value = objects.decode(self._row(id), str(id)).value
         assert isinstance(value, cls), f"object {id} is {value}"
         return value
@@ -261,7 +261,10 @@ class Observer:
         return self._backend.rows(REALM).get((id, 0), b"")
 
     def _complete(self, id: int, above: int, name: str = "") -> bool:
-        """Whether all is there that `id` points to; what was not pointed to before must have an id over `above`."""
+        """Whether all objects exist that are reachable from `id`.
+
+        Objects that were not reachable before must have ids of at least `above`.
+        """
         pending, fine = [id], True
         while pending:
             one = pending.pop()
@@ -288,8 +291,10 @@ class Observer:
         return strong
 
     def reachable(self) -> set[int]:
-        """Every object that the history of the registry, or of a reference in it, needs, from floor to head; missing
-        ones are violations."""
+        """Return every object that a history needs, from floor to head; record missing objects as violations.
+
+        The histories are those of the registry and of the references that it lists.
+        """
         assert self._backend is not None
         pending: list[int] = []
         listed = {f"{name}@{found.generation:x}" for name, found in self.registry.names.items()}
@@ -324,7 +329,7 @@ class Watched(MemoryBackend):
     def __init__(self, name: str, observer: Observer) -> None:
         super().__init__(name)
         self.clock: Clock | None = None
-        """The database's own clock, if it has one."""
+        """The database's own clock; None if the database has no clock."""
         self._observer = observer
         observer.watch(self)
 
@@ -332,11 +337,11 @@ class Watched(MemoryBackend):
         return None if self.clock is None else self.clock.now_ms()
 
     def rows(self, realm: str) -> dict[tuple[int, int], bytes]:
-        """Objects of a realm."""
+        """Return the object rows of a realm, by id and part."""
         return self._tables.objects.get(realm, {})
 
     def references(self, realm: str) -> dict[str, ReferenceRow]:
-        """References of a realm."""
+        """Return the reference rows of a realm, by name."""
         return self._tables.references.get(realm, {})
 
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:

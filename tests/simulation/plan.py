@@ -1,7 +1,7 @@
-"""What a seed stands for: how many processes, what goes wrong and how often, what clients do.
+"""Plans of simulations, drawn from seeds: number of processes, kinds and rates of faults, actions of clients.
 
-Each plan has only some of the faults, some often and some seldom ("swarm testing", Groce et al., ISSTA 2012): what
-every plan had would hide what needs its absence.
+Each plan has only some of the faults, with different rates ("swarm testing", Groce et al., ISSTA 2012). A fault that
+occurs in every plan would hide errors that appear only without it.
 """
 
 from __future__ import annotations
@@ -15,53 +15,53 @@ SECOND = 1_000.0
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 FAR_AHEAD = (400 * 24 * HOUR, 10 * 365 * 24 * HOUR)
-"""How far clocks are ahead by `Plan.ahead`."""
+"""Errors of clocks that are far ahead (`Plan.ahead`), in milliseconds."""
 
 
 class Plan(NamedTuple):
-    """One simulation. Times are milliseconds."""
+    """The parameters of one simulation. Times are milliseconds."""
 
     seed: int
     processes: int
     threads: int
-    """In each process."""
+    """Number of threads in each process."""
     transactional: bool
     nodes: int
-    """Node numbers that the processes share."""
+    """Number of node numbers that the processes share."""
     names: tuple[str, ...]
-    """Of references."""
+    """Names of the references."""
     keys: int
     quota: int
-    """Bytes that an index keeps embedded."""
+    """Maximum size of an index's embedded part, in bytes."""
     cache_bytes: int
     gaps: tuple[float, ...]
-    """Between bursts of activity."""
+    """Times between the starts of bursts of activity."""
     actions: int
-    """Of each thread in a burst."""
+    """Maximum number of actions of each thread in a burst."""
     think_ms: float
     rates: Rates
     skews: tuple[float, ...]
-    """How wrong clocks are and become, by chance."""
+    """Errors of clocks; each process draws its clock's error from these, and changes it at random."""
     retention_ms: float
     grace_ms: float
     registry: float
-    """Share of actions that create, drop and undrop references."""
+    """Share of client actions that create, drop and undrop references."""
     upkeep: float
-    """Share of actions that trim, fence and sweep."""
+    """Share of actions that do upkeep, such as trim, fence and sweep."""
     reads: float
     restart_ms: float
     transaction_rows: int
-    """Rows that fit into a transaction; more are written before the swap."""
+    """Maximum number of rows in a transaction. If there are more rows, they are written before the swap."""
     inserts: Rates | None = None
-    """Of inserting references, if not as of everything else."""
+    """Fault rates of inserts of references, if they differ from the rates of other operations."""
     ahead: float = 0.0
-    """Share of wrong clocks that are far ahead. All other clocks are then right, and none of them is refused."""
+    """Probability that a clock is far ahead. All other clocks are then correct, and must not be refused."""
     database_clock: bool = False
-    """Whether the database has a clock of its own, which is right."""
+    """Whether the database has its own clock, which is correct."""
 
 
 def draw(seed: int, **changes: object) -> Plan:
-    """The plan of a seed, with some of it changed."""
+    """Return the plan of a seed. `changes` replace fields of the plan."""
     rng = Random(seed)
 
     def sometimes(likely: float, *values: float) -> float:

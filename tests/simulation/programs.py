@@ -1,5 +1,7 @@
-"""What simulated clients do to a reference: small programs on numbers by key, which run on the product and on a
-dictionary alike."""
+"""Operations of simulated clients on a reference: small programs that read and change numbers by key.
+
+The same programs run on the product and on a dictionary.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +9,22 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 State = dict[bytes, int]
-"""The model: what every key holds."""
+"""The model: the number at each key."""
 
 
 class Refused(Exception):  # noqa: N818  # an answer: a requirement does not hold
-    """A requirement of the program does not hold; nothing of it is done."""
+    """A requirement of the program does not hold; the program has no effect."""
 
 
 class View(Protocol):
-    """What a program sees and changes."""
+    """The data that a program reads and changes."""
 
     def get(self, key: bytes) -> int | None:
-        """The number at `key`; None if there is none."""
+        """Return the number at `key`; None if there is none."""
         ...
 
     def scan(self, start: bytes, end: bytes) -> list[bytes]:
-        """Keys with numbers, from `start` on and before `end`, in order."""
+        """Return the keys with numbers, from `start` (included) to `end` (excluded), in order."""
         ...
 
     def put(self, key: bytes, number: int) -> None: ...
@@ -31,7 +33,7 @@ class View(Protocol):
 
 
 class DictView:
-    """The model's view: a dictionary that is changed in place."""
+    """The view of the model: a dictionary that is changed in place."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -52,7 +54,7 @@ class DictView:
 
 
 class Task(NamedTuple):
-    """One program with its arguments: the same task gives the same in the same state."""
+    """One program with its arguments. In the same state, a task always has the same result."""
 
     kind: str
     keys: tuple[bytes, ...]
@@ -60,7 +62,7 @@ class Task(NamedTuple):
     expect: int | None = None
 
     def run(self, view: View) -> int:
-        """Do it; the answer.
+        """Run the task; return its answer.
 
         Raises:
             Refused: a requirement does not hold.
@@ -69,7 +71,7 @@ class Task(NamedTuple):
 
 
 def outcome(task: Task, state: State) -> tuple[str, int, State]:
-    """What the model says to a task: `done` or `refused`, the answer, and the state afterwards."""
+    """Return the result of a task in the model: `done` or `refused`, the answer, and the new state."""
     view = DictView(dict(state))
     try:
         return "done", task.run(view), view.state
@@ -78,7 +80,7 @@ def outcome(task: Task, state: State) -> tuple[str, int, State]:
 
 
 def _add(task: Task, view: View) -> int:
-    """Increment a number, if it is what was expected."""
+    """Increment a number; refuse if the number is not the expected one."""
     key = task.keys[0]
     number = view.get(key) or 0
     if task.expect is not None and number != task.expect:
@@ -88,14 +90,14 @@ def _add(task: Task, view: View) -> int:
 
 
 def _fill(task: Task, view: View) -> int:
-    """Set a number; nothing changes if it is so."""
+    """Set a number; change nothing if the key already has this number."""
     if view.get(task.keys[0]) != task.amount:
         view.put(task.keys[0], task.amount)
     return task.amount
 
 
 def _remove(task: Task, view: View) -> int:
-    """Remove a number that must be there."""
+    """Remove a number; refuse if there is none."""
     number = view.get(task.keys[0])
     if number is None:
         raise Refused
@@ -104,7 +106,7 @@ def _remove(task: Task, view: View) -> int:
 
 
 def _move(task: Task, view: View) -> int:
-    """Take from one number what another gets; there must be enough."""
+    """Move an amount from one number to another; refuse if the first number is too small."""
     source, target = task.keys
     available = view.get(source) or 0
     if available < task.amount:
@@ -123,7 +125,7 @@ def _spread(task: Task, view: View) -> int:
 
 
 def _clear(task: Task, view: View) -> int:
-    """Remove every number of a range."""
+    """Remove every number in a range of keys."""
     gone = view.scan(*task.keys)
     for key in gone:
         view.remove(key)
@@ -131,14 +133,14 @@ def _clear(task: Task, view: View) -> int:
 
 
 def _count(task: Task, view: View) -> int:
-    """Note how many numbers a range has."""
+    """Store the count of numbers in a range of keys at another key."""
     number = len(view.scan(task.keys[0], task.keys[1]))
     view.put(task.keys[2], number)
     return number
 
 
 def _spoil(task: Task, view: View) -> int:
-    """Change much, then find out that it must not be."""
+    """Change several numbers, then refuse."""
     for key in task.keys:
         view.put(key, -1)
     view.remove(task.keys[0])

@@ -1,4 +1,4 @@
-"""The model of the registry: names are live or dropped, and what is dropped comes back as it was."""
+"""The model of the registry: a name is live or dropped, and undrop restores a reference as it was when dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Name(NamedTuple):
-    """A registration as the model has it."""
+    """A registration in the model."""
 
     generation: int
     live: bool
@@ -26,17 +26,17 @@ _LIVE_AFTER = {"create-reference": True, "drop-reference": False, "undrop-refere
 
 
 class RegistryModel:
-    """Follows the commits on `root`."""
+    """Follows the commits on `root`, and checks them."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self.names: Names = {}
-        """After the newest commit."""
+        """Registrations after the newest commit."""
         self.effects: list[tuple[int, int]] = []
         """(tick, operation) of each operation that took effect."""
 
     def committed(self, content: Content, entries: Sequence[LogEntry], where: str) -> Content:
-        """The content after a commit on `root`."""
+        """Return the content after a commit on `root`, and check the commit's log entries."""
         observer = self._observer
         names, done = dict(content.names), dict(content.done)
         for entry in entries:
@@ -82,7 +82,7 @@ class RegistryModel:
             )
 
     def row_inserted(self, row: RowHistory) -> None:
-        """The row of a registration was inserted."""
+        """Check the row of a registration when it is inserted."""
         name, _, generation = row.name.partition("@")
         found = self.names.get(name)
         if found is not None and found.generation == int(generation, 16) and found.source != row.head.commit:

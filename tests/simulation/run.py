@@ -1,4 +1,4 @@
-"""One simulation from its seed to its verdict."""
+"""Runs one simulation, from its seed to its verdict."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Inspect = Callable[[World], None]
 
 
 class Verdict(NamedTuple):
-    """What a simulation came to."""
+    """The result of a simulation."""
 
     plan: Plan
     violations: list[str]
     commits: int
     requests: dict[str, int]
-    """How many of each outcome."""
+    """Number of requests, by outcome."""
     deaths: int
     deleted: int
     days: float
-    """Simulated."""
+    """Simulated time, in days."""
     trace: list[tuple[object, ...]]
 
     @property
     def digest(self) -> str:
-        """A hash of the trace: the same for the same seed, everywhere."""
+        """A hash of the trace, which is the same for the same seed on every machine."""
         lines = "\n".join(map(repr, self.trace))
         return hashlib.sha256(lines.encode()).hexdigest()
 
@@ -50,9 +50,9 @@ def simulate(
     """Run the simulation of a seed.
 
     Args:
-        traced: whether every operation of every process is noted.
-        inspect: looks at what is stored when all is over.
-        changes: of its plan.
+        traced: whether the trace contains every operation of every process.
+        inspect: called with the world at the end, to inspect the stored data.
+        changes: fields of the plan to replace.
     """
     return simulate_plan(draw(seed, **changes), traced=traced, inspect=inspect)
 
@@ -66,7 +66,7 @@ def simulate_plan(plan: Plan, *, traced: bool = False, inspect: Inspect | None =
             simulation.run()
         except StuckError as error:
             world.observer.blame(str(error))
-        except Exception:  # whatever escapes a simulated thread is a finding
+        except Exception:  # an exception that escapes a simulated thread is a violation
             world.observer.blame(traceback.format_exc())
         finally:
             world.scheduler.end()
@@ -92,7 +92,7 @@ def simulate_plan(plan: Plan, *, traced: bool = False, inspect: Inspect | None =
 
 
 class _Simulation:
-    """Starts processes, restarts those that died, and ends when all have done their part."""
+    """Starts processes, restarts those that died, and ends when all processes have finished."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -100,7 +100,7 @@ class _Simulation:
         self._bursts = self._times()
 
     def _times(self) -> list[float]:
-        """When the bursts of activity begin."""
+        """Return the simulated times at which the bursts of activity begin, in milliseconds."""
         times, now = [], 0.0
         for gap in (0.0, *self.world.plan.gaps):
             now += gap
@@ -126,7 +126,7 @@ class _Simulation:
         world.scheduler.run()
 
     def _found(self, process: Process) -> None:
-        """Create the first of the references."""
+        """Initialize the registry, and create the first reference."""
         process.references.initialize()
         name = self.world.plan.names[0]
         id = operation_id(process, process.rng)
@@ -135,7 +135,7 @@ class _Simulation:
         process.ids.release()
 
     def _start(self, slot: int, life: int, burst: int) -> None:
-        """Start a process's next life with what is left of its bursts."""
+        """Start or restart the process of a slot, with the bursts that are left."""
         world, plan = self.world, self.world.plan
         reached = [burst] * plan.threads
 
@@ -170,7 +170,7 @@ class _Simulation:
             self._release(process)
 
     def _release(self, process: Process) -> None:
-        """Give the node back, as at the end of a process."""
+        """Release the node, as at the end of a process."""
         try:
             process.ids.release()
         except PolarisError as error:

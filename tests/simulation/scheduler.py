@@ -1,8 +1,8 @@
 """Many threads of many processes on one thread of the operating system, in simulated time.
 
-Each simulated thread is a greenlet. One runs at a time, until it waits at its clock; then the one whose time comes
-next goes on. Time passes only between them, so a day costs what happens in it. Nothing depends on anything but the
-order in which they wait: what they do is the same in every run of the same seed.
+Each simulated thread is a greenlet. One greenlet runs at a time, until it waits at its clock; then the greenlet with
+the earliest due time runs. Simulated time passes only between turns, so a simulated day costs only the work done in it.
+The run depends only on the order in which greenlets wait, so it is the same in every run of the same seed.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ except ImportError as error:
     ) from error
 
 START_MS = EPOCH_MS + 600 * 86_400_000
-"""When every simulation begins, milliseconds since 1970."""
+"""Start time of every simulation, in milliseconds since 1970."""
 
 
 class StuckError(Exception):
-    """No thread can go on, or they go on without end."""
+    """No thread can continue, or the threads run without end."""
 
 
 class _Wake:
-    """What resumes one waiting greenlet, once."""
+    """An event that resumes one waiting greenlet, once."""
 
     __slots__ = ("greenlet", "live", "timed_out")
 
@@ -46,15 +46,15 @@ class _Wake:
 
 
 class Scheduler:
-    """Simulated time, and whose turn it is."""
+    """Simulated time, and the queue of greenlets to run."""
 
     def __init__(self, *, most_turns: int = 200_000) -> None:
         """
         Args:
-            most_turns: more than these mean that the threads go on without end.
+            most_turns: maximum number of turns; more turns mean that the threads run without end.
         """
         self.now = 0.0
-        """Milliseconds since the start."""
+        """Simulated time since the start, in milliseconds."""
         self.turns = 0
         self._most_turns = most_turns
         self._queue: list[tuple[float, int, _Wake, bool]] = []
@@ -63,8 +63,10 @@ class Scheduler:
         self._threads: list[tuple[greenlet, SimulatedClock]] = []
 
     def spawn(self, run: Callable[[], None], clock: SimulatedClock, *, after_ms: float = 0.0) -> None:
-        """Start a thread of the process that has this clock; it ends quietly when its process dies. Any other
-        exception ends the simulation."""
+        """Start a thread of the process that has this clock.
+
+        The thread ends without an error when its process dies. Any other exception ends the simulation.
+        """
 
         def guarded() -> None:
             try:
@@ -77,10 +79,10 @@ class Scheduler:
         self._push(after_ms, _Wake(thread), timer=False)
 
     def run(self) -> None:
-        """Until no thread has anything left to do.
+        """Run threads until the queue is empty.
 
         Raises:
-            StuckError: they go on without end.
+            StuckError: the threads run without end.
         """
         queue = self._queue
         while queue:
@@ -95,38 +97,38 @@ class Scheduler:
             wake.greenlet.switch()
 
     def unfinished(self) -> int:
-        """How many threads of living processes wait for what will never come."""
+        """Return the number of unfinished threads of living processes. After `run`, they would wait forever."""
         return sum(not thread.dead and not clock.dead for thread, clock in self._threads)
 
     def end(self) -> None:
-        """End every thread that waits, by `ProcessDied`."""
+        """End every waiting thread by raising `ProcessDied` in it."""
         for thread, clock in self._threads:
             clock.dead = True
             if not thread.dead:
-                with contextlib.suppress(ProcessDied):  # one that has not begun passes it on
+                with contextlib.suppress(ProcessDied):  # a thread that has not started raises it here
                     thread.throw(ProcessDied)
         self._threads.clear()
         self._queue.clear()
 
     def sleep(self, ms: float) -> None:
-        """Let the running thread wait for `ms` milliseconds."""
+        """Make the running thread wait for `ms` milliseconds."""
         self._push(ms, _Wake(getcurrent()), timer=True)
         self._hub.switch()
 
     def park(self, timeout_ms: float | None = None) -> _Wake:
-        """What resumes the running thread, which then calls `wait`: at the latest after `timeout_ms`."""
+        """Return a wake for the running thread, which must then call `wait`. It fires after at most `timeout_ms`."""
         wake = _Wake(getcurrent())
         if timeout_ms is not None:
             self._push(timeout_ms, wake, timer=True)
         return wake
 
     def wait(self, wake: _Wake) -> bool:
-        """Let the running thread wait for its wake; False if it came from the time-out."""
+        """Make the running thread wait for its wake; return False if the wait timed out."""
         self._hub.switch()
         return not wake.timed_out
 
     def resume(self, wake: _Wake) -> None:
-        """Let a parked thread go on, after those that are due now."""
+        """Resume a parked thread, after the threads that are due now."""
         if wake.live:
             self._push(0.0, wake, timer=False)
 
@@ -135,13 +137,13 @@ class Scheduler:
 
 
 class SimulatedClock:
-    """The clock of one simulated process: the world's time, wrong by `skew_ms`. Whoever waits, waits here."""
+    """The clock of one simulated process: the simulated time plus `skew_ms`. All waiting of threads goes through it."""
 
     def __init__(self, scheduler: Scheduler, *, skew_ms: float = 0.0) -> None:
         self.skew_ms = skew_ms
-        """May be changed at any time: the wall clock jumps, the monotonic one does not notice."""
+        """Error of the wall clock, in milliseconds. It may change at any time; the monotonic clock does not change."""
         self.dead = False
-        """Set when the process died: its threads never go on."""
+        """Whether the process has died. Its threads never continue."""
         self._scheduler = scheduler
 
     def now_ms(self) -> int:
@@ -165,13 +167,13 @@ class SimulatedClock:
         return SimulatedLock(self._scheduler, self)
 
     def check(self) -> None:
-        """End the running thread if its process died meanwhile."""
+        """End the running thread if its process has died meanwhile."""
         if self.dead:
             raise ProcessDied
 
 
 class SimulatedSignal:
-    """`polaris_spark.clock.Signal` between simulated threads."""
+    """An implementation of `polaris_spark.clock.Signal` for simulated threads."""
 
     __slots__ = ("_clock", "_scheduler", "_set", "_waiting")
 
@@ -199,7 +201,7 @@ class SimulatedSignal:
 
 
 class SimulatedLock:
-    """A lock between simulated threads of one process, granted in the order of asking."""
+    """A lock for simulated threads of one process. Waiting threads are resumed in the order of their requests."""
 
     __slots__ = ("_clock", "_held", "_scheduler", "_waiting")
 

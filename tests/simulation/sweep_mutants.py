@@ -1,4 +1,4 @@
-"""Sweeps that are broken in one place each."""
+"""Mutants of the sweep, each with one fault."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ BUSY = MappingProxyType(
         "ahead": 0.0,
     }
 )
-"""Sweeps and stalls all the time, nothing kept that is not needed."""
+"""Plan with very frequent sweeps and stalls, and without retention and grace period."""
 
 CLOCKS_AHEAD = MappingProxyType(
     {"ahead": 0.3, "skews": (0.0,), "upkeep": 0.3, "grace_ms": HOUR, "retention_ms": HOUR, "processes": 4}
 )
-"""Clocks are years ahead for a while."""
+"""Plan in which clocks are temporarily years ahead."""
 
 SLEEPS = Rates(stall=0.02, stall_ms=(SECOND, 2 * HOUR), delay_ms=2.0)
 

@@ -1,4 +1,4 @@
-"""What must be true of a finished simulation: what clients were told against what took effect."""
+"""Checks of a finished simulation: the responses of clients are compared with the effects on the rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NEVER = 1 << 60
 
 
 def judge(world: World) -> None:
-    """Note every violation with the observer."""
+    """Record every violation in the observer."""
     by_operation: dict[int, list[Effect]] = {}
     for request in world.requests:
         effects = world.observer.effects.get(request.number, ())
@@ -49,7 +49,7 @@ def _task_problems(world: World, request: Request, task: Task, of_operation: lis
 
 
 def _possible(world: World, request: Request, task: Task, said: str, answer: int | None) -> bool:
-    """Whether a task that left nothing behind could have had this outcome at some moment of its time."""
+    """Whether a task without an effect could have had this outcome at some moment between request and response."""
     for row in _rows(world, request.name):
         done = _done_at(world, row, request.operation)
         for position in _during(row, request.invoked, request.responded):
@@ -64,7 +64,10 @@ def _possible(world: World, request: Request, task: Task, said: str, answer: int
 
 
 def _done_at(world: World, row: RowHistory, operation: int) -> int:
-    """When an operation took effect in the history of a row; from then on it gives its answer again."""
+    """Return the tick at which an operation took effect in the history of a row; `NEVER` if it did not.
+
+    From this tick on, a repeated request returns the recorded answer.
+    """
     if operation in world.observer.contents[row.first.commit].done:
         return 0
     tasks = world.observer.tasks
@@ -77,7 +80,7 @@ def _rows(world: World, name: str) -> list[RowHistory]:
 
 
 def _during(row: RowHistory, began: int, ended: int) -> Iterator[Position]:
-    """The moments of a row that a request between two ticks may have met."""
+    """Yield the positions of a row that a request between two ticks may have read."""
     positions = row.positions
     for place, position in enumerate(positions):
         until = positions[place + 1].tick if place + 1 < len(positions) else NEVER

@@ -1,4 +1,4 @@
-"""The simulated world: one database, the processes that use it, and what their clients were told."""
+"""The simulated world: one database, the processes that use it, and the responses that their clients received."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ _stores = count()
 
 @dataclass
 class Request:
-    """What a client asked for, and what it was told."""
+    """A request of a client, and its response."""
 
     number: int
     operation: int
     operation_id: bytes
     name: str
-    """Of the reference."""
+    """Name of the reference."""
     task: Task | None
-    """None: `action` on the registry."""
+    """The task to commit; None for a request that does `action` on the registry."""
     action: str
     process: str
     invoked: int
     responded: int = 0
-    """0: never, its process died."""
+    """Tick of the response; 0 if there was none because the process died."""
     outcome: str = ""
     answer: int | None = None
 
 
 @dataclass
 class Read:
-    """What a client read: all numbers, at a commit."""
+    """The result of a client's read: all numbers of a reference at a commit."""
 
     name: str
     row: str
@@ -58,7 +58,7 @@ class Read:
 
 
 class World:
-    """Everything of one simulation."""
+    """The complete state of one simulation."""
 
     def __init__(self, plan: Plan, *, traced: bool = False) -> None:
         self.plan = plan
@@ -80,10 +80,10 @@ class World:
         self.trace: list[tuple[object, ...]] = []
         self.traced = traced
         self.calm = False
-        """Set when the faults are over."""
+        """Whether fault injection is off, as before and after the main part of a simulation."""
 
     def tick(self) -> int:
-        """The next moment of the world's own order of events."""
+        """Return the next tick. Ticks number the events of the world in their order."""
         return next(self._ticks)
 
     def note(self, *what: object) -> None:
@@ -91,7 +91,7 @@ class World:
         self.trace.append((round(self.scheduler.now, 3), *what))
 
     def process(self, name: str, died: Callable[[], None] | None = None) -> Process:
-        """A new process."""
+        """Return a new process."""
         return Process(self, name, died)
 
     def spawn(self, process: Process, run: Callable[[], None], *, after_ms: float = 0.0) -> None:
@@ -100,12 +100,12 @@ class World:
 
 
 class CheckedIds(IdGenerator):
-    """Ids that the observer hears of."""
+    """An id generator that reports every id to the observer."""
 
     def watch(self, world: World, holder: str) -> None:
-        """Tell the observer of every id made and read from now on."""
+        """Report every id that is generated or read from now on to the observer."""
         self._world, self._nodes, self._holder = world, world.observer.nodes, holder
-        self._registered = True  # nothing is given back at the interpreter's exit
+        self._registered = True  # so that no lease is released at the exit of the interpreter
 
     def observe(self, id: int) -> None:
         super().observe(id)
@@ -118,7 +118,7 @@ class CheckedIds(IdGenerator):
 
 
 class Files:
-    """Files of the simulated warehouse; writing may fail, in part."""
+    """Files of the simulated warehouse. Writing several files may fail after some of them were written."""
 
     def __init__(self, world: World, clock: SimulatedClock, rng: Random) -> None:
         self._world = world
@@ -126,7 +126,7 @@ class Files:
         self._rng = rng
 
     def write_all(self, files: Sequence[tuple[str, bytes]]) -> None:
-        """`polaris_spark.commits.committer.FileWriter`."""
+        """Write files; implements `polaris_spark.commits.committer.FileWriter`."""
         for location, data in files:
             self._clock.sleep_ms(self._rng.random())
             if not self._world.calm and self._rng.random() < self._world.plan.rates.lost:
@@ -135,7 +135,7 @@ class Files:
 
 
 class Process:
-    """One simulated process: nothing of it is shared with the others but the database."""
+    """One simulated process. Processes share nothing but the database."""
 
     def __init__(self, world: World, name: str, died: Callable[[], None] | None) -> None:
         plan = world.plan
@@ -144,7 +144,7 @@ class Process:
         self.rng = rng = Random(world.rng.getrandbits(64))
         self.clock = SimulatedClock(world.scheduler)
         self.was_ahead = False
-        """Whether its clock was ever far ahead."""
+        """Whether the clock of this process was ever far ahead."""
         if not world.calm:
             self.jump()
         self._died = died
@@ -176,7 +176,7 @@ class Process:
         )
 
     def jump(self) -> None:
-        """Let the wall clock be wrong in another way."""
+        """Change the error of the wall clock at random."""
         plan = self.world.plan
         self.clock.skew_ms = self.rng.choice(plan.skews)
         if plan.ahead and self.rng.random() < plan.ahead:
@@ -184,7 +184,7 @@ class Process:
             self.was_ahead = True
 
     def refused(self, error: ClockError) -> None:
-        """The product refused the clock: only those far ahead may be, where all others are right."""
+        """Check a refusal of the clock by the product. If the plan has clocks far ahead, only these may be refused."""
         if self.world.plan.ahead and not self.was_ahead:
             self.world.observer.blame(f"{self.name}, whose clock is right, was refused: {error}")
 

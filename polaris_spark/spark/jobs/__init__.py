@@ -1,1 +1,1 @@
-"""Jobs over a whole store, as PySpark programs that executors run next to the rows."""
+"""Jobs over a whole store, as PySpark programs. Executors read the rows from the database in parallel."""

@@ -1,4 +1,4 @@
-"""Export of many tables' metadata files: executors read the rows, and write the files."""
+"""Export of the metadata files of many tables: executors read the rows and write the files."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def export(
     """Export tables and views in parallel.
 
     Args:
-        spark: whose executors do it.
-        items: what to export, of one commit.
-        store: the store, its secrets resolved.
+        spark: the session whose executors export.
+        items: the tables and views to export, all from one commit.
+        store: the store, with resolved secrets.
         realm: instance id of the realm.
-        files: properties of the files' FileIO.
-        directory: where the files go, if not to their own locations.
-        overwrite: whether files of other content are replaced.
+        files: properties of the FileIO that writes the files.
+        directory: directory for the files; None to write each file to its own location.
+        overwrite: whether existing files with different content are replaced.
     Returns:
-        what came of each, in the order of `items`.
+        the outcome of each item, in the order of `items`.
     """
     import pyarrow as pa
 
@@ -54,7 +54,7 @@ def export(
             "name": pa.array([item.name.name for item in items], pa.string()),
         }
     )
-    # Several tasks a processor: one that got the tables with the longest histories must not hold up the rest.
+    # Several tasks per core: the task with the longest table histories must not delay the whole job.
     tasks = min(len(items), 4 * spark.sparkContext.defaultParallelism)
     rows = spark.createDataFrame(numbered).repartition(tasks).mapInArrow(job, _SCHEMA).collect()
     return [
@@ -64,7 +64,7 @@ def export(
 
 
 class _Job:
-    """What executors run: tables in, what came of them out."""
+    """The function that executors run. Input: tables and views. Output: the outcome of each."""
 
     def __init__(
         self,

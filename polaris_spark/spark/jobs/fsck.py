@@ -1,4 +1,4 @@
-"""The check of a store on executors: units one by one, and pointers by joining all rows with each other."""
+"""The check of a store on executors: each unit separately, and pointers by a join of all rows with each other."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ _PROBLEM = ", ".join(f"{name} string" for name in Problem._fields)
 _OBJECT = "id bigint, type string, strong array<bigint>"
 _TASKS_PER_CORE = 4
 _LEVELS = 64
-"""Pointers from a commit to anything below it are fewer in a row."""
+"""Maximum number of levels that `_above` follows. Paths from a commit to any object below it are shorter."""
 
 
 class Executors:
-    """Carries out the parts of a check as Spark jobs."""
+    """Runs the parts of a check as Spark jobs."""
 
     def __init__(self, spark: SparkSession, location: StoreLocation) -> None:
         """
         Args:
-            location: of the store, with secrets looked up.
+            location: location of the store, with resolved secrets.
         """
         self._spark = spark
         self._store = PlannedStore(location)
         self.parts = spark.sparkContext.defaultParallelism
 
     def carry(self, units: Sequence[Unit]) -> Iterator[Problem]:
-        """Carry out units."""
-        pickled = [pickle.dumps(unit) for unit in units]  # a task unpickles its own ones only
+        """Run units of the check, and yield the problems found."""
+        pickled = [pickle.dumps(unit) for unit in units]  # a task unpickles only its own units
         tasks = _TASKS_PER_CORE * self.parts
         found = scanned(self._spark, self._store, pickled, _problems, _PROBLEM, tasks=tasks)
         for row in found.toLocalIterator():
             yield Problem(*row)
 
     def follow(self, place: Place, needed: Sequence[Needed]) -> Iterator[Problem]:
-        """What is needed and not there.
+        """Yield a problem for each object that is needed and missing.
 
-        Every object that is there is joined with every pointer: what remains, which is nothing in a sound store, is
-        looked up once more, since it may have been written during the scan, and followed upwards to see whether
-        anything that is needed points there.
+        All pointers are joined with all existing objects. Pointers without an object remain; an intact store has none.
+        Each remaining object is looked up once more, because it may have been written during the scan. If it is still
+        missing, pointers are followed upwards from it, to find out whether a needed object leads to it.
         """
         backend = self._store.open().backend
         splits = backend.splits("objects", [place.instance], self.parts)
@@ -81,7 +81,10 @@ class Executors:
             yield from _told(place, needed, lost, holders, types)
 
     def _above(self, edges: DataFrame, lost: Collection[int]) -> tuple[dict[int, list[int]], dict[int, str]]:
-        """What leads to lost objects: the holders of each object on the way, and the types of holders."""
+        """Return the objects that lead to lost objects: the holders of each object on the way, and types of holders.
+
+        A holder of an object is an object that points to it.
+        """
         from pyspark.sql.functions import broadcast
 
         holders: dict[int, list[int]] = {}
@@ -116,7 +119,7 @@ def _told(
 
 
 def _path_up(id: int, holders: dict[int, list[int]], roots: Collection[int]) -> list[int]:
-    """The shortest way from a root down to an object; empty if no root leads there."""
+    """Return the shortest path from a root down to an object; empty if no root leads to the object."""
     after: dict[int, int] = {id: 0}
     level = [id]
     while level:
@@ -145,7 +148,7 @@ def _problems(store: ReadStore, pickled: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def _headers(store: ReadStore, split: Split) -> Iterator[pa.RecordBatch]:
-    """Headers of a split's objects; those that can be read."""
+    """Yield the headers of a split's objects. Unreadable headers are left out."""
     for rows in store.backend.scan(split):
         yield _headers_of(store.backend, rows)
 
@@ -164,7 +167,7 @@ def _headers_of(backend: Backend, rows: pa.RecordBatch) -> pa.RecordBatch:
                 several.setdefault(realm, []).append(id)
             else:
                 found.append((id, decode_header(value, "")))
-        except PolarisError:  # then it is as if it were not there
+        except PolarisError:  # an unreadable object counts as missing
             continue
     for realm, ids in several.items():
         read = read_each(backend, realm, ids, whole=False)

@@ -1,4 +1,4 @@
-"""Metadata files read and written as rows by executors: the parallel part of an import."""
+"""The parallel part of an import: executors read metadata files and write them as rows."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PORTIONS_PER_CORE = 1
-"""Into how many portions each wave of an import is cut for each core. Tables are dealt out in turn, so portions are
-about even; more of them cost more than they balance: a task takes some 40 ms to start, and reads 40 tables in that."""
+"""Portions per core in each wave of an import.
+
+Tables are assigned to portions in turn, so the portions have about equal size. More portions cost more than they gain
+by balancing: starting a task takes about 40 ms, and a task reads 40 tables in this time.
+"""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Result]).decode
 
 
 class SparkRun:
-    """Carries out portions of an import as a Spark job each time (`importing.importer.Run`)."""
+    """An `importing.importer.Run` that processes portions of an import, as one Spark job per call."""
 
     def __init__(
         self,
@@ -42,10 +45,10 @@ class SparkRun:
     ) -> None:
         """
         Args:
-            location: of the store, with secrets looked up.
+            location: location of the store, with resolved secrets.
             realm: name of the realm.
-            instance: its instance id.
-            file_options: of pyiceberg's FileIO.
+            instance: instance id of the realm.
+            file_options: properties of pyiceberg's FileIO.
         """
         self._spark = spark
         self._store = PlannedStore(location)
@@ -53,7 +56,7 @@ class SparkRun:
 
     @property
     def portions(self) -> int:
-        """How many portions keep all cores busy."""
+        """Number of portions that keeps all cores busy."""
         return PORTIONS_PER_CORE * self._spark.sparkContext.defaultParallelism
 
     def __call__(self, portions: Sequence[Portion]) -> Iterable[Result]:

@@ -1,6 +1,6 @@
-"""Every file that a store's tables and views name, read by executors: metadata, manifest lists, then manifests.
+"""All files that a store's tables and views reference. Executors read metadata, then manifest lists, then manifests.
 
-Each manifest list and each manifest is read once, however many snapshots, branches and tables name it.
+Each manifest list and each manifest is read once, even if several snapshots, branches and tables reference it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 TABLES_PER_TASK = 200
 COMMITS_PER_TASK = 1_000
 TASKS_PER_CORE = 4
-"""Into how many tasks the reading of manifests is cut for each core: they differ in size."""
+"""Tasks for each core when manifests are read. Manifests differ in size, so more tasks than cores balance the load."""
 
 FILE, LIST, MANIFEST, PLACE, BROKEN = "file", "list", "manifest", "place", "broken"
 
 NAMED = "scheme string, authority string, path string"
-"""A file's name in the form in which files are compared."""
+"""Columns of a normalized file name, by which files are compared."""
 _FIRST = (
     f"kind string, location string, {NAMED}, owner string, strict boolean, kept boolean, "
     "partitions array<string>, unconfirmed boolean, problem string, missing boolean"
@@ -50,18 +50,18 @@ Row = dict[str, Any]
 
 
 class Task(NamedTuple):
-    """Some tables and views of a head, or those that some commits of its history dropped."""
+    """A range of a head's tables and views, or the tables and views that a range of its commits dropped."""
 
     head: StoreHead
     start: bytes = b""
     end: bytes | None = None
     commits: tuple[int, int] | None = None
-    """First and last number, of a task that looks at history."""
+    """First and last commit number of a task that reads history; None for other tasks."""
     drops: tuple[Drop, ...] = ()
-    """Of a task about these alone."""
+    """Dropped tables and views of a task that reads only these; empty for other tasks."""
 
     def contents(self, store: ObjectStore, oldest_purge_ms: int) -> Iterator[Content]:
-        """What it is about."""
+        """Return the contents that the task reads."""
         if self.drops:
             return contents_of_drops(self.head, store, self.drops)
         if self.commits is None:
@@ -70,7 +70,7 @@ class Task(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How executors reach the store and the files."""
+    """Location of the store, properties of the files' FileIO, and the rules for normalizing names, for executors."""
 
     store: StoreLocation
     files: Mapping[str, str]
@@ -78,8 +78,8 @@ class Reading(NamedTuple):
 
 
 def tasks_of(head: StoreHead, store: ObjectStore, splits: int) -> list[Task]:
-    """The tasks that cover a head and its history; reads the upper levels of the index of names."""
-    # Imported here, because views import PySpark, and this module is imported where no Spark job runs, too.
+    """Return the tasks that cover a head and its history. Only the upper levels of the index `names` are read."""
+    # Imported here, because views import PySpark, and this module is also imported where no Spark job runs.
     from polaris_spark.spark.views.entities import key_ranges
     from polaris_spark.spark.views.view import partition_count
 
@@ -97,7 +97,7 @@ def tasks_of(head: StoreHead, store: ObjectStore, splits: int) -> list[Task]:
 
 
 class KnownFiles:
-    """What tables and views name, as DataFrames that are computed once."""
+    """The files and locations that tables and views reference, as DataFrames that are computed once."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class KnownFiles:
         """
         Args:
             oldest_purge_ms: see `known_files.kept_drops`.
-            located: whether `located` is to be asked for.
+            located: whether the method `located` will be called.
         """
         from pyspark.sql.functions import col
 
@@ -133,7 +133,7 @@ class KnownFiles:
         ).persist()
 
     def names(self) -> DataFrame:
-        """The name of every file, some of them several times: columns of `NAMED`."""
+        """Return the normalized name of every file, with the columns of `NAMED`. It may contain duplicates."""
         columns = ("scheme", "authority", "path")
         files = self._first.where(f"kind IN ('{FILE}', '{LIST}', '{MANIFEST}')").select(*columns)
         for found in (self._lists, self._manifests):
@@ -141,8 +141,10 @@ class KnownFiles:
         return files
 
     def located(self) -> DataFrame:
-        """Every location as it stands there, once, with its path in normal form, its `rank`, and who names it:
-        `owners`."""
+        """Return every distinct location as it is written in metadata, with its normalized `path`, `rank` and `owners`.
+
+        The owners are the tables and views that reference the location.
+        """
         from pyspark.sql.functions import collect_set, max
 
         named = self._first.where(f"kind IN ('{FILE}', '{LIST}', '{MANIFEST}')").selectExpr(
@@ -161,8 +163,11 @@ class KnownFiles:
         )
 
     def places(self) -> DataFrame:
-        """The locations that tables and views own: `storage`, a scheme and an authority, `folder`, a path in normal
-        form, `owner`, `kept`, `partitions` and `unconfirmed`."""
+        """Return the locations that tables and views own.
+
+        The columns are `storage` (scheme and authority), `folder` (a normalized path), `owner`, `kept`, `partitions`
+        and `unconfirmed`.
+        """
         places = self._first.where(f"kind = '{PLACE}'")
         storage = "struct(scheme, authority) AS storage"
         return places.selectExpr(
@@ -170,7 +175,11 @@ class KnownFiles:
         ).distinct()
 
     def broken(self) -> tuple[dict[str, str], dict[str, str]]:
-        """What could not be read: owners, and why; and likewise of which manifest lists or manifests are missing."""
+        """Return two mappings from owners to problems.
+
+        The first has the owners whose metadata, manifest lists or manifests cannot be read. The second has the owners
+        whose manifest lists or manifests are missing although they must exist.
+        """
         own = self._first.where(f"kind = '{BROKEN}'").selectExpr(
             "owner", "NULL AS source", "problem", "missing"
         )
@@ -185,8 +194,11 @@ class KnownFiles:
         return broken | told, incomplete
 
     def _owners(self, unread: dict[str, tuple[str, bool]]) -> tuple[dict[str, str], dict[str, str]]:
-        """Whose manifest lists and manifests those are that could not be read; and whose are missing and must be
-        there."""
+        """Return the owners of unreadable manifest lists and manifests, and the owners of missing ones that must exist.
+
+        Args:
+            unread: problem of each unreadable or missing file, and whether it is missing, by location.
+        """
         from pyspark.sql.functions import col
 
         named = self._first.where(f"kind IN ('{LIST}', '{MANIFEST}')")
@@ -203,7 +215,7 @@ class KnownFiles:
         return broken, incomplete
 
     def release(self) -> None:
-        """Give the memory of the executors back."""
+        """Release the executors' memory."""
         for frame in (self._first, self._lists, self._manifests):
             frame.unpersist()
 
@@ -211,7 +223,7 @@ class KnownFiles:
 def _contents(
     opened: ReadStore, task: Task, *, reading: Reading, oldest_purge_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """What the metadata of a task's tables and views names."""
+    """Yield the files and locations that the metadata of a task's tables and views references."""
     store = opened.objects(task.head.realm)
     contents = task.contents(store, oldest_purge_ms)
     rows = _rows(contents, store, Files(dict(reading.files)), reading.names)
@@ -235,12 +247,12 @@ def _rows(contents: Iterable[Content], store: ObjectStore, files: Files, names: 
 
 
 class _ReadNamed:
-    """What executors run next: manifest lists or manifests in, what they name out."""
+    """The function that executors run next. Input: manifest lists or manifests. Output: the files that they list."""
 
     def __init__(self, reading: Reading, kind: str, *, located: bool) -> None:
         """
         Args:
-            located: whether the locations are wanted as they stand there, and where they come from.
+            located: whether the output contains the original locations, and the files that list them.
         """
         self._reading = reading
         self._kind = kind
@@ -264,7 +276,7 @@ class _ReadNamed:
 
 
 def in_batches(rows: Iterator[Row], schema: str) -> Iterator[pa.RecordBatch]:
-    """Rows as record batches of a schema; columns that a row lacks are null."""
+    """Yield rows as record batches of a schema. Columns that a row lacks are null."""
     import pyarrow as pa
 
     columns = [column.split(" ") for column in schema.split(", ")]

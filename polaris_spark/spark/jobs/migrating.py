@@ -1,4 +1,4 @@
-"""Migration of a realm by executors: they copy rows from splits of the source, and compare both sides as DataFrames."""
+"""Migration of a realm by executors: they copy rows from splits of the source, and compare stores as DataFrames."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from polaris_spark.backends.base import Split
 
 _WAVES = 4
-"""Between so many parts of the copy it is told how far that has come."""
+"""Number of parts of the copy. Progress is reported before each part."""
 
 _MANY = 10_000
-"""When so many objects differ, it is not worth while to ask whether they are needed before each is compared."""
+"""From this many differing objects on, it is not worth checking whether heads need them before comparing each object.
+"""
 
 _COPIED = "rows bigint, bytes bigint, highest bigint"
 _SIDE = "id bigint, part int, digest binary, points array<bigint>"
@@ -38,10 +39,10 @@ _COMMIT = type_name(Commit)
 
 
 def spark_work(spark: SparkSession, source: StoreLocation, target: StoreLocation) -> Work:
-    """Copying and comparing by the executors of a session.
+    """Return the work of a migration, which copies and compares on the executors of a session.
 
     Args:
-        source, target: the stores, their secrets resolved.
+        source, target: the stores, with resolved secrets.
     """
     sides = _Sides(spark, PlannedStore(source), PlannedStore(target))
     return Work(sides.copy, sides.compare)
@@ -54,7 +55,7 @@ class _Sides:
         self._target = target
 
     def copy(self, source: Place, target: Place, watch: Watch) -> Copied:
-        """Copy every row that was written before this began, needed or not."""
+        """Copy every row that was written before the copy began, even if no head needs it."""
         tasks = self._spark.sparkContext.defaultParallelism * 2
         splits = source.backend.splits("objects", [source.realm], tasks * _WAVES)
         copy = partial(_copied, target=self._target, realms=(source.realm, target.realm))
@@ -67,9 +68,11 @@ class _Sides:
         return copied
 
     def compare(self, source: Place, target: Place, heads: Sequence[Held], watch: Watch) -> Compared:
-        """Compare the rows of all objects that heads need: both sides are joined by key, and what differs is looked
-        at. Rows that attempts left behind that failed after the copy are in the source alone, and nothing points to
-        them; only where something does, this process looks closer, object by object.
+        """Compare the rows of all objects that heads need.
+
+        Both sides are joined by key. Rows that differ may be harmless: commit attempts that failed after the copy left
+        rows in the source only, and no object points to them. If a head or another object needs an object that differs,
+        this process compares object by object.
 
         Raises:
             CorruptionError: a row is missing in the source.
@@ -95,7 +98,7 @@ class _Sides:
         return Compared(0, counted["rows"], (), 0)
 
     def _needed(self, source: Place, suspects: set[int], heads: Sequence[Head]) -> set[int]:
-        """Those suspects that a head, or an object that is none of them, leads to."""
+        """Return the suspects that are reachable from a head, or from an object that is not a suspect."""
         from pyspark.sql import functions as f
 
         side = self._side(self._source, source)
@@ -114,7 +117,7 @@ class _Sides:
         return needed
 
     def _side(self, store: PlannedStore, place: Place) -> DataFrame:
-        """The rows of one side: id, part, a digest of the value, and the ids that the object points to."""
+        """Return the rows of one store: id, part, a digest of the value, and the ids that the object points to."""
         n = self._spark.sparkContext.defaultParallelism * 2
         splits = place.backend.splits("objects", [place.realm], n)
         return scanned(self._spark, store, splits, _digests, _SIDE)
@@ -126,7 +129,7 @@ def _copied(
     """Copy a split.
 
     Args:
-        realms: instance ids of the source's realm and the target's.
+        realms: instance ids of the realm in the source and of the realm in the target.
     """
     import pyarrow as pa
 
@@ -140,7 +143,7 @@ def _copied(
 
 
 def _digests(store: ReadStore, split: Split) -> Iterator[pa.RecordBatch]:
-    """The rows of a split, with a digest instead of the value."""
+    """Yield the rows of a split, with a digest in place of the value."""
     import pyarrow as pa
 
     for batch in store.backend.scan(split):
@@ -158,7 +161,10 @@ def _digests(store: ReadStore, split: Split) -> Iterator[pa.RecordBatch]:
 
 
 def _points(value: bytes) -> list[int]:
-    """What an object needs, by its first row; a commit needs its ancestors. Of a row that cannot be read: nothing."""
+    """Return the ids that an object needs, from its first row. A commit also needs its ancestors.
+
+    The result is empty for a row that cannot be read.
+    """
     try:
         header = decode_header(value, "")
     except PolarisError:

@@ -1,6 +1,6 @@
-"""Orphan files as a Spark job: executors list folders, read what tables name, and delete.
+"""Orphan files as Spark jobs: executors list folders, read which files tables reference, and delete orphans.
 
-`maintenance.orphans.search` says in which order, and why it is safe.
+`maintenance.orphans.search` describes the order of the steps, and why it is safe.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("polaris_spark")
 
 _DEPTH = 4
-"""How many levels of folders the driver lists itself, at most, to find enough of them."""
+"""Maximum number of folder levels that the driver lists itself, to find enough folders for all tasks."""
 _FOLDERS_PER_CORE = 16
 _TASKS_PER_CORE = 4
 
@@ -49,11 +49,11 @@ _OUTCOMES = "number bigint, outcome string, error string"
 _ANCESTORS = """concat(array('/'), transform(
     filter(sequence(1, size(split(path, '/'))), i -> i > 1 AND i < size(split(path, '/'))),
     i -> array_join(slice(split(path, '/'), 1, i), '/')))"""
-"""The folders that a path in normal form lies in."""
+"""SQL expression for all folders above a normalized path, from the root down."""
 
 
 class SparkEngine:
-    """Does the work on executors (`search.Engine`)."""
+    """An implementation of `search.Engine` that works on executors."""
 
     def __init__(self, spark: SparkSession, reading: Reading) -> None:
         self._spark = spark
@@ -62,7 +62,7 @@ class SparkEngine:
         self._listed: DataFrame | None = None
 
     def list_files(self, search: Search) -> None:
-        """List the folders of a search, and keep what was found."""
+        """List the folders of a search, and keep the files found."""
         import pyarrow as pa
 
         folders = [
@@ -74,11 +74,11 @@ class SparkEngine:
             [{"folder": folder, "root": root, "deep": deep} for folder, root, deep in folders],
             pa.schema([("folder", pa.string()), ("root", pa.string()), ("deep", pa.bool_())]),
         )
-        # Folders differ in size: more tasks than cores even that out.
+        # Folders differ in size: more tasks than cores balance the load.
         tasks = max(1, min(len(folders), _FOLDERS_PER_CORE * self._cores))
         frame = self._spark.createDataFrame(table).repartition(tasks)
         self._listed = frame.mapInArrow(_List(self._reading, search), _LISTED).persist()
-        self._listed.count()  # now: heads are read afterwards
+        self._listed.count()  # list now, because heads must be read after listing
 
     def _known(self, search: Search, heads: Sequence[StoreHead]) -> KnownFiles:
         opened = open_for_reading(self._reading.store)
@@ -87,7 +87,7 @@ class SparkEngine:
         return KnownFiles(self._spark, self._reading, tasks, search.oldest_purge_ms)
 
     def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
-        """The files of dropped tables that nothing needs."""
+        """Return the files of dropped tables that no table or view needs."""
         known = self._known(search, heads)
         tasks = [Task(doomed.head, drops=(drop,)) for drop in doomed.drops]
         named = KnownFiles(self._spark, self._reading, tasks, search.oldest_purge_ms, located=True)
@@ -110,7 +110,7 @@ class SparkEngine:
             named.release()
 
     def find(self, search: Search, heads: Sequence[StoreHead]) -> Found:
-        """The orphans among what was listed."""
+        """Return the orphans among the listed files."""
         assert self._listed is not None
         known = self._known(search, heads)
         try:
@@ -134,10 +134,10 @@ class SparkEngine:
         return Found(orphans, self._told(broken, incomplete, known.places()))
 
     def _unknown(self, names: DataFrame, mismatch: Mismatch) -> DataFrame:
-        """What was listed and is not known.
+        """Return the listed files that no table or view references.
 
         Raises:
-            InputError: it may be known by another scheme or authority.
+            InputError: `mismatch` is `ERROR`, and a file's path is referenced with another scheme or authority.
         """
         from pyspark.sql.functions import col, expr
 
@@ -168,12 +168,12 @@ class SparkEngine:
 
 
 def _most(search: Search) -> int:
-    """How many rows are wanted, as far as `DataFrame.limit` counts."""
+    """Return the maximum number of rows to collect, limited to the maximum of `DataFrame.limit`."""
     return min(search.max_files, 2**31 - 1)
 
 
 def _spread(folders: Folders, root: str, cores: int) -> Iterator[tuple[str, str, bool]]:
-    """Folders that together are a folder: each with whether all below it belongs to it."""
+    """Yield folders that together cover `root`, each with `root` and a flag: whether to list it recursively."""
     level = [root]
     for _ in range(_DEPTH):
         if not level or len(level) >= _FOLDERS_PER_CORE * cores:
@@ -185,12 +185,12 @@ def _spread(folders: Folders, root: str, cores: int) -> Iterator[tuple[str, str,
 
 
 def _unneeded(located: DataFrame, names: DataFrame) -> DataFrame:
-    """Locations whose path nothing names, in whatever storage."""
+    """Return the locations whose path is not referenced in any storage."""
     return located.join(names.selectExpr("path AS needed"), located.path == _column("needed"), "left_anti")
 
 
 def _outside_places(located: DataFrame, places: DataFrame) -> DataFrame:
-    """Locations that lie in no location of a table or view."""
+    """Return the locations that are outside the locations of all tables and views."""
     from pyspark.sql.functions import expr
 
     around = located.select("location", expr(f"explode({_ANCESTORS}) AS ancestor"))
@@ -205,7 +205,10 @@ def _column(name: str) -> Column:
 
 
 def _with_places(unknown: DataFrame, places: DataFrame) -> DataFrame:
-    """Files with the places whose paths theirs lie below, as arrays of the columns of `KnownFiles.places`."""
+    """Return files with the places above them, as an array of structs with the columns of `KnownFiles.places`.
+
+    Places are matched by path only, whatever their scheme and authority are.
+    """
     from pyspark.sql.functions import collect_list, expr
 
     around = unknown.select("*", expr(f"explode({_ANCESTORS}) AS ancestor"))
@@ -218,7 +221,7 @@ def _with_places(unknown: DataFrame, places: DataFrame) -> DataFrame:
 
 
 def _skip(root: str, folder: str, problem: PolarisError) -> None:
-    """Log a folder that cannot be listed, in the log of the executor. A root must be listed."""
+    """Log a folder that cannot be listed, in the log of the executor. Raise the problem if the folder is the root."""
     if folder == root:
         raise problem
     log.warning("%s is skipped, and no file in it is deleted: %s", folder, problem)
@@ -233,7 +236,7 @@ def _contents(folders: Folders, folder: str, unlisted: Callable[[str, PolarisErr
 
 
 class _List:
-    """What executors run: folders in, files out."""
+    """The function that executors run to list files. Input: folders. Output: files."""
 
     def __init__(self, reading: Reading, search: Search) -> None:
         self._reading = reading
@@ -262,7 +265,10 @@ class _List:
 
 
 class _Look:
-    """What executors run: locations of dropped tables' files in, those that are there and may go out."""
+    """The function that executors run to look up files of dropped tables.
+
+    Input: locations of files. Output: the files that exist and may be deleted.
+    """
 
     def __init__(self, reading: Reading, doomed: Doomed) -> None:
         self._reading = reading
@@ -292,7 +298,10 @@ class _Look:
 
 
 class _Judge:
-    """What executors run: files that nothing names with the places around them in, orphans out."""
+    """The function that executors run to decide which files are orphans.
+
+    Input: unreferenced files with the places above them. Output: orphans.
+    """
 
     def __init__(self, search: Search, broken: set[str], incomplete: set[str]) -> None:
         self._keeps_strays = search.keeps_strays
@@ -320,6 +329,6 @@ class _Judge:
 
 
 def _place(of: dict[str, Any]) -> Place:
-    """A row of `KnownFiles.places`."""
+    """Return a row of `KnownFiles.places` as a `Place`."""
     name = FileName(of["storage"]["scheme"], of["storage"]["authority"], of["folder"])
     return Place(name, of["owner"], of["kept"], tuple(of["partitions"] or ()), of["unconfirmed"])

@@ -1,4 +1,4 @@
-"""Work on parts of a store, splits of its rows mostly, spread over executors as one Spark job."""
+"""Work on parts of a store (mostly splits of its rows), distributed to executors as one Spark job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 
 Work = Callable[[ReadStore, P], "Iterable[pa.RecordBatch]"]
-"""What is made of one part of an open store. Can be pickled: a function of a module, or a `partial` of one."""
+"""A function that produces record batches from one part of an open store.
+
+It can be pickled: it is a module-level function, or a `partial` of a module-level function.
+"""
 
 
 def scanned(
@@ -27,21 +30,21 @@ def scanned(
     *,
     tasks: int | None = None,
 ) -> DataFrame:
-    """The rows that executors make of the parts of a store.
+    """Return the rows that executors produce from the parts of a store.
 
     Args:
-        parts: such as splits; can be pickled.
-        work: makes record batches of a part.
-        schema: the columns of these batches, as Spark writes them.
-        tasks: into how many tasks the parts are put; one for each unless given.
+        parts: parts of the store, such as splits; can be pickled.
+        work: produces record batches from a part.
+        schema: the columns of the record batches, as a Spark DDL string.
+        tasks: maximum number of Spark tasks; default: one task for each part.
     """
     n = max(1, len(parts) if tasks is None else min(tasks, len(parts)))
-    # By number, or Spark would put so few bytes into one task.
+    # Distribute numbers of parts: a table of the parts would be so small that Spark would put it into one task.
     return spark.range(0, len(parts), 1, n).mapInArrow(_EachPart(store, parts, work), schema)
 
 
 class _EachPart(Generic[P]):
-    """What executors run: numbers of parts in, what the work makes of these parts out."""
+    """The function that executors run. Input: numbers of parts. Output: the results of the work on these parts."""
 
     def __init__(self, store: PlannedStore, parts: Sequence[P], work: Work[P]) -> None:
         self._store = store

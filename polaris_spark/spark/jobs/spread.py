@@ -1,4 +1,4 @@
-"""Work on many items spread over executors: items and results travel as MessagePack, the work is pickled once."""
+"""Work on many items, distributed to executors: items and results are MessagePack, and the work is pickled once."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COLLECTED = 10_000
-"""The results of more items come one partition after the other, so that the driver need not hold all of them."""
+"""Above this number of items, the driver fetches results one partition at a time, to avoid holding all of them."""
 
 
 class Executors:
-    """Spreads work over executors, as a Spark job each time; few items are done here."""
+    """Distributes work to executors, as one Spark job per call. Few items are processed in this process instead."""
 
     def __init__(
         self, spark: SparkSession, location: StoreLocation, files: Mapping[str, str], here: Here
     ) -> None:
         """
         Args:
-            location: of the store, with secrets looked up.
-            files: properties of the files' FileIO.
-            here: does few items.
+            location: location of the store, with resolved secrets.
+            files: properties of the FileIO that accesses the files.
+            here: processes small numbers of items in this process.
         """
         self._spark = spark
         self._store = PlannedStore(location)
@@ -40,14 +40,15 @@ class Executors:
         self._here = here
 
     def __call__(self, work: Work[I, R], items: Sequence[I]) -> Iterator[R]:
-        """The results, in any order."""
+        """Yield the results, in any order."""
         if len(items) <= work.few:
             yield from self._here(work, items)
             return
         import pyarrow as pa
 
         encode = msgspec.msgpack.Encoder().encode
-        # Spark cuts a local table into a slice for each core: dealt out in turn, heavy neighbours do not meet.
+        # Spark cuts a local table into one slice per core. Round-robin order puts large neighboring items into
+        # different slices.
         slices = self._spark.sparkContext.defaultParallelism
         dealt = [encode(item) for first in range(slices) for item in items[first::slices]]
         table = pa.table({"item": pa.array(dealt, pa.binary())})
@@ -59,7 +60,7 @@ class Executors:
 
 
 class _Job(Generic[I, R]):
-    """What executors run: items in, results out."""
+    """The function that executors run. Input: items. Output: results."""
 
     def __init__(self, work: Work[I, R], store: PlannedStore, files: dict[str, str]) -> None:
         self._work = work

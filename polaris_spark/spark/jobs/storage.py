@@ -1,4 +1,4 @@
-"""How much a realm stores, by type of object and age: one pass over all rows, on splits of the database."""
+"""The amount of data that a realm stores, by object type and age: one pass over all rows, on database splits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AGES = (
     (30 * 24 * _HOUR, "7 to 30 days"),
     (90 * 24 * _HOUR, "30 to 90 days"),
 )
-"""Age groups: each up to, not including, so many milliseconds."""
+"""Upper bound (exclusive) of each age group, in milliseconds, and the group's name."""
 
 OLDEST = "90 days and more"
 _SCHEMA = "type string, age_group int, age string, objects bigint, rows bigint, bytes bigint"
@@ -44,21 +44,21 @@ def storage(
     store_options: Mapping[str, str] | None = None,
     clock: Clock | None = None,
 ) -> DataFrame:
-    """What a realm stores: one row per type of object and age group.
+    """Return the amount of data that a realm stores: one row per object type and age group.
 
     Args:
-        spark: whose executors read the rows.
+        spark: the session whose executors read the rows.
         store: URI of the store, without a password.
         realm: name of the realm.
-        splits: about how many parts the rows are read in; Spark's default parallelism unless given.
-        store_options: such as `password`, which may be `env:NAME`.
-        clock: says what time it is, for the ages.
+        splits: approximate number of splits for reading the rows; default: Spark's default parallelism.
+        store_options: options of the store, such as `password`. A value may be `env:NAME`.
+        clock: clock for the ages of objects.
     Returns:
         columns `type` (null for rows that cannot be read), `age_group` (0 is the youngest), `age`, `objects`, `rows`
         and `bytes`, sorted by type and age group.
     Raises:
         InputError: the store cannot be read by executors, or an option cannot be used.
-        RealmStateError: there is no such realm, or it does not serve.
+        RealmStateError: the realm does not exist, or is not ACTIVE.
     """
     from pyspark.sql.functions import col
     from pyspark.sql.functions import sum as total
@@ -76,7 +76,7 @@ def storage(
 
 
 def age_group(id: int, now_ms: int) -> int:
-    """Position of an object's age among the age groups."""
+    """Return the number of an object's age group; 0 is the youngest."""
     age = now_ms - id_time_ms(id)
     return next((group for group, (limit, _) in enumerate(AGES) if age < limit), len(AGES))
 

@@ -1,8 +1,8 @@
-"""Mark and sweep by executors: one scan of all rows for their headers, marking level by level by joins, then deletion.
+"""Mark and sweep by executors: one scan reads all headers, joins mark objects level by level, then rows are deleted.
 
-Headers are read once, in a scan that also finds what may go. Reading them by id, level by level, asks the database for
-most rows a second time, and for each in no order. Ids stay in DataFrames: the driver only holds those of the commits
-that are marked from, eight bytes each.
+Headers are read once, in a scan that also finds the rows to delete. Reading headers by id, level by level, would read
+most rows a second time, and in random order. Ids stay in DataFrames. The driver only holds the ids of the commits from
+which marking starts, eight bytes each.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def sweep(
     progress: Progress = lambda _step, _done, _of: None,
     dry_run: bool = False,
 ) -> Swept:
-    """As `polaris_spark.maintenance.marking.sweep`, by the executors of a session.
+    """Sweep like `polaris_spark.maintenance.marking.sweep`, on the executors of a session.
 
     Args:
-        location: of the store, its secrets resolved.
+        location: location of the store, with resolved secrets.
     """
     if dry_run:
         roots = list_roots_only(references, policy, progress)
@@ -66,11 +66,11 @@ def sweep(
 def garbage(
     spark: SparkSession, references: References, location: StoreLocation, policy: Policy
 ) -> DataFrame:
-    """The rows that a sweep would delete now; nothing is changed.
+    """Return the rows that a sweep would delete now. Nothing is changed.
 
     Returns:
-        columns `id`, `part`, `type` (null where no header says it), `bytes`, and `age`: how long ago the object was
-        made, by its maker's clock, milliseconds.
+        columns `id`, `part`, `type` (null if no header contains it), `bytes`, and `age`: time since the object's id was
+        generated, by the clock of its writer, in milliseconds.
     """
     from pyspark.sql import functions as f
 
@@ -84,7 +84,7 @@ def garbage(
 
 
 class _Job:
-    """One sweep, its roots listed."""
+    """One sweep with its list of roots."""
 
     def __init__(
         self,
@@ -103,11 +103,11 @@ class _Job:
         self._tasks = _TASKS_PER_CORE * spark.sparkContext.defaultParallelism
 
     def garbage(self) -> DataFrame:
-        """Rows that are not marked and are below the limit: id, part, type, bytes.
+        """Return the unmarked rows whose ids are below the limit: id, part, type, bytes.
 
         Raises:
-            TryAgainError: another sweep is at work.
-            CorruptionError: an object that is needed is missing or unreadable.
+            TryAgainError: another sweep is running.
+            CorruptionError: a needed object is missing or unreadable.
         """
         from pyspark.sql import Window
         from pyspark.sql import functions as f
@@ -122,7 +122,7 @@ class _Job:
         return found.select("id", "part", type.alias("type"), "bytes")
 
     def delete(self, found: DataFrame) -> None:
-        """Delete rows, neighbouring ids together. May be repeated."""
+        """Delete rows, with neighboring ids in the same requests. May be repeated."""
         delete = _Delete(self._planned, self._realm)
         keys = found.select("id", "part").repartitionByRange(self._tasks, "id")
         keys.sortWithinPartitions("id", "part").mapInArrow(delete, "rows bigint").agg(
@@ -130,15 +130,17 @@ class _Job:
         ).collect()
 
     def _rows(self) -> DataFrame:
-        """What each row's header says."""
+        """Return the header data of each row, with the columns of `_ROW`."""
         backend = self._references.store.backend
         splits = backend.splits("objects", [self._realm], self._tasks)
         headers = partial(_headers, realm=self._realm)
         return scanned(self._spark, self._planned, splits, headers, _ROW)
 
     def _marked(self, edges: DataFrame) -> DataFrame:
-        """Ids of all objects that can be reached, breadth first: a level is what the last one points to, less what was
-        reached before."""
+        """Return the ids of all reachable objects, found breadth first.
+
+        A level consists of the objects that the previous level points to, without those that were reached before.
+        """
         from pyspark.sql import functions as f
 
         level = self._ids(self._roots.commits).localCheckpoint()
@@ -160,7 +162,7 @@ class _Job:
         return self._spark.createDataFrame(table).repartition(self._tasks, "id").distinct()
 
     def _check(self, rows: DataFrame, marked: DataFrame) -> None:
-        """Refuse to go on where something that is needed is missing, or its pointers cannot be read."""
+        """Raise an error if a marked object is missing, or if its pointers cannot be read."""
         from pyspark.sql import functions as f
 
         first = rows.where("part = 0")
@@ -189,7 +191,7 @@ def _counts(found: DataFrame) -> list[Count]:
 
 
 def _headers(store: ReadStore, split: Split, *, realm: str) -> Iterator[pa.RecordBatch]:
-    """What the header of each row of a split says."""
+    """Yield the header data of each row of a split."""
     for batch in store.backend.scan(split):
         yield _headers_of(batch, realm)
 
@@ -227,7 +229,7 @@ def _headers_of(batch: pa.RecordBatch, realm: str) -> pa.RecordBatch:
 
 
 class _Delete:
-    """What executors run: keys of rows in, in order; how many were deleted out."""
+    """The function that executors run to delete rows. Input: sorted keys of rows. Output: number of deleted rows."""
 
     def __init__(self, planned: PlannedStore, realm: str) -> None:
         self._planned = planned

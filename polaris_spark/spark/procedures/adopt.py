@@ -1,4 +1,4 @@
-"""`adopt`: a table comes to own locations that its imported metadata names outside its own folder."""
+"""`adopt`: makes a table the owner of locations that its imported metadata references outside its own folder."""
 
 from __future__ import annotations
 

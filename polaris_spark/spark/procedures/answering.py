@@ -1,10 +1,10 @@
-"""Procedures over the bridge: what the JVM asks, answered as status and JSON.
+"""Procedures over the bridge: requests of the JVM, answered with a status and JSON.
 
-- `PROCEDURES`: the definitions of all procedures.
-- `CALL <name>`, with `{"id": ..., "arguments": {...}, "driver": {...} or null}`: the rows of the result, as arrays.
-- `CANCEL <id>`: a call that nobody waits for any more is asked to stop.
+- `PROCEDURES`: return the definitions of all procedures.
+- `CALL <name>`, with `{"id": ..., "arguments": {...}, "driver": {...} or null}`: return the result rows, as arrays.
+- `CANCEL <id>`: request that a call stops, because its caller no longer waits for it.
 
-Times are microseconds since 1970, in UTC. Errors are in the REST protocol's error model.
+Times are microseconds since 1970, in UTC. Errors have the format of the REST protocol's error model.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from polaris_spark.spark.procedures.types import TYPES
 logger = logging.getLogger(__name__)
 
 MAX_RESULT_BYTES = 1 << 30
-"""The largest result: Java keeps it whole, in one array."""
+"""Maximum size of a result, in bytes. Java holds the whole result in one array."""
 
 
 class Answers:
-    """Answers for one process. Thread-safe."""
+    """Answers requests about procedures, for one process. Thread-safe."""
 
     def __init__(self) -> None:
         self._running: dict[str, Call] = {}
 
     def answer(self, session: Session, method: str, name: str, body: str) -> tuple[int, str]:
-        """Status and JSON for a request; never raises."""
+        """Answer a request; return status and JSON. Never raises."""
         try:
             if method == "PROCEDURES":
                 return 200, definitions()
@@ -49,7 +49,7 @@ class Answers:
         except PolarisError as error:
             response = response_of(error)
             return response.status, response.body
-        except BaseException as error:  # SystemExit too: the process serves others
+        except BaseException as error:  # SystemExit too: the process must continue to serve other requests
             logger.warning("%s %s failed", method, name, exc_info=error)
             message = f"{name} failed: {said_by(error)}"
             return 500, json.dumps(
@@ -72,7 +72,7 @@ class Answers:
 
 
 def definitions() -> str:
-    """All procedures as JSON."""
+    """Return the definitions of all procedures as JSON."""
     listed = [
         {
             "name": one.name,
@@ -87,7 +87,7 @@ def definitions() -> str:
 
 
 def decoded(procedure: Procedure, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Arguments as JSON carried them, as Python values; unknown ones stay as they are, to be refused."""
+    """Convert arguments from JSON to Python values. Unknown arguments are not converted; they are refused later."""
     types = {one.name: TYPES[one.type] for one in procedure.parameters}
     return {
         name: value if value is None or name not in types else types[name].decode(value)
@@ -96,10 +96,10 @@ def decoded(procedure: Procedure, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def encoded(procedure: Procedure, rows: list[tuple[Any, ...]]) -> str:
-    """Rows as JSON.
+    """Return rows as JSON.
 
     Raises:
-        ValueError: there is too much of it.
+        ValueError: the JSON is too large for one result.
     """
     encoders = [TYPES[column.type].encode for column in procedure.columns]
     text = json.dumps(
@@ -109,12 +109,12 @@ def encoded(procedure: Procedure, rows: list[tuple[Any, ...]]) -> str:
     )
     if len(text) > MAX_RESULT_BYTES // 4:
         raise ValueError(f"its {len(rows)} rows are {len(text)} characters, which is too much for one result")
-    # The name of a file may be no Unicode; so escaped, JSON can carry it.
+    # A file name may not be valid Unicode. The escape makes it valid in JSON.
     return text.encode(errors="backslashreplace").decode()
 
 
 def said_by(error: BaseException) -> str:
-    """What an unexpected error says, in one line: those of Spark's workers and of Py4J carry whole stack traces."""
+    """Return the message of an unexpected error in one line, without the stack traces of Spark's workers and Py4J."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     traced = next((i for i, line in enumerate(lines) if line.startswith("Traceback (most recent")), None)
     if traced is not None:

@@ -19,7 +19,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     asked = arguments.get("reference")
     done: list[tuple[Any, ...]] = []
     for name in names(references, asked):
-        # One that is dropped meanwhile needs nothing, unless it was asked for.
+        # A reference that is dropped meanwhile is skipped, but raises an error if the caller named it.
         with contextlib.nullcontext() if asked else contextlib.suppress(ReferenceGoneError):
             for one in compact_reference(references, name, session.principal, progress=call.progress):
                 pairs = zip(one.before, one.after, strict=True)

@@ -1,4 +1,4 @@
-"""PySpark over the JVM that made a call: one `SparkContext` a process, one `SparkSession` a call."""
+"""PySpark over the JVM that made a call: one `SparkContext` per process, and one `SparkSession` per call."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _REMOTE = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE")
-"""Set in a JVM that serves Spark Connect; here PySpark is not to be such a client."""
+"""Environment variables of a JVM that serves Spark Connect. PySpark in this process must not be a Connect client."""
 
 _guard = threading.Lock()
 
 
 class Driver:
-    """How to reach the Spark session of a call: a Py4J gateway of the JVM on its loopback interface."""
+    """Access to the Spark session of a call, through a Py4J gateway of the JVM on the loopback interface."""
 
     def __init__(self, call: str, port: int, secret: str) -> None:
         self._call = call
@@ -28,9 +28,10 @@ class Driver:
         self._session: SparkSession | None = None
 
     def session(self) -> SparkSession:
-        """The Spark session that the call came from, for the thread that asks.
+        """Return the Spark session that made the call, for use on the current thread.
 
-        Its jobs carry the job group, tags and other properties of the caller's thread, and are cancelled with those.
+        Jobs of this session have the job group, tags and other properties of the caller's thread. They are cancelled
+        when that job group or those tags are cancelled.
         """
         if self._session is None:
             from pyspark.sql import SparkSession
@@ -41,7 +42,7 @@ class Driver:
         return self._session
 
     def release(self) -> None:
-        """Give the thread in the JVM back as it was."""
+        """Restore the original state of the thread in the JVM."""
         if self._session is not None:
             _calls(self._session.sparkContext).leave()
 
@@ -52,7 +53,7 @@ def _calls(context: SparkContext) -> Any:
 
 
 def _context(call: str, port: int, secret: str) -> SparkContext:
-    """PySpark's context over the JVM's, which a new one replaces when the JVM has a new one."""
+    """Return PySpark's context over the JVM's context. If the JVM's context was stopped, create a new one."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -69,20 +70,21 @@ def _context(call: str, port: int, secret: str) -> SparkContext:
         _choose_worker_python(jsc)
         context = SparkContext(gateway=gateway, jsc=jsc, conf=SparkConf(_jconf=jsc.getConf()))
         server: Any = context._accumulatorServer
-        # It complains when the JVM hangs up, which is how every JVM ends.
+        # It reports an error when the JVM closes the connection, which happens at the end of every JVM.
         server.handle_error = lambda *_: None
-        # PySpark makes the first session of a process the default one of the JVM, where there is one already.
+        # PySpark makes the first session of a process the JVM's default session. The JVM already has a default
+        # session, so pass that session here.
         SparkSession(context, session)
         return context
 
 
 def _gateway(port: int, secret: str) -> Any:
-    """PySpark's gateway to a JVM that runs already, which it looks for in the environment."""
+    """Return PySpark's gateway to the running JVM. PySpark reads the gateway's address from environment variables."""
     from pyspark.java_gateway import launch_gateway
 
     for name in _REMOTE:
         os.environ.pop(name, None)
-    # Whoever calls is told what fails; Py4J also logs it, not least when the JVM ends while garbage is given back.
+    # Callers receive every error. Py4J would also log it, for example if the JVM ends while objects are released.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     place = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     os.environ.update(place)
@@ -94,7 +96,10 @@ def _gateway(port: int, secret: str) -> Any:
 
 
 def _choose_worker_python(jsc: Any) -> None:
-    """Let workers run on the interpreter that Spark is configured with; on one machine, else on this one."""
+    """Make workers run on the interpreter that Spark is configured with.
+
+    If none is configured and the master is local, workers run on `PYSPARK_PYTHON`, or on this interpreter.
+    """
     configured = jsc.getConf().get("spark.pyspark.python", "")
     if configured:
         os.environ["PYSPARK_PYTHON"] = configured

@@ -1,4 +1,4 @@
-"""`expire`: snapshots that retention does not keep are removed from all tables, and their files deleted."""
+"""`expire`: removes snapshots that retention does not keep from all tables, and deletes their files."""
 
 from __future__ import annotations
 

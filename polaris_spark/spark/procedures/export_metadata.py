@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from polaris_spark.commits.state import Snapshot
 
 FEW = 48
-"""So many tables are exported faster than a Spark job starts."""
+"""Maximum number of tables and views to export in this process, which is faster than starting a Spark job."""
 
 _FAILURES_TOLD = 3
 
 
 def select(snapshot: Snapshot, catalog: str, *, table: str | None, namespace: str | None) -> list[Wanted]:
-    """What identifiers as SQL writes them ask for; the catalog's own name may stand in front.
+    """Return the tables and views that SQL identifiers select. An identifier may begin with the catalog's own name.
 
     Raises:
-        InputError: an identifier is none, or both are given.
-        BadRequestError: there is no such table, view or namespace.
+        InputError: an identifier is malformed, or both identifiers are given.
+        BadRequestError: the table, view or namespace does not exist.
     """
     from polaris_spark.catalog.exporting import wanted
 
@@ -35,10 +35,10 @@ def select(snapshot: Snapshot, catalog: str, *, table: str | None, namespace: st
 
 
 def rows(done: Sequence[Exported]) -> list[tuple[str, str, str, str]]:
-    """The result of an export: name, kind, location and outcome.
+    """Return the result rows of an export: name, kind, location and outcome.
 
     Raises:
-        BadRequestError: some files were not written; the others were, and a repeated export leaves them as they are.
+        BadRequestError: some files were not written. All other files were written, and a repeated export keeps them.
     """
     from polaris_spark.catalog.rows import TABLE
 

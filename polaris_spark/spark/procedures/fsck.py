@@ -1,4 +1,4 @@
-"""`fsck`: what is wrong in the store, each problem with the exact row."""
+"""`fsck`: finds problems in the store, and names the exact row of each."""
 
 from __future__ import annotations
 

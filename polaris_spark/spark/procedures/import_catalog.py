@@ -1,4 +1,4 @@
-"""`import_catalog` and `load_imported`: tables and views of other catalogs, and those that were imported unread."""
+"""`import_catalog` and `load_imported`: import tables and views of other catalogs, and load lazily imported ones."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _options(given: Mapping[str, Any], run: SparkRun | None) -> ImportOptions:
 
 
 def _run(call: Call) -> SparkRun | None:
-    """The Spark job; None where threads of this process are to do it: without Spark, or with a store in memory."""
+    """Return the Spark job; None without Spark or with a store in memory: threads of this process then do the work."""
     from polaris_spark.spark.jobs.importing import SparkRun
     from polaris_spark.spark.options import location_of
 

@@ -1,4 +1,4 @@
-"""Maintenance jobs: procedures of which one of a kind runs at a time, which say how far they have come."""
+"""Maintenance jobs: procedures that report progress. Only one job of a kind runs at a time."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from polaris_spark.rest.session import Session
 
 Scope = Literal["store", "realm", "catalog"]
-"""What one job of a kind has to itself while it runs."""
+"""The part of the store in which only one job of a kind runs at a time."""
 
 STORE = "store"
-"""Scope of the tasks that concern the whole store."""
+"""Scope of tasks that affect the whole store."""
 
 log = logging.getLogger(__name__)
 
@@ -50,17 +50,17 @@ def job(
     finds_faults: bool = False,
     idle: Callable[[tuple[Any, ...]], bool] | None = None,
 ) -> Procedure:
-    """A procedure that runs as a coordinated task of its name.
+    """Return a procedure that runs as a coordinated task with its name.
 
     Args:
-        name: also the kind of its task, in the view `tasks`.
-        parameters: besides `wait`, which every job has.
-        run: carries the job out; it calls `Call.progress` often, which raises once the lease is lost.
-        scope: within which one of a kind runs at a time.
-        deletes: given for jobs that delete old or dropped data. They refuse to run if the store does not trust the
-            clock, and have the parameter `clock_is_right`; a dry run only logs a warning.
-        finds_faults: whether the rows are faults, so that a command line that shows some fails.
-        idle: whether a row only says that there was nothing to do.
+        name: name of the procedure, and kind of its task in the view `tasks`.
+        parameters: parameters in addition to `wait`, which every job has.
+        run: runs the job. It must call `Call.progress` often, which raises an error if the lease is lost.
+        scope: scope within which one job of this kind runs at a time.
+        deletes: given for jobs that delete old or dropped data. They have the parameter `clock_is_right`, and refuse to
+            run if the store does not trust the clock. A dry run only logs a warning.
+        finds_faults: whether the rows are faults; the command line then exits with a failure if there are rows.
+        idle: returns whether a row only reports that there was nothing to do.
     Raises:
         InputError: a name or type cannot be used.
     """
@@ -104,12 +104,12 @@ def job(
 
 
 def unless_dry_run(arguments: Mapping[str, Any]) -> bool:
-    """`Deletes` of a job that deletes unless `dry_run` is given."""
+    """A `Deletes` for jobs that delete unless `dry_run` is true."""
     return not arguments.get("dry_run", False)
 
 
 def _check_clock(session: Session, *, deletes: bool, clock_is_right: bool) -> None:
-    """Refuse a job that deletes if the clock is not trusted, before the job takes a lease of ids or writes anything.
+    """Refuse a job that deletes if the clock is not trusted, before the job acquires a lease of ids or writes.
 
     Raises:
         ClockError: the job deletes, and the clock is wrong or not trusted.
@@ -127,7 +127,7 @@ def _check_clock(session: Session, *, deletes: bool, clock_is_right: bool) -> No
 
 
 def task_scope(session: Session, scope: Scope) -> str:
-    """The scope of a task as its record names it: the store, a realm's instance, or a catalog of that."""
+    """Return the name of a task's scope: the store, a realm's instance id, or this id and a catalog's id."""
     if scope == "store":
         return STORE
     realm = session.catalog.references.store.realm
@@ -135,11 +135,13 @@ def task_scope(session: Session, scope: Scope) -> str:
 
 
 def policy_of(call: Call, arguments: Mapping[str, Any]) -> Policy:
-    """How long history, and what nothing needs, is kept in the realm: by the arguments `retention` and `grace`, else by
-    the session's properties, and longer where a catalog's own properties say so.
+    """Return the retention of history and the grace period of unreachable rows in the realm.
+
+    They come from the arguments `retention` and `grace`, or else from the session's properties. They are longer for a
+    catalog whose own properties set longer periods.
 
     Raises:
-        InputError: an argument is no duration, or the retention is shorter than what relies on history.
+        InputError: an argument is not a duration, or the retention is shorter than a period that relies on history.
     """
     from polaris_spark.maintenance.periods import realm_policy
     from polaris_spark.maintenance.trimming import check_retention
@@ -157,31 +159,31 @@ def policy_of(call: Call, arguments: Mapping[str, Any]) -> Policy:
 
 
 OLDER_THAN = "older than a time, or than a duration before now"
-"""What the parameter `older_than` means, wherever a job has it."""
+"""Meaning of the parameter `older_than`, in the descriptions of all jobs that have it."""
 
 
 def older_than(call: Call, arguments: Mapping[str, Any], now_ms: int) -> int | None:
-    """The time that `older_than` names, milliseconds since 1970; None if it was not given.
+    """Return the argument `older_than` as a time in milliseconds since 1970; None if it was not given.
 
-    A time without a zone is one of the Spark session's, as Spark writes a TIMESTAMP; without Spark, of UTC.
+    A time without a zone is in the Spark session's time zone, as Spark writes a TIMESTAMP. Without Spark, it is in UTC.
 
     Raises:
-        InputError: it is neither a time nor a duration.
+        InputError: the argument is neither a time nor a duration.
     """
     text = arguments.get("older_than")
     return None if text is None else time_before_ms("older_than", text, now_ms, lambda: _zone(call))
 
 
 def time_before_ms(name: str, text: str, now_ms: int, zone: Zone = lambda: timezone.utc) -> int:
-    """The time, in milliseconds since 1970, that what is older than `text` is older than.
+    """Return the time that a text stands for, in milliseconds since 1970.
 
     Args:
-        name: is named in errors.
-        text: a time in ISO 8601, or a duration: that long before now.
-        now_ms: milliseconds since 1970.
-        zone: gives that of a time that names none.
+        name: name of the argument, for errors.
+        text: a time in ISO 8601, or a duration, which stands for a time this long before now.
+        now_ms: current time in milliseconds since 1970.
+        zone: returns the time zone for a time without a zone.
     Raises:
-        InputError: it is neither.
+        InputError: the text is neither a time nor a duration.
     """
     with contextlib.suppress(InputError):
         return now_ms - duration_ms(name, text)
@@ -211,7 +213,7 @@ def _zone(call: Call) -> tzinfo:
 
 
 def spread_of(call: Call) -> Spread:
-    """Spreads work over executors where there are some that can read the store, else over threads of this process."""
+    """Return a `Spread` that distributes work: to executors if they can read the store, otherwise to local threads."""
     from polaris_spark.commits.state import StoredObjects
     from polaris_spark.maintenance.spreading import Here, Reach
     from polaris_spark.spark.jobs.spread import Executors

@@ -1,4 +1,4 @@
-"""`migrate_realm`: a realm moves to another database while commits go on. (`migrate` is a procedure of Iceberg's.)"""
+"""`migrate_realm`: moves a realm to another database while commits continue. (Iceberg has a procedure `migrate`.)"""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
     source = SourceRealm(session.connection.realms, properties.realm, session.catalog.references)
     target = _target(arguments, aborting=arguments.get("abort", False))
     if target is not None and session.properties.store.scheme != "memory":
-        refuse_memory(target.store)  # nobody could open the realm any more once this process ends
+        refuse_memory(target.store)  # the realm would be lost at the end of this process
     name = arguments.get("target_realm") or properties.realm
     if arguments.get("abort", False):
-        source.abort()  # first, and whatever becomes of the target
+        source.abort()  # first, so that it happens even if the target fails
         if target is not None:
             with _opened(target) as there:
                 give_up(there, name, source.store.realm)
@@ -58,10 +58,10 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
 
 
 def _target(arguments: Mapping[str, Any], *, aborting: bool) -> Properties | None:
-    """The store to move to, as properties; None if an abort names none.
+    """Return the properties of the target store; None if an abort does not name a target.
 
     Raises:
-        InputError: it is missing, or carries a secret in plain.
+        InputError: the target is missing, or contains a secret as plain text.
     """
     from polaris_spark.config import Properties
 
@@ -85,7 +85,7 @@ def _target(arguments: Mapping[str, Any], *, aborting: bool) -> Properties | Non
 
 @contextmanager
 def _opened(target: Properties) -> Iterator[Connection]:
-    """The target's store, made where the database holds none."""
+    """Open the target store; create it if the database does not contain a store."""
     from polaris_spark.system.connections import connect_store
 
     connection = connect_store(target.store, target.store_options, create=True)
@@ -96,7 +96,10 @@ def _opened(target: Properties) -> Iterator[Connection]:
 
 
 def _work(call: Call, target: Properties, there: Connection) -> Work:
-    """A Spark job, where there is Spark and executors can reach both stores."""
+    """Return the work as a Spark job if there is a Spark session and executors can access both stores.
+
+    Otherwise the work is done in this process.
+    """
     from polaris_spark.maintenance.migrating.steps import HERE
     from polaris_spark.spark.options import location_of
 

@@ -1,4 +1,4 @@
-"""What a procedure is: a name, parameters, columns of its result, and a function."""
+"""Definition of a procedure: a name, parameters, columns of its result, and a function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Parameter(NamedTuple):
-    """A named argument. One that is not required is left out of what `run` gets, if it is not given or NULL."""
+    """A named parameter. If an optional argument is not given or is NULL, `run` does not receive it."""
 
     name: str
     type: str
@@ -26,7 +26,7 @@ class Parameter(NamedTuple):
     comment: str
     required: bool = False
     takes_variables: bool = True
-    """Whether values of a map may be `env:NAME`. If not, the procedure itself refuses them."""
+    """Whether values of a map may be `env:NAME`. If not, the procedure itself refuses such values."""
 
 
 class Column(NamedTuple):
@@ -38,11 +38,11 @@ class Column(NamedTuple):
 
 
 Watch = Callable[[str, int, int], None]
-"""Is told how far a call has come: the step, how much of it is done, and of how much (0: not known)."""
+"""A function that receives the progress of a call: the step, the amount done, and the total amount (0: not known)."""
 
 
 class Call:
-    """One call of a procedure while it runs."""
+    """One running call of a procedure."""
 
     def __init__(
         self,
@@ -54,15 +54,15 @@ class Call:
     ) -> None:
         """
         Args:
-            spark: gives the Spark session that the call came from.
-            watch: is told of progress, in the thread that the call runs in.
-            by_operator: whether the operator of this process gives the arguments, which may then name any variable of
-                its environment.
+            spark: returns the Spark session that made the call.
+            watch: called with the progress, in the thread of the call.
+            by_operator: whether the arguments come from the operator of this process. They may then name any
+                environment variable of the process.
         """
         self.session = session
         """The opened catalog."""
         self.held: HeldTask | None = None
-        """The coordinated task that a maintenance job runs as."""
+        """The coordinated task of a maintenance job while it runs."""
         self._by_operator = by_operator
         self._spark = spark
         self._watch = watch
@@ -70,7 +70,7 @@ class Call:
 
     @property
     def has_spark(self) -> bool:
-        """Whether `spark` gives a session."""
+        """Whether the call has a Spark session."""
         return self._spark is not None
 
     @property
@@ -79,7 +79,7 @@ class Call:
         return self.has_spark and self.session.connection.backend.scope != "process"
 
     def spark(self) -> SparkSession:
-        """The Spark session that the call came from; only for procedures with `uses_spark`.
+        """Return the Spark session that made the call; only for procedures with `uses_spark`.
 
         Raises:
             InputError: the procedure was called without Spark.
@@ -89,8 +89,10 @@ class Call:
         return self._spark()
 
     def refuse_unlisted_variables(self, options: Mapping[str, str]) -> None:
-        """Refuse options that name a variable of the environment; `Procedure.rows` asks this of every argument that
-        is a map, before the procedure runs.
+        """Refuse options that name an environment variable that is not listed.
+
+        `Procedure.rows` calls this method for every argument that is a map, unless the parameter has `takes_variables`
+        false, before the procedure runs.
 
         Raises:
             InputError: the catalog's property `procedure-variables` does not list the variable.
@@ -102,28 +104,28 @@ class Call:
             refuse_unlisted_variables(options, listed, "the catalog's property 'procedure-variables'")
 
     def cancel(self) -> None:
-        """Ask the procedure to stop. May be called on any thread."""
+        """Request that the procedure stops. May be called on any thread."""
         self._cancelled.set()
 
     def check(self) -> None:
-        """Long procedures call this between steps.
+        """Check whether the call was cancelled. Long procedures call this method between steps.
 
         Raises:
-            TryAgainError: whoever made the call does not wait for it any more.
+            TryAgainError: the call was cancelled, because its caller no longer waits for it.
         """
         if self._cancelled.is_set():
             raise TryAgainError("the call was cancelled; what was done until then stays")
 
     def progress(self, doing: str, done: int = 0, total: int = 0) -> None:
-        """Say how far the call has come; long procedures call this often, it also is a `check`.
+        """Report the progress of the call, and call `check`. Long procedures call this method often.
 
         Args:
-            doing: the step, such as `reading manifests`.
-            done: how much of it is done.
-            total: of how much; 0 where that is not known.
+            doing: the current step, such as `reading manifests`.
+            done: amount of the step that is done.
+            total: total amount of the step; 0 if it is not known.
         Raises:
-            TryAgainError: as `check`.
-            TaskLostError: a maintenance job's lease was taken over.
+            TryAgainError: as for `check`.
+            TaskLostError: another process took over the lease of the maintenance job.
         """
         self.check()
         if self.held is not None:
@@ -133,7 +135,7 @@ class Call:
 
 
 Run = Callable[[Call, Mapping[str, Any]], Iterable[tuple[Any, ...]]]
-"""Carries a procedure out: from checked arguments, by name, to the rows of its result."""
+"""A function that runs a procedure: it takes checked arguments by name, and returns the rows of the result."""
 
 
 @dataclass(frozen=True)
@@ -146,19 +148,19 @@ class Procedure:
 
     name: str
     parameters: tuple[Parameter, ...]
-    """Positional arguments are in this order; required ones come first."""
+    """Parameters in the order of positional arguments; required parameters come first."""
     columns: tuple[Column, ...]
     run: Run
     comment: str = ""
-    """What it does, in one sentence."""
+    """Description of the procedure, in one sentence."""
     uses_spark: bool = False
-    """Whether `run` may ask for the Spark session."""
+    """Whether `run` may use the Spark session."""
     maintenance: bool = False
-    """Whether it is a job of `polaris-spark maintain`."""
+    """Whether the procedure is a job of `polaris-spark maintain`."""
     finds_faults: bool = False
-    """Whether its rows are faults, so that a command line that shows some fails."""
+    """Whether the rows are faults; the command line then exits with a failure if there are rows."""
     idle: Callable[[tuple[Any, ...]], bool] | None = None
-    """Whether a row only says that there was nothing to do."""
+    """A function that returns whether a row only reports that there was nothing to do."""
 
     def __post_init__(self) -> None:
         typed: list[Parameter | Column] = [*self.parameters, *self.columns]
@@ -178,10 +180,10 @@ class Procedure:
             raise InputError(f"procedure {self.name!r}: required parameters come before the others")
 
     def checked_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that are given and not None.
+        """Return the given arguments that are not None.
 
         Raises:
-            InputError: one is unknown, missing or of another type; the message says what there is.
+            InputError: an argument is unknown, missing or of another type; the message says what is accepted.
         """
         known = {one.name: one for one in self.parameters}
         unknown = [name for name in given if name not in known]
@@ -202,11 +204,11 @@ class Procedure:
         return arguments
 
     def rows(self, call: Call, arguments: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Carry it out.
+        """Run the procedure; return the rows of its result.
 
         Raises:
-            InputError: an argument cannot be used, or names a variable of the environment that is not listed.
-            TypeError: the procedure itself is wrong: a row does not fit its columns.
+            InputError: an argument cannot be used, or names an environment variable that is not listed.
+            TypeError: the procedure has a bug: a row does not match the columns.
         """
         given = self.checked_arguments(arguments)
         for one in self.parameters:

@@ -1,4 +1,4 @@
-"""`purge_dropped`: deletes the files of tables that were dropped with PURGE, where that was left to maintenance."""
+"""`purge_dropped`: deletes files of tables that were dropped with PURGE, if the drop left this to maintenance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from polaris_spark.rest.session import Session
 
 _ANY_AGE = 1 << 62
-"""A time after all files."""
+"""A time that is later than the last change of any file, in milliseconds since 1970."""
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -33,7 +33,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     max_files = arguments.get("max_files", DEFAULT_FILES)
     if max_files < 1:
         raise InputError(f"max_files is {max_files}; it is at least 1")
-    session.catalog.head()  # where the realm was moved, says so
+    session.catalog.head()  # raises an error if the realm was migrated to another store
     oldest = session.connection.clock.now_ms() - session.properties.grace
     search = Search(
         (),
@@ -118,7 +118,7 @@ def _purge(
     found = engine.find_doomed(search, heads, doomed)
     yield from broken_ones(found.broken)
     left: set[str] = set()
-    """Tables with files that stay: so does what leads to these."""
+    """Tables with files that were not deleted. Files that list those files must also be kept."""
     for phase in found.phases:
         if dry_run:
             yield from (Outcome(*orphan, outcome=WOULD_DELETE) for orphan in phase)

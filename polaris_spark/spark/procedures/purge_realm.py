@@ -1,4 +1,4 @@
-"""`purge_realm`: deletes every row of a deactivated realm, or rows that no realm has."""
+"""`purge_realm`: deletes every row of a deactivated realm, or rows that do not belong to a realm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All procedures by name: those of this package, and those that others add by entry point."""
+"""All procedures by name: those of this package, and those of other packages, which add them by entry points."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GROUP = "polaris_spark.procedures"
-"""The entry-point group of procedures: each entry's value is a `Procedure`, its name is of no concern."""
+"""Entry-point group of procedures. The value of each entry is a `Procedure`; the name of the entry is not used."""
 
 BUILT_IN = (
     adopt.PROCEDURE,
@@ -57,7 +57,7 @@ BUILT_IN = (
 
 @cache
 def procedures() -> dict[str, Procedure]:
-    """Every procedure by name. One of another package that cannot be loaded is logged and left out."""
+    """Return every procedure by name. A procedure of another package that fails to load is logged and left out."""
     found = {one.name: one for one in BUILT_IN}
     for entry in importlib.metadata.entry_points(group=GROUP):
         try:
@@ -66,7 +66,7 @@ def procedures() -> dict[str, Procedure]:
                 raise InputError(f"it is {procedure!r}, no Procedure")
             if procedure.name in found:
                 raise InputError(f"there is a procedure {procedure.name!r} already")
-        except Exception:  # whatever another package's code raises: the catalog works without it
+        except Exception:  # other packages may raise any error; the catalog works without this procedure
             logger.exception("the procedure %s cannot be loaded", entry.value)
             continue
         found[procedure.name] = procedure
@@ -74,10 +74,10 @@ def procedures() -> dict[str, Procedure]:
 
 
 def find(name: str) -> Procedure:
-    """The procedure of that name, in any case.
+    """Return the procedure with this name, ignoring case.
 
     Raises:
-        InputError: there is none; the message names those that there are.
+        InputError: the procedure does not exist; the message lists the existing ones.
     """
     known = procedures()
     found = known.get(name.lower())
@@ -95,13 +95,13 @@ def call(
 
     Args:
         session: the opened catalog.
-        name: the procedure's.
+        name: name of the procedure.
         spark: the `SparkSession` for procedures that are Spark jobs.
-        watch: is told how far it has come.
-        arguments: by name; None is as if left out.
+        watch: called with the progress of the call.
+        arguments: arguments by name; an argument with the value None counts as not given.
     Returns:
-        the rows, as tuples of its columns.
+        the rows, as tuples with one value per column.
     Raises:
-        InputError: there is no such procedure, or an argument cannot be used.
+        InputError: the procedure does not exist, or an argument cannot be used.
     """
     return find(name).rows(Call(session, None if spark is None else lambda: spark, watch), arguments)

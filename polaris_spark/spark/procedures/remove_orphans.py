@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from polaris_spark.rest.session import Session
 
 DEFAULT_FILES = 100_000
-"""How many files one run deletes at most, unless it says so: its result names each."""
+"""Default maximum number of files that one run deletes. There is a limit because the result lists each file."""
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -35,7 +35,10 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _refused(search: Search) -> Iterator[Outcome]:
-    """The folders in which no file may be deleted: locations of tables that symbolic links lead to, say."""
+    """Yield an outcome for each folder in which no file may be deleted.
+
+    One example is a table location that is reached through a symbolic link.
+    """
     from polaris_spark.maintenance.orphans.search import KEPT, Outcome
 
     for root in search.roots:
@@ -46,7 +49,7 @@ def _refused(search: Search) -> Iterator[Outcome]:
 
 
 def _if_empty(session: Session, arguments: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """A row that says so, if the location that was asked for has no file at all."""
+    """Yield a row with a message if the requested location does not contain any file."""
     from polaris_spark.catalog.files import absolute
     from polaris_spark.catalog.folders import Folders
     from polaris_spark.maintenance.orphans.search import EMPTY, Outcome
@@ -93,8 +96,10 @@ def _search(call: Call, arguments: Mapping[str, Any]) -> Search:
 
 
 def _keeps_strays(session: Session, folders: Sequence[str]) -> bool:
-    """Whether `gc.enabled` of the catalog keeps files that lie in no table's or view's location, or that of another
-    catalog of the realm whose warehouse overlaps one of the folders."""
+    """Whether `gc.enabled` keeps files that are outside all locations of tables and views.
+
+    This is `gc.enabled` of the catalog itself, or of another catalog of the realm whose warehouse overlaps a folder.
+    """
     from polaris_spark.catalog.catalogs import list_catalogs, warehouse_of
     from polaris_spark.catalog.expiring import gc_enabled
     from polaris_spark.catalog.files import absolute
@@ -112,7 +117,7 @@ def _keeps_strays(session: Session, folders: Sequence[str]) -> bool:
 
 
 def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
-    """The folders to look in."""
+    """Return the folders to search."""
     from polaris_spark.catalog.folders import Folders
     from polaris_spark.catalog.identifiers import levels_of
     from polaris_spark.catalog.locations import folder
@@ -160,7 +165,7 @@ def _uri(parts: tuple[str, ...]) -> str:
 
 
 def engine_of(call: Call, names: Names) -> Engine:
-    """Where files are listed and compared: on executors, if there are any."""
+    """Return the engine that lists and compares files: on executors if they can read the store, otherwise locally."""
     from polaris_spark.maintenance.orphans.here import LocalEngine
     from polaris_spark.spark.jobs.known_files import Reading
     from polaris_spark.spark.jobs.orphans import SparkEngine
@@ -174,8 +179,11 @@ def engine_of(call: Call, names: Names) -> Engine:
 
 
 def means_of(call: Call, job: str, *, dry_run: bool) -> Means:
-    """What a run of a job works with. Unless it is a dry run, branches that were dropped longer ago than the grace
-    period cannot be brought back any more."""
+    """Return the resources that a run of a job uses.
+
+    Unless it is a dry run, this ends registrations of branches that were dropped longer ago than the grace period.
+    These branches cannot be restored anymore.
+    """
     from polaris_spark.catalog.sharing import heads_around
     from polaris_spark.commits.change import Operation
     from polaris_spark.maintenance.orphans.search import Means
@@ -196,18 +204,18 @@ def means_of(call: Call, job: str, *, dry_run: bool) -> Means:
 
 
 class DeletionRecord:
-    """The catalog's record of deleted files (`search.Record`)."""
+    """A `search.Record` that writes to the catalog's record of deleted files."""
 
     def __init__(self, session: Session, job: str) -> None:
         self._session = session
         self._job = job
 
     def deleting(self, orphans: Sequence[Orphan]) -> None:
-        """Files are about to be deleted."""
+        """Record files before they are deleted."""
         self._record("deleted", [(one.owner, one.location, one.size) for one in orphans])
 
     def failed(self, outcomes: Sequence[Outcome]) -> None:
-        """Some of them could not be."""
+        """Record files that could not be deleted."""
         self._record("failed", [(one.owner, one.location, one.size or 0) for one in outcomes])
 
     def _record(
@@ -236,7 +244,7 @@ def _by_owner(files: Iterable[tuple[str | None, str, int]]) -> dict[str | None, 
 
 
 def row_of(outcome: Outcome) -> tuple[Any, ...]:
-    """An outcome as a row of the result."""
+    """Return an outcome as a row of the result."""
     modified = outcome.modified_ms
     time = None if modified is None else datetime.fromtimestamp(modified / 1_000, timezone.utc)
     return (outcome.location, outcome.size, time, outcome.owner, outcome.outcome, outcome.error)

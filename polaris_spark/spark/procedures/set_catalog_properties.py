@@ -1,4 +1,4 @@
-"""`set_catalog_properties`: sets and removes properties of the catalog, which bind all sessions."""
+"""`set_catalog_properties`: sets and removes properties of the catalog, which apply to all sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`storage_summary`: how much the realm stores, by type of object and age."""
+"""`storage_summary`: returns the amount of data that the realm stores, by object type and age."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sweep`: deletes every object that nothing needs any more."""
+"""`sweep`: deletes every object that no reference and no history needs anymore."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from polaris_spark.spark.procedures.maintaining import job, policy_of, unless_dr
 from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
 
 _SHARED = ("machine", "cluster")
-"""Scopes of stores that executors can write to; of the others this process takes care."""
+"""Scopes of stores that executors can write to. This process sweeps all other stores itself."""
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -56,7 +56,10 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _time(ms: int) -> datetime:
-    """A time; the first of 1970 for one before it, as a retention of ages gives."""
+    """Return a time in milliseconds since 1970 as a datetime.
+
+    Earlier times, which result from a very long retention, become the beginning of 1970.
+    """
     return datetime.fromtimestamp(max(0, ms) / 1_000, timezone.utc)
 
 

@@ -1,4 +1,4 @@
-"""`trim`: history older than the retention is given up, so that a sweep may take what only it needs."""
+"""`trim`: removes history older than the retention. A sweep may then delete rows that only this history needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of a procedure's parameters and columns: how SQL writes them, and which Python values they take."""
+"""Types of a procedure's parameters and columns: their SQL names and their Python values."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class SqlType(NamedTuple):
-    """A type, and its values on their way between Python and the JVM as JSON."""
+    """A type, and the conversion of its values between Python and JSON for the JVM."""
 
     accepts: Callable[[Any], bool]
     """Whether a Python value other than None is of this type."""
     expected: str
-    """The Python values of this type, for messages."""
+    """Description of the Python values of this type, for messages."""
     encode: Callable[[Any], Any] = lambda value: value
-    """A Python value as JSON can carry it."""
+    """A function that converts a Python value to a JSON value."""
     decode: Callable[[Any], Any] = lambda value: value
-    """The Python value of what JSON carried."""
+    """A function that converts a JSON value to a Python value."""
 
 
 def _whole(bits: int) -> Callable[[Any], bool]:
@@ -38,7 +38,10 @@ def _micros(time: datetime) -> int:
 
 
 def _finite_or_text(number: float) -> float | str:
-    """JSON has no numbers that are not finite; Java reads them from such text, as Python does."""
+    """Return a finite number unchanged, and any other number as text, because JSON has finite numbers only.
+
+    Java and Python can both parse this text as a number.
+    """
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
@@ -73,4 +76,4 @@ TYPES: dict[str, SqlType] = {
         "a map from text to text",
     ),
 }
-"""Every type by its name in SQL."""
+"""Every type, by its SQL name."""

@@ -1,4 +1,4 @@
-"""Views of a catalog's own data, by name. A view's module is imported when the view is first asked for."""
+"""System views of the catalog's own data, by name. A view's module is imported when the view is first looked up."""
 
 from __future__ import annotations
 

@@ -1,13 +1,15 @@
-"""Views over the bridge: what the JVM asks of one, answered as status and JSON.
+"""Views over the bridge: requests of the JVM about a view, answered with a status and JSON.
 
-- `COLUMNS <view>`: the columns, as Spark writes a schema, and whether the view is counted here.
-- `COUNT <view>`: how many rows it has.
-- `PLAN <view>`: the function that reads a partition in Spark's workers, and the partitions, pickled, in Base64.
+- `COLUMNS <view>`: return the columns as a Spark schema, and whether `COUNT` supports the view.
+- `COUNT <view>`: return the number of rows.
+- `PLAN <view>`: return the function that reads a partition in Spark's workers, and the partitions, pickled, in Base64.
 
-The body has the options of the view, by name; that of `PLAN` has them as `options`, the names of `columns`, and
-`filters` as name, column and value each. A query would otherwise wait for Python workers of Spark's, of which each kind
-is started by the first query that needs it: to find and create the data source, to learn columns, to push filters, to
-plan, and to count what the index knows without reading.
+The body contains the view's options, by name. The body of `PLAN` contains `options`, the names of `columns`, and
+`filters`, each with name, column and value.
+
+Without these requests, a query would wait for several Python workers of Spark, each started by the first query that
+needs its kind: to find and create the data source, to get the columns, to push filters, to plan, and to count rows that
+the index can count without reading contents.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from polaris_spark.spark.views.view import AnyView, Request
 
 
 def answer(method: str, body: str) -> tuple[int, str]:
-    """Status and JSON for a request."""
+    """Answer a request; return status and JSON."""
     try:
         asked = json.loads(body)
         if method == "PLAN":
@@ -47,13 +49,13 @@ def answer(method: str, body: str) -> tuple[int, str]:
 
 
 def plan(options: dict[str, str], columns: list[str], filters: list[list[Any]]) -> dict[str, Any]:
-    """What Spark's workers need to read columns of a view.
+    """Return the function and the partitions with which Spark's workers read columns of a view.
 
     Args:
-        filters: a class of `pyspark.sql.datasource` by name, a column and a value each, of which times are
-            microseconds since 1970. All hold for the rows that are wanted; the rows given may include others.
+        filters: name of a class in `pyspark.sql.datasource`, column and value of each filter. Times are microseconds
+            since 1970. The result contains all rows that match all filters, and may contain further rows.
     Raises:
-        PolarisError: as planning does.
+        PolarisError: for the same reasons as planning.
     """
     parsed = ViewOptions.parse(options, VIEWS)
     by_name = {column.name: column for column in VIEWS[parsed.view].columns}
@@ -72,10 +74,10 @@ def _pickled(value: object) -> str:
 
 
 def count(view: AnyView, options: ViewOptions) -> int:
-    """How many rows a view has that the index alone can count.
+    """Return the number of rows of a view that the index alone can count.
 
     Raises:
-        PolarisError: as planning and reading do.
+        PolarisError: for the same reasons as planning and reading.
     """
     assert isinstance(view, EntityView)
     store = open_for_reading(options.location)

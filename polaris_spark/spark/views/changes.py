@@ -1,4 +1,4 @@
-"""The view `changes`: one row per log entry, which is the audit trail and the change feed."""
+"""The view `changes`: one row per log entry. It is the audit trail and the change feed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from polaris_spark.system.recovery.carrying_out import ACTION as RECOVER
 from polaris_spark.system.registry import ROOT
 
 KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view", CATALOG: "catalog"}
-"""What the kinds of index keys are called; others are shown by their byte."""
+"""Names of the kinds in index keys. An unknown kind is shown as its byte."""
 
 
 class ChangeRow(NamedTuple):
-    """A log entry, and what its keys say."""
+    """A log entry with its decoded keys."""
 
     logged: Logged
     position: int
@@ -143,12 +143,12 @@ class Changes(HistoryView[ChangeRow]):
 
 
 def kind_name(kind: bytes) -> str:
-    """A kind of entity in words."""
+    """Return the name of an entity kind."""
     return KINDS.get(kind) or ("reference" if kind == _REFERENCE else kind.decode("latin-1"))
 
 
 _REFERENCE = b""
-"""Keys of the registry are names of references as they are; so are those of recoveries."""
+"""Kind of entries whose keys are plain names of references: entries of the registry and of recoveries."""
 
 
 def _decoded(key: bytes, *, registry: bool) -> DecodedKey:
@@ -156,7 +156,7 @@ def _decoded(key: bytes, *, registry: bool) -> DecodedKey:
 
 
 def operation_text(operation: bytes) -> str | None:
-    """An operation id as text."""
+    """Return an operation id as text: a UUID if it has 16 bytes, otherwise hexadecimal; None if it is empty."""
     if not operation:
         return None
     return str(uuid.UUID(bytes=operation)) if len(operation) == 16 else operation.hex()

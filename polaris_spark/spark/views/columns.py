@@ -1,4 +1,4 @@
-"""Columns of views: name, type, documentation and value of each, and rows as Arrow batches of bounded size."""
+"""Columns of views, each with name, type, comment and value, and conversion of rows to bounded Arrow batches."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ R = TypeVar("R")
 R_contra = TypeVar("R_contra", contravariant=True)
 
 BATCH_ROWS = 1_024
-"""Most rows of an Arrow batch."""
+"""Maximum number of rows in an Arrow batch."""
 
 BATCH_BYTES = 4 * 2**20
-"""An Arrow batch ends with the row that reaches this many bytes."""
+"""Approximate size limit of an Arrow batch, in bytes. The row that reaches the limit is the last row of the batch."""
 
 BATCH_EQUAL_ROWS = 16_384
-"""Most rows of an Arrow batch of equal ones."""
+"""Maximum number of rows in an Arrow batch of equal rows."""
 
 STRING, LONG, INT, BOOLEAN, BINARY = StringType(), LongType(), IntegerType(), BooleanType(), BinaryType()
 TIMESTAMP = TimestampType()
-"""Values are given as microseconds since 1970 UTC."""
+"""Values are microseconds since 1970, UTC."""
 STRINGS, LONGS = ArrayType(StringType(), containsNull=False), ArrayType(LongType(), containsNull=False)
 STRING_MAP = MapType(StringType(), StringType(), valueContainsNull=False)
-"""Values are given as by `pairs`."""
+"""Values have the form that `pairs` returns."""
 
 
 class Column(NamedTuple, Generic[R_contra]):
-    """A column of a view whose rows are made of `R`."""
+    """A column of a view whose rows are `R` values."""
 
     name: str
     type: DataType
     comment: str
     value: Callable[[R_contra], Any]
     needs: str = "content"
-    """What must be read for this column, in words of the view's own; empty if the index or the row's key says it."""
+    """Data that must be read for this column, as a view-specific name; empty if the index or the row's key suffices."""
 
     def field(self) -> StructField:
         """The column as Spark describes it."""
@@ -60,15 +60,15 @@ class Column(NamedTuple, Generic[R_contra]):
 
 
 def struct(columns: Iterable[Column[Any]]) -> StructType:
-    """The columns as a schema."""
+    """Return the columns as a Spark schema."""
     return StructType([column.field() for column in columns])
 
 
 def chosen(columns: Sequence[Column[R]], schema: StructType, view: str) -> tuple[Column[R], ...]:
-    """The columns that a schema names, in its order.
+    """Return the columns that a schema names, in the order of the schema.
 
     Raises:
-        InputError: the view has no such column, or of another type.
+        InputError: the view lacks a column of the schema, or has it with another type.
     """
     by_name = {column.name: column for column in columns}
     found = []
@@ -86,33 +86,39 @@ def chosen(columns: Sequence[Column[R]], schema: StructType, view: str) -> tuple
 
 
 _FIRST_MS, _LAST_MS = -62_104_060_800_000, 253_370_764_800_000
-"""Times that Python can tell, the years 2 to 9998: with room for time zones. Clients may send any of 64 bits."""
+"""Range of supported times, in milliseconds since 1970: the years 2 to 9998.
+
+Python supports the years 1 to 9999, and time zones need some room. Clients may send any 64-bit number.
+"""
 
 
 def micros(milliseconds: int | None) -> int | None:
-    """A time in milliseconds since 1970 as a value of a TIMESTAMP column; null if nobody could collect the row."""
+    """Return a time in milliseconds since 1970 as the value of a TIMESTAMP column.
+
+    The result is None for a time outside the supported range, because PySpark could not collect such a row.
+    """
     if milliseconds is None or not _FIRST_MS <= milliseconds < _LAST_MS:
         return None
     return milliseconds * 1_000
 
 
 def text_bytes(mapping: Mapping[str, str]) -> int:
-    """About how many bytes a map column takes."""
+    """Return the approximate size of a map column's value, in bytes."""
     return 32 * len(mapping) + sum(map(len, mapping.values()))
 
 
 def pairs(mapping: Mapping[str, Any] | None) -> list[tuple[str, Any]] | None:
-    """A mapping as the value of a map column."""
+    """Return a mapping as the value of a map column: a list of pairs."""
     return None if mapping is None else list(mapping.items())
 
 
 def batches(
     columns: Sequence[Column[R]], rows: Iterable[R], weigh: Callable[[R], int]
 ) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow batches of at most `BATCH_ROWS` rows and about `BATCH_BYTES` bytes.
+    """Yield rows as Arrow batches of at most `BATCH_ROWS` rows and about `BATCH_BYTES` bytes.
 
     Args:
-        weigh: about how many bytes a row takes.
+        weigh: returns the approximate size of a row, in bytes.
     """
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -127,7 +133,7 @@ def batches(
 
 
 def equal_rows(columns: Sequence[Column[Any]], values: Sequence[Any], n: int) -> Iterator[pa.RecordBatch]:
-    """`n` times the same row of small values, as Arrow batches of at most `BATCH_EQUAL_ROWS` rows."""
+    """Yield `n` copies of one row of small values, as Arrow batches of at most `BATCH_EQUAL_ROWS` rows."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -1,4 +1,4 @@
-"""The view `commits`: one row per commit of every reference asked for."""
+"""The view `commits`: one row per commit of each requested reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INDEX_SIZE = StructType([StructField("tree", LongType()), StructField("embedded
 
 
 class CommitRow(NamedTuple):
-    """A commit with its log entries, if they were asked for."""
+    """A commit with its log entries; without them if they were not requested."""
 
     logged: Logged
     entries: tuple[LogEntry, ...]
@@ -103,6 +103,6 @@ class Commits(HistoryView[CommitRow]):
 
 
 def entries_of(store: ObjectStore, commits: list[Logged]) -> dict[int, tuple[LogEntry, ...]]:
-    """Log entries by the object that holds them."""
+    """Return the log entries of commits, by the id of the object that contains them."""
     ids = [logged.commit.entries for logged in commits if logged.commit.entries]
     return {id: found.entries for id, found in store.get_many(ids, Entries).items()}

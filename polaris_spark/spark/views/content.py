@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-# What is shown must be registered, in workers as well: these modules define types that no view's reading needs.
+# Types must be registered to be shown, in workers as well. Reading views does not otherwise need these modules' types.
 import polaris_spark.catalog.expiring
 import polaris_spark.catalog.metrics
 import polaris_spark.maintenance.deletions  # noqa: F401
@@ -19,10 +19,12 @@ _decode = msgspec.json.Decoder().decode
 
 
 def content_json(value: msgspec.Struct) -> str:
-    """An object as JSON: fields by name, bytes as text where they are text, else as 0x and hexadecimal digits.
+    """Return an object as JSON: fields by name, and bytes as text if they are printable UTF-8.
+
+    Other bytes are written as 0x and hexadecimal digits.
 
     Raises:
-        CorruptionError: a shard of an index whose keys and values do not agree.
+        CorruptionError: the object is an index shard whose keys and values do not match.
     """
     return _encode(_plain(value)).decode()
 

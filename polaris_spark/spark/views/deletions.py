@@ -13,7 +13,7 @@ from polaris_spark.spark.views.kept_batches import BatchesTask, BatchesView
 
 
 class Deletion(NamedTuple):
-    """A file with the batch that it was deleted in."""
+    """A deleted file with its batch."""
 
     catalog: str
     batch: DeletedFiles

@@ -1,4 +1,4 @@
-"""Reading the names of catalogs in parallel: key ranges of the index `names`, each at one pinned commit."""
+"""Parallel reads of the names of catalogs: key ranges of the index `names`, each at one pinned commit."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ S = TypeVar("S", bound=msgspec.Struct)
 R = TypeVar("R")
 
 READ_TOGETHER = 128
-"""How many contents are read in one batch."""
+"""Number of contents that are read in one batch."""
 
 LOOKED_UP = 100
-"""Up to so many entities or commits are looked up by their ids when a read is planned."""
+"""Maximum number of entities or commits that planning looks up by their ids."""
 
 Range = tuple[bytes, bytes | None]
-"""Keys from the first on and before the second (None: to the last)."""
+"""A range of keys: start (included) and end (excluded). None as the end stands for the end of the index."""
 
 
 class NamesTask(NamedTuple):
-    """A range of keys of the index `names`, and which of them are wanted."""
+    """A range of keys of the index `names`, and conditions on names and entity ids."""
 
     pin: Pin
     start: bytes
@@ -63,12 +63,12 @@ class Named(NamedTuple):
 
     @property
     def entry(self) -> Named:
-        """Itself: a row of the view `index` is no more than this."""
+        """This entry itself: a row of the view `index` consists of its entry only."""
         return self
 
 
 class KeyRange(NamedTuple):
-    """Keys from `start` on and before `end` (None: to the last), and about how many there are."""
+    """Keys from `start` (included) to `end` (excluded; None: to the last key), and their approximate number."""
 
     start: bytes
     end: bytes | None
@@ -76,9 +76,9 @@ class KeyRange(NamedTuple):
 
 
 def key_ranges(root: IndexRoot, read: ShardReader, start: bytes, end: bytes | None, n: int) -> list[KeyRange]:
-    """Ranges that together are `start` to `end`, about `n` of about equal size, from the upper levels of the tree.
+    """Divide `start` to `end` into about `n` ranges of about equal size, by reading the upper levels of the tree.
 
-    Leaves are not read. The embedded part of the index belongs to no range in particular: it is merged by who reads.
+    Leaves are not read. The embedded part of the index does not belong to a range: each reader of a range merges it.
     """
     embedded = sum(1 for key in root.keys if key >= start and (end is None or key < end))
     if not root.shard:
@@ -120,13 +120,13 @@ def _overlapping(
 
 
 def wanted_keys(request: Request, kind: bytes | None) -> list[Range]:
-    """Ranges of keys that can hold what conditions on `namespace` (and `name`) ask for, disjoint, ascending."""
+    """Return the key ranges that may satisfy the conditions on `namespace` (and `name`), disjoint and ascending."""
     namespace, name = request.condition("namespace"), request.condition("name")
     if namespace.values is not None:
         paths = [parse_dotted(text) for text in namespace.values if isinstance(text, str)]
         ranges = []
         for path in paths:
-            with contextlib.suppress(InputError):  # no key can be so long: nothing has that name
+            with contextlib.suppress(InputError):  # the name is too long for a key, so no entity has it
                 ranges += [_directly_in(path, kind, name)] if path is not None else []
         return sorted(ranges)
     if namespace.prefix and "`" not in namespace.prefix:
@@ -134,7 +134,7 @@ def wanted_keys(request: Request, kind: bytes | None) -> list[Range]:
         if all(levels[:-1]):
             try:
                 low = encode_path([level for level in levels if level])
-            except InputError:  # no key can be so long
+            except InputError:  # the prefix is too long for a key
                 return []
             return [(low, _following(low))]
     return [(b"", None)]
@@ -150,7 +150,7 @@ def _directly_in(path: tuple[str, ...], kind: bytes | None, name: Condition) -> 
 
 
 def _following(prefix: bytes) -> bytes | None:
-    """The smallest byte string greater than all that begin with `prefix`."""
+    """Return the smallest byte string that is greater than all byte strings with `prefix`; None if there is none."""
     cut = prefix.rstrip(b"\xff")
     return cut[:-1] + bytes((cut[-1] + 1,)) if cut else None
 
@@ -158,13 +158,15 @@ def _following(prefix: bytes) -> bytes | None:
 def plan_names(
     request: Request, kind: bytes | None, rows_per_partition: int, wanted: list[Range] | None = None
 ) -> list[Weighted[NamesTask]]:
-    """Key ranges of the catalogs asked for; reads heads, commits, upper levels of trees, and keys by entity id.
+    """Return key ranges of the requested catalogs.
+
+    This reads heads, commits, upper levels of index trees, and keys by entity id.
 
     Args:
-        request: whose conditions on `catalog`, `namespace`, `name` and `entity_id` leave some out.
-        kind: of the entities; None for all.
-        rows_per_partition: how many rows a partition has at least, if there are so many.
-        wanted: ranges of keys, if it is not the condition on `namespace` that tells them.
+        request: its conditions on `catalog`, `namespace`, `name` and `entity_id` limit the ranges.
+        kind: kind of the entities; None for all kinds.
+        rows_per_partition: minimum number of rows of a partition, if enough rows exist.
+        wanted: ranges of keys; None to derive them from the conditions on `namespace` and `name`.
     """
     realm = request.store.realm(request.options.realm)
     reader = StoredObjects(realm.store).read_shards
@@ -187,7 +189,10 @@ def plan_names(
 
 
 def _keys_of_entities(snapshot: Snapshot, entities: Condition) -> list[Range] | None:
-    """The keys of the entities asked for, by the index of ids; None if none or many are asked for."""
+    """Return the keys of the requested entities, from the index `ids`.
+
+    The result is None if no ids are requested, or more than `LOOKED_UP`.
+    """
     if entities.values is None or len(entities.values) > LOOKED_UP:
         return None
     ids = [id_bytes(id) for id in sorted(entities.values) if 0 < id <= MAX_ID]
@@ -196,10 +201,10 @@ def _keys_of_entities(snapshot: Snapshot, entities: Condition) -> list[Range] | 
 
 
 def named(snapshot: Snapshot, task: NamesTask, kind: bytes | None) -> Iterator[Named]:
-    """The entries of a task, of one kind or of all."""
+    """Yield the entries of a task, of one kind or of all kinds."""
     mark = None if kind is None else b"\x01" + kind
     for key, entry in snapshot.index(NAMES).range(task.start, task.end):
-        if mark is not None and mark not in key:  # the byte before a kind is in no other place
+        if mark is not None and mark not in key:  # the byte before the kind occurs nowhere else in a key
             continue
         found = _named(task.pin.catalog, key, entry)
         if task.names.allows(found.name) and task.entities.allows(found.entity_id):
@@ -214,10 +219,10 @@ def _named(catalog: str, key: bytes, entry: Entry) -> Named:
 def with_contents(
     store: ObjectStore, entries: Iterator[Named], cls: type[S]
 ) -> Iterator[list[tuple[Named, S]]]:
-    """Entries with their contents, in runs that were read together.
+    """Yield entries with their contents, in lists that were read together.
 
     Raises:
-        CorruptionError: a content is missing, or no `cls`.
+        CorruptionError: a content is missing, or is not a `cls`.
     """
     while run := list(islice(entries, READ_TOGETHER)):
         found = store.get_many([entry.content_id for entry in run], cls)
@@ -227,7 +232,7 @@ def with_contents(
 def with_loaded(
     store: ObjectStore, entries: Iterator[Named], cls: type[S]
 ) -> Iterator[tuple[list[tuple[Named, S]], list[tuple[Named, Unloaded]]]]:
-    """As `with_contents`, of tables and views: those that are loaded, and those that were imported unread."""
+    """Yield tables and views like `with_contents`: the loaded entries, and the entries that were imported unread."""
     while run := list(islice(entries, READ_TOGETHER)):
         found = store.read([entry.content_id for entry in run])
         unread = {id: value for id, one in found.items() if isinstance(value := one.value, Unloaded)}
@@ -243,11 +248,14 @@ class MaybeUnloaded(Protocol):
 
     @property
     def unloaded(self) -> Unloaded | None:
-        """What is known of one that was imported unread."""
+        """The known data of a table or view that was imported unread; None for other tables and views."""
 
 
 def of_loaded(*columns: Column[Any]) -> tuple[Column[Any], ...]:
-    """Columns of contents: of one that was imported unread, null but for what is known of it under the same name."""
+    """Return columns of contents that also work for tables and views that were imported unread.
+
+    The value for one that was imported unread is the field of `Unloaded` with the column's name, or null.
+    """
     return tuple([column._replace(value=_unless_unloaded(column)) for column in columns])
 
 
@@ -259,16 +267,16 @@ def _unless_unloaded(column: Column[Any]) -> Callable[[MaybeUnloaded], Any]:
 
 
 def by_id(store: ObjectStore, ids: Collection[int], cls: type[S]) -> dict[int, S]:
-    """Objects by id; 0 stands for none."""
+    """Return objects by id. The id 0 is ignored; it stands for no object."""
     return store.get_many({id for id in ids if id}, cls)
 
 
 class EntityView(View[NamesTask, R], Generic[R]):
-    """A view with rows for entities of one kind."""
+    """A view whose rows are derived from entities of one kind."""
 
     kind: ClassVar[bytes]
     one_each: ClassVar[bool] = True
-    """Whether every entity has one row, so that the index alone can say how many there are."""
+    """Whether every entity has exactly one row, so that the index alone is enough to count rows."""
 
     def plan(self, request: Request) -> list[Weighted[NamesTask]]:
         return plan_names(request, self.kind, self.rows_per_partition)
@@ -289,11 +297,14 @@ class EntityView(View[NamesTask, R], Generic[R]):
     def _alike(
         self, store: ReadStore, task: NamesTask, columns: Sequence[Column[R]]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a task that say no more than the catalog."""
+        """Yield the rows of a task if only the column `catalog` is requested."""
         return equal_rows(columns, [task.pin.catalog] * len(columns), self.count(store, task))
 
     def count(self, store: ReadStore, task: NamesTask) -> int:
-        """How many rows a task has, if every entity has one: keys are counted, and not decoded if all are wanted."""
+        """Return the number of rows of a task. Every entity must have one row.
+
+        Keys are counted. They are only decoded if there are conditions.
+        """
         if task.names != ANYTHING or task.entities != ANYTHING:
             return sum(1 for _ in self._named(store, task))
         mark = b"\x01" + self.kind
@@ -305,7 +316,7 @@ class EntityView(View[NamesTask, R], Generic[R]):
 
     @abstractmethod
     def of(self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]) -> Iterator[R]:
-        """The rows of some entities."""
+        """Yield the rows of the given entities."""
 
 
 class OfEntity(Protocol):
@@ -345,4 +356,4 @@ IDENTITY: tuple[Column[OfEntity], ...] = (
         "",
     ),
 )
-"""The columns by which views of entities are joined."""
+"""Columns by which views of entities can be joined."""

@@ -25,10 +25,10 @@ CONTENTS = {
     m.POSITION_DELETES: "position-deletes",
     m.EQUALITY_DELETES: "equality-deletes",
 }
-"""What files hold, in the words of the REST protocol."""
+"""Contents of files, by their names in the REST protocol."""
 
 ENTRY = "entry"
-"""Needed by columns that say no more than entries of manifests do, whatever fields of the file are read."""
+"""Value of `needs` for columns that need manifest entries, but no field of the data file."""
 
 _INT_LONG = MapType(IntegerType(), LongType(), valueContainsNull=False)
 _INT_BINARY = MapType(IntegerType(), BinaryType(), valueContainsNull=False)
@@ -37,14 +37,14 @@ _PARTITION = MapType(StringType(), StringType(), valueContainsNull=True)
 
 
 class FileRow(NamedTuple):
-    """A file, or with `error` what is known of files that a damaged one hides."""
+    """A file. With `error`, an unreadable manifest or manifest list, in place of the files that it lists."""
 
     entry: Named
     snapshot_id: int | None
     refs: list[str] | None
     manifest: ListedManifest | None = None
     item: ManifestEntry | None = None
-    """None where no column needs it, too."""
+    """The manifest entry; None if no column needs it, or if `error` is set."""
     partition: list[tuple[str, str | None]] | None = None
     error: str | None = None
 
@@ -52,7 +52,7 @@ class FileRow(NamedTuple):
 def _file(
     name: str, type: DataType, comment: str, field: int, of: Callable[[Any], Any] = lambda value: value
 ) -> Column[FileRow]:
-    """A column that shows a field of the file as it is, or what `of` makes of it."""
+    """Return a column that shows a field of the file, converted by `of`."""
 
     def value(row: FileRow) -> Any:
         found = row.item.file.get(field) if row.item else None
@@ -72,7 +72,7 @@ def _of_entry(name: str, type: DataType, comment: str, of: Callable[[ManifestEnt
 
 
 def _content(row: FileRow) -> str | None:
-    # Manifests of version 1 do not say it.
+    # Manifests of version 1 do not contain this field.
     return CONTENTS.get(row.item.file.get(m.CONTENT) or m.DATA) if row.item else None
 
 

@@ -1,4 +1,4 @@
-"""Planning the view `files`: runs of tables of about as many files each, and parts of tables that have more."""
+"""Planning of the view `files`: ranges of tables with about equal numbers of files, and parts of very large tables."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from polaris_spark.spark.views.view import Request
 from polaris_spark.store.objects import ObjectStore
 
 FILES_TOGETHER = 5_000
-"""About how many files one task reads."""
+"""Approximate number of files that one task reads."""
 
 MOST_PARTS = 256
-"""Of one table."""
+"""Maximum number of parts of one table."""
 
 TABLE_WEIGHT = 50
-"""Opening a list and a manifest takes about as long as so many entries."""
+"""Cost of opening a manifest list and a manifest, as the number of manifest entries that take the same time."""
 
 WEIGHED_TABLES = 20_000
-"""Where there are more tables, they are not looked at: enough of them make partitions even."""
+"""Maximum number of tables whose files are counted in planning. More tables balance partitions without counts."""
 
 
 class PlannedFiles(NamedTuple):
-    """Tables to be read by one task: of their manifests, this part of so many."""
+    """Tables that one task reads. The task reads part `part` of `parts` parts of their manifests."""
 
     tables: NamesTask
     part: int
@@ -47,7 +47,7 @@ _decode = msgspec.json.Decoder(_Summary, strict=False).decode
 
 
 def plan_files(request: Request) -> Iterator[PlannedFiles]:
-    """Tasks for the tables asked for; reads tables' rows, and summaries of their current snapshots."""
+    """Yield tasks for the requested tables. This reads the tables, and summaries of their current snapshots."""
     planned = plan_names(request, TABLE, WEIGHED_TABLES)
     realm = request.store.realm(request.options.realm)
     are_many = sum(planned_range.weight for planned_range in planned) > WEIGHED_TABLES
@@ -79,7 +79,7 @@ def _cut(store: ObjectStore, tables: NamesTask) -> Iterator[PlannedFiles]:
 
 
 def _weighed(store: ObjectStore, tables: NamesTask) -> Iterator[tuple[Named, int]]:
-    """Tables in the order of their keys, each with about how many entries reading it is worth."""
+    """Yield tables in the order of their keys, each with its cost as an approximate number of manifest entries."""
     reader = StoredObjects(store)
     for run, unread in with_loaded(store, named(tables.pin.snapshot(store), tables, TABLE), Table):
         pieces = [current_piece(table, reader) for _, table in run]
@@ -95,7 +95,7 @@ def _weighed(store: ObjectStore, tables: NamesTask) -> Iterator[tuple[Named, int
 
 
 def _files(snapshot: bytes) -> int:
-    """How many files a snapshot has, by its summary; 0 where that does not tell."""
+    """Return the number of files of a snapshot from its summary; 0 if the summary does not contain it."""
     try:
         summary = _decode(snapshot).summary or {}
     except msgspec.MsgspecError:

@@ -1,7 +1,7 @@
-"""The view `files`: one row per data and delete file that snapshots name, read from their manifests by executors.
+"""The view `files`: one row per data or delete file that snapshots reference. Executors read the manifests.
 
-Planning reads tables' rows, and of their snapshots no more than the summaries: by these a table of very many files is
-read by several tasks, each of which takes every n-th of its manifests.
+Planning reads the tables and only the summaries of their snapshots. If the summary of a table contains very many files,
+several tasks read the table: each of n tasks reads every n-th manifest.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from polaris_spark.store.objects import ObjectStore
 
 
 class FilesTask(NamedTuple):
-    """Tables, and which of their manifests are read: those of this part of so many."""
+    """Tables whose manifests a task reads. The task reads part `part` of `parts` parts of their manifests."""
 
     tables: NamesTask
     part: int
@@ -53,12 +53,12 @@ class FilesTask(NamedTuple):
     snapshots: str
     content: Condition
     properties: tuple[tuple[str, Secret], ...]
-    """Of pyiceberg's FileIO."""
+    """Properties of pyiceberg's FileIO."""
     reports_unreadable: bool
 
 
 class _Chosen(NamedTuple):
-    """A snapshot whose files are wanted; `id` and `refs` are None where all of a table's snapshots are."""
+    """A snapshot whose files are shown; `id` and `refs` are None if all snapshots of the table are selected."""
 
     json: Mapping[str, Any]
     id: int | None
@@ -75,7 +75,7 @@ class _Snapshot(_Ref, rename="kebab"):
 
 
 class _Metadata(msgspec.Struct, rename="kebab"):
-    """What a table's metadata file says of its snapshots; nobody has checked it."""
+    """Snapshots and refs from a table's metadata file, which has not been validated."""
 
     current_snapshot_id: int | None = None
     refs: dict[str, _Ref] | None = None
@@ -139,7 +139,7 @@ class FilesView(View[FilesTask, FileRow]):
 
 
 class _Reading:
-    """The rows of one table."""
+    """Reads the rows of one table."""
 
     def __init__(self, task: FilesTask, files: Files, entry: Named, needs: frozenset[str]) -> None:
         self._task = task
@@ -152,7 +152,7 @@ class _Reading:
             self._opens = True
 
     def rows(self, snapshots: Iterator[_Chosen]) -> Iterator[FileRow]:
-        """The files of snapshots. Of all of a table's snapshots, each manifest is read once."""
+        """Yield the files of snapshots. If all snapshots of the table are selected, each manifest is read once."""
         position, seen = 0, set[str]()
         for chosen in snapshots:
             row = FileRow(self._entry, chosen.id, chosen.refs)
@@ -169,7 +169,10 @@ class _Reading:
                 position += 1
 
     def _manifests(self, chosen: _Chosen) -> Iterator[ListedManifest | UnreadableFileError]:
-        """The manifests of a snapshot; at the end why there are no more, if that is to be reported, in one part."""
+        """Yield the manifests of a snapshot. If no more can be listed, yield the error last, in part 0 only.
+
+        The error is raised in every part if the option `unreadable` is not `report`.
+        """
         try:
             yield from m.snapshot_manifests(self._files, chosen.json)
         except UnreadableFileError as error:
@@ -178,7 +181,7 @@ class _Reading:
                 yield reported
 
     def unread(self, unloaded: Unloaded) -> Iterator[FileRow]:
-        """The files of a table that was imported unread: its metadata file says which snapshots there are."""
+        """Yield the files of a table that was imported unread. Its metadata file lists the snapshots."""
         try:
             metadata = _metadata(read_text(self._files, unloaded.metadata_location))
         except (PolarisError, ValueError) as error:
@@ -214,7 +217,7 @@ class _Reading:
         return wanted == ANYTHING or wanted.allows(CONTENTS.get(item.file.get(m.CONTENT) or m.DATA))
 
     def _reported(self, error: UnreadableFileError) -> UnreadableFileError:
-        """The error, if it is to be shown as a row; else it is raised."""
+        """Return the error if unreadable files are reported as rows; otherwise raise it."""
         if self._task.reports_unreadable:
             return error
         why = f"{self._said(error)} (the option unreadable=report shows the rest, and this in the column 'error')"
@@ -227,17 +230,17 @@ class _Reading:
 
 @lru_cache(maxsize=8)
 def _files(properties: tuple[tuple[str, Secret], ...]) -> Files:
-    """One for all tasks of a process that reach files alike: connections are kept."""
+    """Return the file access for these properties. All tasks of a process share it, to keep connections open."""
     return Files({name: value.reveal() for name, value in properties})
 
 
 def _refs(table: Table, task: FilesTask, reader: StoredObjects) -> tuple[Ref, ...]:
-    """The branches and tags of a table, if its snapshots are chosen by them."""
+    """Return the branches and tags of a table; empty if all snapshots are selected."""
     return () if task.snapshots == "all" else all_refs(table, reader)
 
 
 def _pieces(table: Table, task: FilesTask, refs: Collection[Ref]) -> list[int]:
-    """Pieces of the snapshots that are wanted, if refs name them."""
+    """Return the pieces of the selected snapshots to which refs point."""
     current = table.current_snapshot_id
     return [ref.snapshot for ref in refs if task.snapshots == "refs" or ref.snapshot_id == current]
 
@@ -268,7 +271,7 @@ def _chosen_of_metadata(metadata: _Metadata, which: str) -> Iterator[_Chosen]:
     refs: dict[int, list[str]] = {}
     for name, ref in (metadata.refs or {}).items():
         refs.setdefault(ref.snapshot_id, []).append(name)
-    if current is not None and not metadata.refs:  # metadata of version 1 may name none
+    if current is not None and not metadata.refs:  # metadata of version 1 may lack refs
         refs[current] = [MAIN_REF]
     for snapshot in metadata.snapshots or ():
         id, found = snapshot.snapshot_id, msgspec.to_builtins(snapshot)

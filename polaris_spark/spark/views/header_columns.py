@@ -1,8 +1,9 @@
-"""Headers of many rows at once, by whole columns: each step looks at one place of every row.
+"""Vectorized decoding of row headers: each step reads one field of every row.
 
-Decoded are headers as our encoder writes them (MessagePack, `polaris_spark.objects`): a short type, a low revision, and
-pointers of nine bytes each, as ids of our making are. Rows of any other shape, damaged ones among them, are told apart,
-for `objects.decode_header` to decode one by one and to say what is wrong with them.
+Only headers in the form that the encoder in `polaris_spark.objects` writes (MessagePack) are decoded: a short type, a
+low revision, and pointers of nine bytes each, the size of the ids that polaris_spark generates. All other rows,
+including damaged rows, are marked as not decoded. `objects.decode_header` then decodes them one by one, and raises
+errors for damaged rows.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SHORT_ARRAY, _LONG_ARRAY, _NUMBER = 0x90, 0xDC, 0xCF
-"""Of MessagePack: arrays of up to 15 elements (four bits) and 65,535 (two bytes), and numbers of eight bytes."""
+"""MessagePack tags: arrays of up to 15 elements (four bits), arrays of up to 65,535 (two bytes), eight-byte numbers."""
 
 _TEXT_LENGTH = 0x1F
-"""Where the tag of a short text has its length."""
+"""Bit mask of the length in the tag of a short string."""
 
 _POINTER_BYTES = 9
 _DESCRIBED = 40
-"""Room for two tags, a short text and a low revision, in whole words."""
+"""Size of two tags, a short string and a low revision, in bytes, rounded up to whole words."""
 
 _PADDING = 64
-"""Zeros behind the last row, so that no look at a damaged one goes beyond the end."""
+"""Zero bytes after the last row, so that reads in a damaged row stay within the buffer."""
 
 
 class Pointers(NamedTuple):
-    """What rows point to; where `decoded` is false, the lists mean nothing."""
+    """The ids that rows point to. The lists of a row are valid only if its `decoded` is true."""
 
     decoded: pa.BooleanArray
     strong: pa.ListArray
@@ -40,8 +41,10 @@ class Pointers(NamedTuple):
 
 
 def types(starts: pa.BinaryArray) -> tuple[pa.StringArray, pa.Int32Array]:
-    """Types and revisions by the first `objects.TYPE_BYTES` of rows, each distinct pair decoded once; null where those
-    do not tell."""
+    """Return types and revisions from the first `objects.TYPE_BYTES` bytes of rows.
+
+    Each distinct pair is decoded once. Both are null for a row whose first bytes do not contain them in a known form.
+    """
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -68,7 +71,7 @@ def _type(described: bytes) -> tuple[str, int] | tuple[None, None]:
 
 @cache
 def _kept() -> NDArray[np.uint64]:
-    """For each length of a text, ones where the tags, the text and the byte behind it are."""
+    """Return a byte mask for each string length, with ones for the tags, the string and the byte after it."""
     import numpy as np
 
     ends = np.arange(_TEXT_LENGTH + 1)[:, None] + 3
@@ -76,9 +79,10 @@ def _kept() -> NDArray[np.uint64]:
 
 
 def pointers(starts: pa.BinaryArray) -> Pointers:
-    """Pointers by the first bytes of rows whose type `types` tells; of other rows, `decoded` means nothing, too.
+    """Return the pointers from the first bytes of rows.
 
-    A row whose header goes on behind its bytes here is not decoded.
+    `decoded` is valid only for rows whose type `types` returns. A header that is longer than the given bytes is not
+    decoded.
     """
     import numpy as np
     import pyarrow as pa
@@ -99,7 +103,10 @@ def pointers(starts: pa.BinaryArray) -> Pointers:
 def _ids(
     data: NDArray[np.uint8], at: NDArray[np.int64], limits: NDArray[np.int64]
 ) -> tuple[pa.ListArray, NDArray[np.bool_], NDArray[np.int64]]:
-    """One array of ids of each row, which begins `at`: the ids, whether it is one of ours, and where it ends."""
+    """Decode one array of ids in each row; the arrays begin at the offsets `at`.
+
+    Return the ids, whether each array has the expected form, and the offset of each array's end.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -123,7 +130,7 @@ def _ids(
 
 
 def _rows(values: pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """The bytes of all values, padded, and where each begins and ends in them."""
+    """Return the bytes of all values, padded, and the offsets in them at which each value begins and ends."""
     import numpy as np
 
     _, offsets, data = values.buffers()
@@ -139,7 +146,7 @@ def _rows(values: pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64],
 
 
 def _numbers(data: NDArray[np.uint8], type: str) -> NDArray[Any]:
-    """The number of a type that begins at each byte."""
+    """Return a view of the data in which element i is the number of the given type that begins at byte i."""
     import numpy as np
 
     numbers: NDArray[Any] = np.ndarray(len(data) - np.dtype(type).itemsize + 1, type, data, strides=(1,))

@@ -1,4 +1,4 @@
-"""Reading histories in parallel: ranges of commit numbers of references, each pinned to one head."""
+"""Parallel reads of histories: ranges of commit numbers of references, each pinned to one head."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from polaris_spark.system.registry import ROOT
 R = TypeVar("R")
 
 READ_TOGETHER = 20
-"""How many commits are read in one batch: as many as a commit names parents."""
+"""Number of commits that are read in one batch: the number of parents that a commit lists."""
 
 
 class HistoryTask(NamedTuple):
-    """Commits of a reference, from number `low` to number `high`, seen from a pinned head."""
+    """Commits of a reference, from number `low` to number `high` (both included), in the history of a pinned head."""
 
     realm: str
     """Instance id of the realm."""
@@ -37,7 +37,7 @@ class HistoryTask(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """A commit, and whose it is."""
+    """A commit, and the task that it belongs to."""
 
     task: HistoryTask
     id: int
@@ -45,7 +45,7 @@ class Logged(NamedTuple):
 
 
 class History(NamedTuple):
-    """A reference at a pinned head, from commit number `first` on; `catalog` is None for the realm's own."""
+    """A reference at a pinned head, from commit number `first` on; `catalog` is None for references of the realm."""
 
     catalog: str | None
     reference: str
@@ -54,13 +54,14 @@ class History(NamedTuple):
 
 
 def histories(realm: RealmReader, request: Request) -> list[History]:
-    """The references asked for: a catalog's branch, or without a catalog all live ones of the realm; between the
-    points asked for.
+    """Return the requested references, limited to the range between the requested points.
+
+    These are the branch of the requested catalog, or all live references of the realm if no catalog is requested.
 
     Raises:
-        NotFoundError: the catalog named, or its branch, does not exist.
-        HistoryTrimmedError, BeforeHistoryError, InputError: there is no such point as asked for, or they are the wrong
-            way round.
+        NotFoundError: the requested catalog or its branch does not exist.
+        HistoryTrimmedError, BeforeHistoryError, InputError: a requested point does not exist in the history, or the
+            range ends before it begins.
     """
     options, store = request.options, realm.store
     if options.catalog is not None:
@@ -74,7 +75,7 @@ def histories(realm: RealmReader, request: Request) -> list[History]:
     found = [History(None, ROOT, realm.root())]
     for registered in realm.registered():
         head = realm.head_of(registered)
-        if head.sealed:  # dropped since the registry was read
+        if head.sealed:  # dropped after the registry was read
             continue
         name = next((n for prefix, n in names.items() if registered.name.startswith(prefix)), None)
         found.append(History(name, registered.name, head))
@@ -85,7 +86,10 @@ def histories(realm: RealmReader, request: Request) -> list[History]:
 
 
 def after_point(store: ObjectStore, found: list[History], since: AsOf | None) -> list[History]:
-    """The histories without what they had at a point, which may be a commit of any of the realm's references."""
+    """Return the histories without the commits up to a point.
+
+    The point may be a commit of any reference of the realm.
+    """
     if since is None:
         return found
     result = []
@@ -99,17 +103,17 @@ def after_point(store: ObjectStore, found: list[History], since: AsOf | None) ->
 
 
 def _first_after(store: ObjectStore, head: Head, since: AsOf) -> int:
-    """Number of the first commit after a point, one more than the head's if there is none.
+    """Return the number of the first commit after a point; the head's number plus one if there is no such commit.
 
     Raises:
-        HistoryTrimmedError: commits after that point may have been trimmed away.
-        InputError: no commit of this history is meant.
+        HistoryTrimmedError: commits after the point may have been trimmed.
+        InputError: the point is not a commit of this history.
     """
     if since.number is not None and since.number + 1 == head.floor_number:
-        return head.floor_number  # trimmed itself, but nothing after it is
+        return head.floor_number  # the point itself was trimmed, but no commit after it
     if since.commits and head.floor_number:
         oldest = store.get(ancestor(store, head, head.floor_number), Commit)
-        if oldest.parents[0] in since.commits:  # gone itself perhaps, but nothing after it is
+        if oldest.parents[0] in since.commits:  # the point itself may be deleted, but no commit after it
             return head.floor_number
     try:
         return pinned(store, head, since).number + 1
@@ -118,10 +122,10 @@ def _first_after(store: ObjectStore, head: Head, since: AsOf) -> int:
 
 
 def forward(found: list[History], since: AsOf | None, until: AsOf | None) -> list[History]:
-    """The histories, refused if their beginning comes after their end.
+    """Return the histories; refuse ranges that begin after their end.
 
     Raises:
-        InputError: it does.
+        InputError: `since` is after `until`.
     """
     if since is not None and until is not None:
         times_are_backward = since.time is not None and until.time is not None and since.time > until.time
@@ -135,10 +139,10 @@ def forward(found: list[History], since: AsOf | None, until: AsOf | None) -> lis
 def catalog_histories(
     realm: RealmReader, request: Request, name_of: Callable[[CatalogRow], str]
 ) -> list[History]:
-    """The references that catalogs keep beside their branches, of those catalogs asked for that have one.
+    """Return one additional reference of each requested catalog that has it. The reference is not a branch.
 
     Args:
-        name_of: the reference's name, by the catalog.
+        name_of: returns the name of a catalog's reference.
     """
     options = request.options
     as_of = options.as_of
@@ -146,7 +150,7 @@ def catalog_histories(
         catalogs = realm.catalogs()
     else:
         catalogs = [realm.catalog(options.catalog)]
-        if as_of is not None and as_of.number is not None:  # of the branch, and not of these references
+        if as_of is not None and as_of.number is not None:  # a number in the branch, not in these references
             branch = realm.branch(catalogs[0], options.branch)
             as_of = as_of._replace(number=None, commits=(pinned(realm.store, branch, as_of).commit,))
     live = {registered.name: registered for registered in realm.registered()}
@@ -160,8 +164,10 @@ def catalog_histories(
 
 
 def at_point(store: ObjectStore, found: list[History], as_of: AsOf | None) -> list[History]:
-    """The histories as they were at a point, which may be a commit of any of the realm's references; those that did
-    not exist yet are left out."""
+    """Return the histories as they were at a point, without those that did not exist yet.
+
+    The point may be a commit of any reference of the realm.
+    """
     if as_of is None:
         return found
     time = moment(store, as_of)
@@ -187,7 +193,7 @@ def _at_time(store: ObjectStore, head: Head, time: int) -> Head | None:
 
 
 def plan_history(request: Request, rows_per_partition: int) -> list[Weighted[HistoryTask]]:
-    """Ranges of commit numbers; reads heads, and with conditions on times or ids a few commits."""
+    """Return ranges of commit numbers. This reads heads, and also a few commits if conditions limit times or ids."""
     realm = request.store.realm(request.options.realm)
     planned = []
     for history in histories(realm, request):
@@ -207,7 +213,7 @@ def plan_history(request: Request, rows_per_partition: int) -> list[Weighted[His
 
 
 def _bounds(store: ObjectStore, history: History, request: Request) -> tuple[int, int]:
-    """First and last number of the commits that conditions leave."""
+    """Return the first and last number of the commits that may satisfy the conditions."""
     head = history.head
     low, high = max(head.floor_number, history.first), head.number
     number, time = request.condition("number"), request.condition("committed_at")
@@ -217,9 +223,9 @@ def _bounds(store: ObjectStore, history: History, request: Request) -> tuple[int
     earliest = [t for t in (time.low, min(time.values) if time.values else None) if t is not None]
     latest = [t for t in (time.high, max(time.values) if time.values else None) if t is not None]
     if head.time_resets:
-        earliest, latest = [], []  # times do not follow numbers
+        earliest, latest = [], []  # commit times are not in the order of commit numbers
     if earliest:
-        # Commits at or before the millisecond ahead of it are left out.
+        # Start after the newest commit that is at or before the preceding millisecond.
         low = max(low, _number_at(store, head, max(earliest) // 1_000 - 1) + 1)
     if latest:
         high = min(high, _number_at(store, head, min(latest) // 1_000))
@@ -232,7 +238,7 @@ def _bounds(store: ObjectStore, history: History, request: Request) -> tuple[int
 
 
 def _number_at(store: ObjectStore, head: Head, time: int) -> int:
-    """The number of the newest commit at or before a time; one below the floor if there is none."""
+    """Return the number of the newest commit at or before a time; the floor minus one if there is no such commit."""
     try:
         return store.get(commit_at(store, head, time), Commit).number
     except (HistoryTrimmedError, BeforeHistoryError):
@@ -240,7 +246,7 @@ def _number_at(store: ObjectStore, head: Head, time: int) -> int:
 
 
 def commits_of(store: ObjectStore, task: HistoryTask) -> Iterator[list[Logged]]:
-    """The commits of a task, the newest first, in runs that were read together."""
+    """Yield the commits of a task, newest first, in lists that were read together."""
     pending = [ancestor(store, task.head, task.high)]
     while pending:
         found = store.get_many(pending, Commit)
@@ -251,7 +257,7 @@ def commits_of(store: ObjectStore, task: HistoryTask) -> Iterator[list[Logged]]:
 
 
 class HistoryView(View[HistoryTask, R], Generic[R]):
-    """A view with rows for commits."""
+    """A view whose rows are derived from commits."""
 
     has_range = True
     rows_per_partition = 200
@@ -266,4 +272,4 @@ class HistoryView(View[HistoryTask, R], Generic[R]):
 
     @abstractmethod
     def of(self, store: ObjectStore, commits: list[Logged], needs: frozenset[str]) -> Iterator[R]:
-        """The rows of some commits."""
+        """Yield the rows of the given commits."""

@@ -1,4 +1,4 @@
-"""The view `index`: the names of catalogs as the index has them."""
+"""The view `index`: the names of catalogs, as stored in the index `names`."""
 
 from __future__ import annotations
 

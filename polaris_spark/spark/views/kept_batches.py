@@ -1,4 +1,4 @@
-"""Views of what catalogs keep in batches beside their branches: an index of a reference leads to each batch."""
+"""Views of records that catalogs store in batches outside their branches. An index of a reference lists the batches."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ R = TypeVar("R")
 
 
 class BatchesTask(NamedTuple):
-    """Some batches that a catalog keeps."""
+    """Some batches of one catalog."""
 
     realm: str
     """Instance id of the realm."""
     catalog: str
     batches: tuple[tuple[bytes, int], ...]
-    """Key of each batch in the index, and its id."""
+    """Key of each batch in the index, and object id of the batch."""
 
 
 class BatchesView(View[BatchesTask, R], Generic[R]):
-    """A view with rows for what is in batches."""
+    """A view whose rows are derived from the records in batches."""
 
     index: ClassVar[str]
-    """Index of the reference that leads to the batches."""
+    """Name of the reference's index that lists the batches."""
     together: ClassVar[int]
-    """Batches of a task."""
+    """Number of batches that one task reads."""
 
     @abstractmethod
     def reference(self, catalog: CatalogRow) -> str:
-        """Name of the reference that keeps a catalog's batches."""
+        """Return the name of the reference that holds a catalog's batches."""
 
     def count(self, batch: Entry) -> int:
-        """About how many rows a batch gives."""
+        """Return the approximate number of rows of a batch."""
         return 1
 
     def plan(self, request: Request) -> list[Weighted[BatchesTask]]:

@@ -48,7 +48,7 @@ class MetricsRow(NamedTuple):
 
 
 class Metrics(BatchesView[MetricsRow]):
-    """One row per report kept."""
+    """One row per stored report."""
 
     name = "metrics"
     index = REPORTS

@@ -29,14 +29,14 @@ from polaris_spark.store.objects import ObjectStore
 
 
 class NamespaceRow(NamedTuple):
-    """A namespace with its place."""
+    """A namespace with its entry in the index `names`."""
 
     entry: Named
     value: Namespace
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The whole name."""
+        """The full name, one string per level."""
         return (*self.entry.path, self.entry.name)
 
 
@@ -81,7 +81,7 @@ class Namespaces(EntityView[NamespaceRow]):
     )
 
     def plan(self, request: Request) -> list[Weighted[NamesTask]]:
-        # The column `namespace` is the whole name here, while keys begin with the parent.
+        # The column `namespace` is the full name in this view, but keys begin with the parent.
         wanted = _keys(request.condition("namespace"))
         loose = {**request.conditions, "namespace": request.condition("parent")}
         by_parent = Request(request.options, request.store, loose)
@@ -99,12 +99,12 @@ class Namespaces(EntityView[NamespaceRow]):
 
 
 def _keys(names: Condition) -> list[Range] | None:
-    """The keys of namespaces by their whole names; None if a condition does not tell them one by one."""
+    """Return the key ranges of namespaces with the full names in a condition; None if it does not list names."""
     if names.values is None:
         return None
     keys = []
     for text in names.values:
         levels = parse_dotted(text)
-        with contextlib.suppress(InputError):  # no key can be so long: nothing has that name
+        with contextlib.suppress(InputError):  # the name is too long for a key, so no namespace has it
             keys += [entry_key(levels[:-1], NAMESPACE, levels[-1])] if levels else []
     return [(key, key_after(key)) for key in sorted(keys)]

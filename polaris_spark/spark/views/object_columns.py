@@ -1,8 +1,8 @@
-"""Objects by whole columns, from the keys, lengths and first bytes of their rows.
+"""Vectorized reads of objects, from the keys, lengths and first bytes of their rows.
 
-Only what is asked for is looked at: where it is neither pointers nor `error`, a header that is damaged behind its type
-and revision goes unnoticed. Objects of several rows, and rows with headers that are not decoded by columns, are given
-by themselves.
+Only requested columns are decoded. If neither pointers nor `error` are requested, damage in a header after its type and
+revision is not detected. Objects with several rows, and rows whose headers cannot be decoded in a vectorized way, are
+returned individually.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _Columns = dict[str, "pa.Array"]
-"""What rows say of objects of one row each: `id`, `bytes` and, where they are asked for, `type`, `revision`, `strong`
-and `weak`."""
+"""Columns of objects that have one row each: `id`, `bytes` and, if requested, `type`, `revision`, `strong` and `weak`.
+"""
 
 _START_BYTES = 80
-"""As many bytes of a row hold most headers, those of up to seven pointers."""
+"""Number of first bytes that are read of a row. They contain most headers, those with up to seven pointers."""
 
 
 class _Asked(NamedTuple):
-    """What is wanted of a realm's objects: columns of all those that conditions allow."""
+    """A request for columns of a realm's objects. Conditions select the objects."""
 
     realm: str
     columns: Sequence[Column[Any]]
     conditions: Conditions
 
     def needs(self, columns: frozenset[str]) -> bool:
-        """Whether any of some columns must be known."""
+        """Whether the request or one of its conditions uses any of the given columns."""
         return not columns.isdisjoint([*self.conditions, *(column.name for column in self.columns)])
 
     @property
     def start(self) -> int:
-        """As many bytes of a row as are looked at."""
+        """Number of first bytes of each row that must be read."""
         if self.needs(_OF_POINTERS):
             return _START_BYTES
         return objects.TYPE_BYTES if self.needs(_OF_TYPES) else len(objects.ONE_PART)
@@ -59,12 +59,12 @@ def read_columns(
     columns: Sequence[Column[Any]],
     conditions: Conditions,
 ) -> Iterator[pa.RecordBatch | list[StoredObject]]:
-    """The objects whose first row lies in a split: as Arrow batches, and those that are given by themselves.
+    """Yield the objects whose first row is in a split, as Arrow batches and as lists of individual objects.
 
     Args:
         realm: name of the realm.
-        columns: some of those named in `COLUMNS`.
-        conditions: of `COLUMNS`; objects that are given by themselves may not fulfil them.
+        columns: requested columns; their names must be keys of `COLUMNS`.
+        conditions: conditions on keys of `COLUMNS`. Individual objects may not satisfy them.
     """
     narrowing = {name: condition for name, condition in conditions.items() if condition != ANYTHING}
     asked = _Asked(realm, columns, narrowing)
@@ -76,7 +76,7 @@ def read_columns(
 
 
 def _told(asked: _Asked, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """What rows tell of objects, and those first rows of objects that do not tell it."""
+    """Return the requested columns of objects that could be decoded, and the first rows of all other objects."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -102,7 +102,7 @@ def _told(asked: _Asked, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Recor
 
 
 def _filtered(batch: pa.RecordBatch, chosen: pa.BooleanArray) -> pa.RecordBatch:
-    """As `RecordBatch.filter`, without its copy where everything is chosen, or nothing."""
+    """Filter like `RecordBatch.filter`, but without a copy if all rows or no rows are selected."""
     count = chosen.true_count
     return batch.slice(0, count) if count in (0, len(batch)) else batch.filter(chosen)
 
@@ -110,7 +110,7 @@ def _filtered(batch: pa.RecordBatch, chosen: pa.BooleanArray) -> pa.RecordBatch:
 def _whole(
     backend: Backend, asked: _Asked, rows: pa.RecordBatch
 ) -> Iterator[pa.RecordBatch | list[StoredObject]]:
-    """The objects of rows whose first bytes do not tell enough; those that were deleted meanwhile are left out."""
+    """Yield the objects of rows whose first bytes are not sufficient, without those that were deleted meanwhile."""
     instance = rows.column("realm")[0].as_py()
     wanted = zip(rows.column("id").to_pylist(), rows.column("size").to_pylist(), strict=True)
     for chunk in sized(wanted, itemgetter(1), most_bytes=BATCH_BYTES):
@@ -170,8 +170,10 @@ COLUMNS: dict[str, Callable[[str, _Columns], Any]] = {
     "content": _nothing,
     "error": _nothing,
 }
-"""From a realm's name and what objects of one row say of themselves to columns of the view, before casts.
-`content` and `error` have no values here."""
+"""Functions that compute each column of the view before casts, from the realm's name and decoded columns.
+
+`content` and `error` are always null here.
+"""
 
 _OF_TYPES = frozenset({"type", "revision"})
 _OF_POINTERS = frozenset({"strong_ids", "weak_ids", "error"})

@@ -24,7 +24,7 @@ _JSON = "json"
 
 
 class ObjectsTask(NamedTuple):
-    """A split of the database, or ids to look up, and which of the objects there are wanted."""
+    """A database split, or ids to look up, and the conditions that select objects."""
 
     realm: str
     """Name of the realm."""
@@ -38,12 +38,12 @@ class ObjectsTask(NamedTuple):
 
     @property
     def conditions(self) -> dict[str, Condition]:
-        """What is wanted, by column."""
+        """Conditions on objects, by column."""
         return {"id": self.wanted_ids, "type": self.types, "created_at": self.times}
 
 
 class ObjectViewRow(NamedTuple):
-    """An object, and its content as JSON if that was asked for."""
+    """An object, and its content as JSON if it was requested."""
 
     realm: str
     stored: StoredObject
@@ -152,7 +152,7 @@ class Objects(View[ObjectsTask, ObjectViewRow]):
 def _shown(
     task: ObjectsTask, found: Iterable[StoredObject], *, content: bool = False
 ) -> Iterator[ObjectViewRow]:
-    """Those objects that are wanted."""
+    """Yield the rows of the objects that satisfy the task's conditions."""
     all_are = set(task.conditions.values()) == {ANYTHING}
     for stored in found:
         if all_are or _is_wanted(task, stored):
@@ -180,7 +180,10 @@ def _stored(store: ReadStore, task: ObjectsTask, *, whole: bool) -> Iterator[Sto
 
 
 def _content(stored: StoredObject) -> tuple[str | None, str | None]:
-    """Content as JSON, and why there is none."""
+    """Return the content as JSON, or None and the reason why the object cannot be read.
+
+    Both values are None for an object whose type is not installed.
+    """
     if stored.error is not None:
         return None, stored.error
     try:

@@ -1,4 +1,4 @@
-"""Catalogs at one commit each: the newest ones, or as of a point in time."""
+"""Catalogs, each pinned to one commit: its newest commit, or the commit as of a point in history."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Pin(NamedTuple):
 
 
 def pins(realm: RealmReader, request: Request) -> list[Pin]:
-    """The chosen branch of every catalog asked for, at its newest commit or as of the point asked for.
+    """Return the requested branch of each requested catalog, at its newest commit or at the requested point.
 
-    A commit as a point belongs to one catalog; others are shown as of the time of that commit.
+    If the point is a commit, it belongs to one catalog; the other catalogs are pinned as of the time of this commit.
 
     Raises:
-        NotFoundError: the catalog named, or its branch, does not exist.
-        HistoryTrimmedError, BeforeHistoryError, InputError: there is no such point.
+        NotFoundError: the requested catalog or its branch does not exist.
+        HistoryTrimmedError, BeforeHistoryError, InputError: the point does not exist in the history.
     """
     options = request.options
     wanted = request.condition("catalog")
@@ -50,7 +50,10 @@ def pins(realm: RealmReader, request: Request) -> list[Pin]:
 
 
 def _heads(realm: RealmReader, catalogs: list[CatalogRow], branch: str) -> list[tuple[CatalogRow, Head]]:
-    """Heads of a branch, of those catalogs that have it; one that is just being created has none yet."""
+    """Return the head of the branch for each catalog that has the branch.
+
+    A catalog that is just being created does not have its branch yet.
+    """
     found = []
     for catalog in catalogs:
         with contextlib.suppress(NotFoundError):

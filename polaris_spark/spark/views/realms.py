@@ -44,4 +44,4 @@ class RealmsView(SystemView[RealmRecord]):
     )
 
     def shows(self, row: RealmRow) -> bool:
-        return row.record.state is not RealmState.GONE  # only its name is left, for the next one
+        return row.record.state is not RealmState.GONE  # only the name is left, for reuse

@@ -1,4 +1,4 @@
-"""The view `references`: the mutable rows of a realm, which say where every history ends."""
+"""The view `references`: the mutable rows of a realm, each with the head of a history."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RECENT = ArrayType(
 
 
 class ReferencesTask(NamedTuple):
-    """A split of the database, and the names of catalogs by their entity ids in hexadecimal."""
+    """A database split, and the names of catalogs by their entity ids in hexadecimal."""
 
     realm: str
     """Name of the realm."""
@@ -39,7 +39,7 @@ class ReferencesTask(NamedTuple):
 
 
 class ReferenceViewRow(NamedTuple):
-    """A row of the table `references`; `head` is None where it holds something else."""
+    """A row of the database table `references`; `head` is None if the row's value is not a head."""
 
     realm: str
     row_name: str
@@ -151,7 +151,7 @@ class References(View[ReferencesTask, ReferenceViewRow]):
 
 
 _BESIDE = ("metrics", "deletions")
-"""What catalogs keep beside their branches."""
+"""Last level of the names of a catalog's references that are not branches."""
 
 
 def _row(task: ReferencesTask, row_name: str, version: bytes, value: bytes) -> ReferenceViewRow:

@@ -42,7 +42,7 @@ _time = msgspec.json.Decoder(_Time).decode
 
 
 class RefRow(NamedTuple):
-    """A branch or tag of a table; `time` of its snapshot in milliseconds, if it was asked for."""
+    """A branch or tag of a table; `time` is its snapshot's time in milliseconds since 1970, if it was requested."""
 
     entry: Named
     ref: Ref

@@ -1,4 +1,4 @@
-"""The view `schemas`: one row per column of every schema that a table or view keeps."""
+"""The view `schemas`: one row per column of each schema of each table and view, including former schemas."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _version = msgspec.json.Decoder(_Version).decode
 
 
 class SchemasTask(NamedTuple):
-    """Some tables and views, and which of their schemas are wanted."""
+    """A range of tables and views, and conditions on the kind and on `is_current`."""
 
     names: NamesTask
     kinds: Condition
@@ -52,7 +52,7 @@ class SchemasTask(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """A schema that a table or view keeps."""
+    """A current or former schema of a table or view."""
 
     entry: Named
     id: int
@@ -69,7 +69,7 @@ class Field(NamedTuple):
     required: bool
     doc: str | None
     position: int
-    """Among its siblings, from 0 on."""
+    """Position among its siblings, starting with 0."""
 
 
 class SchemaRow(NamedTuple):
@@ -81,7 +81,7 @@ class SchemaRow(NamedTuple):
 
     @property
     def entry(self) -> Named:
-        """The table's or view's entry in the index."""
+        """The index entry of the table or view."""
         return self.kept.entry
 
 
@@ -158,7 +158,7 @@ class Schemas(SystemView[SchemasTask, SchemaRow]):
 
 
 def fields_of(fields: list[dict[str, Any]], above: tuple[str, ...] = ()) -> Iterator[Field]:
-    """The fields of a struct as its JSON lists them, each followed by what is nested in it."""
+    """Yield the fields of a struct in the order of its JSON. Each field is followed by its nested fields."""
     for position, field in enumerate(fields):
         yield from _field(
             (*above, field["name"]), field["id"], field["type"], field["required"], field.get("doc"), position
@@ -174,12 +174,12 @@ def _field(
     if kind == "struct":
         yield from fields_of(nested["fields"], path)
     for position, name in enumerate(_INNER.get(kind, ())):
-        needed = nested.get(f"{name}-required", True)  # keys of maps are, without saying so
+        needed = nested.get(f"{name}-required", True)  # keys of maps are always required, and JSON omits this
         yield from _field((*path, name), nested[f"{name}-id"], nested[name], needed, None, position)
 
 
 def _kept(store: ObjectStore, entries: Iterator[Named]) -> Iterator[Kept]:
-    """The schemas of tables and views, in order; of those imported unread, none is known."""
+    """Yield the schemas of tables and views, in order, except those that were imported unread and are not known."""
     while run := list(islice(entries, READ_TOGETHER)):
         schemas: dict[int, tuple[int | None, tuple[Numbered, ...]]] = {}
         for tables, _ in with_loaded(store, (entry for entry in run if entry.kind == TABLE), Table):
@@ -194,7 +194,7 @@ def _kept(store: ObjectStore, entries: Iterator[Named]) -> Iterator[Kept]:
 
 
 def _schemas_of_views(store: ObjectStore, views: list[View]) -> list[int | None]:
-    """Ids of the schemas of the views' current versions."""
+    """Return the schema id of each view's current version."""
     pieces = [next((n.piece for n in v.versions if n.id == v.current_version_id), 0) for v in views]
     versions = by_id(store, pieces, ViewVersion)
     return [_version(versions[piece].text).schema_id if piece else None for piece in pieces]

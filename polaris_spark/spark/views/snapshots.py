@@ -50,11 +50,11 @@ class SnapshotRow(NamedTuple):
     table: Table
     snapshot: _Snapshot
     refs: Mapping[int, list[str]]
-    """Names of the table's branches and tags by snapshot, if they were asked for."""
+    """Names of the table's branches and tags by snapshot id; empty if they were not requested."""
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The snapshot's summary; old tables have snapshots without one."""
+        """The snapshot's summary; empty for snapshots of old tables, which may lack a summary."""
         return self.snapshot.summary or {}
 
 
@@ -122,7 +122,7 @@ class Snapshots(EntityView[SnapshotRow]):
         self, store: ObjectStore, entries: Iterator[Named], needs: frozenset[str]
     ) -> Iterator[SnapshotRow]:
         reader = StoredObjects(store)
-        for run, _ in with_loaded(store, entries, Table):  # of those unread, no snapshot is known
+        for run, _ in with_loaded(store, entries, Table):  # snapshots of tables imported unread are not known
             for entry, table in run:
                 refs = _names(table, reader) if _REFS in needs else {}
                 places = placed(Index(table.snapshots, reader.read_shards))
@@ -136,7 +136,7 @@ class Snapshots(EntityView[SnapshotRow]):
 
 
 def _names(table: Table, reader: StoredObjects) -> dict[int, list[str]]:
-    """Names of a table's branches and tags by the snapshot that they name."""
+    """Return the names of a table's branches and tags, by the id of their snapshot."""
     found: dict[int, list[str]] = {}
     for ref in all_refs(table, reader):
         found.setdefault(ref.snapshot_id, []).append(ref.name)

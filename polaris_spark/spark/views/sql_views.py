@@ -60,7 +60,7 @@ class ViewRow(NamedTuple):
     version: _Version
     schema: bytes
     unloaded: Unloaded | None = None
-    """All that is known of a view that was imported unread; the rest of the row then says nothing."""
+    """The known data of a view that was imported unread. Other fields, except `entry`, are then meaningless."""
 
 
 class SqlViews(EntityView[ViewRow]):

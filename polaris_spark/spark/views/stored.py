@@ -1,4 +1,4 @@
-"""Objects as their rows lie in the database: headers only, sizes, and parts put together."""
+"""Objects as they are stored in database rows: their headers, sizes and joined parts."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from polaris_spark.errors import PolarisError
 from polaris_spark.objects import Header
 
 _NAMED = 10
-"""Parts that an error names: a damaged row may claim any number of them."""
+"""Maximum number of missing parts that an error lists: a damaged row may contain any number of parts."""
 
 
 class StoredObject(NamedTuple):
-    """An object by its first row; `header` is None where that cannot be read, and `error` says why."""
+    """An object, read from its first row. If the row cannot be read, `header` is None and `error` is the reason."""
 
     realm: str
     """Instance id of the realm."""
     id: int
     parts: int
     size: int
-    """Of all parts together."""
+    """Total size of all parts, in bytes."""
     header: Header | None
     data: bytes
-    """All parts joined if they were asked for, else the first."""
+    """All parts joined if they were requested, otherwise the first part."""
     error: str | None
 
 
 def stored_objects(backend: Backend, split: Split, *, whole: bool) -> Iterator[StoredObject]:
-    """Every object whose first row lies in a split, but for those that are deleted meanwhile.
+    """Yield every object whose first row is in a split, except objects that are deleted meanwhile.
 
     Args:
-        whole: whether `data` is to hold all parts.
+        whole: whether `data` contains all parts.
     """
     for batch in backend.scan(split):
         columns = (batch.column(name).to_pylist() for name in ("realm", "id", "part", "value"))
@@ -47,7 +47,7 @@ def stored_objects(backend: Backend, split: Split, *, whole: bool) -> Iterator[S
 def stored_object(
     backend: Backend, realm: str, key: ObjectKey, value: bytes, *, whole: bool
 ) -> StoredObject | None:
-    """An object from its first row; None if it was deleted since that was read."""
+    """Return an object from its first row; None if the object was deleted after the row was read."""
     name = f"{realm}/{key.id}"
     try:
         parts = objects.part_count(value, name)
@@ -57,7 +57,7 @@ def stored_object(
     if parts == 1:
         return StoredObject(realm, key.id, 1, len(value), header, value, None)
     size, pieces, missing = len(value), [value], []
-    for part in range(1, parts):  # one at a time: of large objects the sizes alone may be wanted
+    for part in range(1, parts):  # one at a time: for large objects, only the sizes may be needed
         further = ObjectKey(key.id, part)
         found = backend.read_objects(realm, [further]).get(further)
         if found is None:

@@ -1,4 +1,4 @@
-"""Views of the store's own records: references of the system realm, each holding one record."""
+"""Views of the store's own records: each record is stored in one reference of the system realm."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class SystemTask(NamedTuple):
-    """A split of the system realm's references, and when it was planned, milliseconds since 1970."""
+    """A split of the system realm's references, and the time of planning in milliseconds since 1970."""
 
     split: Split
     now_ms: int
 
 
 class SystemRow(NamedTuple, Generic[S]):
-    """A record, the name of its row without the prefix, and when it was looked at, milliseconds since 1970."""
+    """A record, the name of its row without the prefix, and the time of planning in milliseconds since 1970."""
 
     name: str
     record: S
@@ -32,11 +32,13 @@ class SystemRow(NamedTuple, Generic[S]):
 
 
 class SystemView(View[SystemTask, SystemRow[S]], Generic[S]):
-    """A view of the whole store, with a row for every record of one kind; the options `realm`, `catalog` and `branch`
-    choose nothing."""
+    """A view of the whole store, with one row for each record of one kind.
+
+    The options `realm`, `catalog` and `branch` have no effect.
+    """
 
     prefix: ClassVar[str]
-    """Names of their rows begin with it."""
+    """Prefix of the names of the records' rows."""
     record: ClassVar[type[Any]]
     rows_per_partition = 1_000
 
@@ -58,5 +60,5 @@ class SystemView(View[SystemTask, SystemRow[S]], Generic[S]):
                         yield row
 
     def shows(self, row: SystemRow[S]) -> bool:
-        """Whether a record has a row."""
+        """Whether the view shows a record."""
         return True

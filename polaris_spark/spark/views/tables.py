@@ -60,7 +60,7 @@ _summary = msgspec.json.Decoder(_Summary).decode
 
 
 class TableRow(NamedTuple):
-    """A table with the pieces that were asked for."""
+    """A table with the requested parts of its metadata."""
 
     entry: Named
     table: Table
@@ -71,12 +71,12 @@ class TableRow(NamedTuple):
     snapshots: int
     refs: tuple[Ref, ...] = ()
     properties: Mapping[str, str] = {}
-    """All refs and all properties, wherever the table keeps them."""
+    """`refs` and `properties` are complete, including those that the table stores outside its own object."""
     unloaded: Unloaded | None = None
-    """All that is known of a table that was imported unread; the rest of the row then says nothing."""
+    """The known data of a table that was imported unread. Other fields, except `entry`, are then meaningless."""
 
     def total(self, name: str) -> int | None:
-        """A total of the current snapshot's summary; None where it is not given."""
+        """Return a total from the current snapshot's summary; None if the summary does not contain it."""
         summary = self.snapshot.summary if self.snapshot else None
         return number_in(summary or {}, name)
 
@@ -230,7 +230,7 @@ class Tables(EntityView[TableRow]):
 
 
 def count(root: IndexRoot, store: ObjectStore) -> int:
-    """How many entries an index has; of its tree only what the embedded part names is looked up."""
+    """Return the number of entries of an index. In the tree, only keys of the embedded part are looked up."""
     if not root.shard:
         return sum(value is not None for value in root.values)
     tree = Index(IndexRoot(root.shard, root.height, root.count), StoredObjects(store).read_shards)
@@ -242,7 +242,7 @@ def count(root: IndexRoot, store: ObjectStore) -> int:
 def _pieces(
     store: ObjectStore, needs: frozenset[str], need: str, wanted: dict[int, int], cls: type[Any]
 ) -> dict[int, bytes]:
-    """Texts of pieces by what asks for them, if they are needed at all."""
+    """Return the texts of pieces by the keys of `wanted`; empty if `needs` does not contain `need`."""
     if need not in needs:
         return {}
     found = by_id(store, wanted.values(), cls)

@@ -1,4 +1,4 @@
-"""The view `tasks`: one row per coordinated task, such as a job of maintenance: its present or latest run."""
+"""The view `tasks`: one row per coordinated task, such as a maintenance job, with its current or latest run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TaskRow = SystemRow[TaskRecord]
 
 
 class TasksView(SystemView[TaskRecord]):
-    """One row per kind and scope."""
+    """One row per kind of task and scope."""
 
     name = "tasks"
     comment = "Jobs that run one at a time per kind: the current or latest run of each, with its progress"

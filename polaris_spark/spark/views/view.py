@@ -1,4 +1,4 @@
-"""What a view is: typed columns, a plan of small picklable tasks, and rows of a task."""
+"""Base class of views: typed columns, a plan of small picklable tasks, and the rows of each task."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be planned."""
+    """A request to plan a read of a view."""
 
     options: ViewOptions
     store: ReadStore
     conditions: dict[str, Condition] = field(default_factory=dict)
-    """By column, what the rows asked for have in common; rows besides may be given, too."""
+    """Conditions that all requested rows satisfy, by column. The plan may also return other rows."""
 
     def condition(self, column: str) -> Condition:
-        """What is known of a column."""
+        """Return the condition on a column."""
         return self.conditions.get(column, ANYTHING)
 
     def refuse_as_of(self, why: str) -> None:
         """Refuse the option `as-of`.
 
         Raises:
-            InputError: it is given.
+            InputError: the option is set.
         """
         if self.options.as_of is not None:
             raise InputError(f"the view {self.options.view!r} has no {self.options.as_of.option}: {why}")
@@ -46,7 +46,7 @@ class Request:
         """Refuse the options `from` and `to`.
 
         Raises:
-            InputError: one is given.
+            InputError: one of the options is set.
         """
         for point in (self.options.since, self.options.as_of):
             if point is not None and point.option != "as-of":
@@ -57,40 +57,43 @@ class Request:
 
 
 class Weighted(NamedTuple, Generic[T]):
-    """A task, and about how many rows it yields."""
+    """A task, and the approximate number of rows that it yields."""
 
     task: T
     weight: int
 
 
 class View(ABC, Generic[T, R]):
-    """A view whose partitions are runs of tasks `T` and whose rows are made of `R`."""
+    """A view whose partitions are sequences of tasks `T`, and whose rows are `R` values."""
 
     name: ClassVar[str]
     comment: ClassVar[str]
     columns: tuple[Column[R], ...]
     rows_per_partition: ClassVar[int] = 500
-    """A partition of fewer rows is not worth starting a task for."""
+    """Number of rows below which a partition is not worth starting a Spark task."""
     has_range: ClassVar[bool] = False
-    """Whether it shows what lies between two points, which the options `from` and `to` choose."""
+    """Whether the view supports the options `from` and `to`, which limit it to a range of history."""
 
     @abstractmethod
     def plan(self, request: Request) -> list[Weighted[T]]:
-        """Tasks that together yield every row once, from heads read now; at most a few for each partition wanted."""
+        """Return tasks that together yield every row once, from heads that are read now.
+
+        The number of tasks is at most a few for each wanted partition.
+        """
 
     @abstractmethod
     def rows(self, store: ReadStore, task: T, needs: frozenset[str]) -> Iterator[R]:
-        """The rows of a task, on an executor. `needs` are those of the columns that are wanted."""
+        """Yield the rows of a task, on an executor. `needs` contains `Column.needs` of the requested columns."""
 
     def weigh(self, row: R) -> int:
-        """About how many bytes a row takes."""
+        """Return the approximate size of a row, in bytes."""
         return 512
 
     def partitions(self, request: Request) -> list[tuple[T, ...]]:
-        """The plan as about as many partitions as are worth while.
+        """Return the plan, grouped into an efficient number of partitions.
 
         Raises:
-            InputError: an option that the view does not have.
+            InputError: an option is set that the view does not support.
         """
         if not self.has_range:
             request.refuse_range()
@@ -102,14 +105,14 @@ class View(ABC, Generic[T, R]):
     def read(
         self, store: ReadStore, tasks: Sequence[T], columns: Sequence[Column[R]]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition as Arrow batches."""
+        """Yield the rows of a partition as Arrow batches."""
         needs = frozenset(column.needs for column in columns if column.needs)
         rows = (row for task in tasks for row in self.rows(store, task, needs))
         return batches(columns, rows, self.weigh)
 
 
 def partition_count(splits: int, rows: int, rows_per_partition: int) -> int:
-    """How many partitions to make for about `rows` rows: at most `splits`, fewer where there is little to read."""
+    """Return the number of partitions for about `rows` rows: at most `splits`, and fewer if there are few rows."""
     return max(1, min(splits, -(-rows // rows_per_partition)))
 
 
