@@ -256,7 +256,8 @@ _current: ContextVar[Claim | None] = ContextVar("polaris_spark_memory_claim", de
 
 
 def charge(amount: int) -> None:
-    """Add bytes to the claim of the request that this thread handles. Does nothing without a claim, as in process.
+    """Add bytes to the claim of the request that this thread handles. Does nothing if there is no claim, as without a
+    server.
 
     Raises:
         RequestTooLargeError, TryAgainError: as `Claim.reserve`.

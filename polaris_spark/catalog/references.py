@@ -15,5 +15,5 @@ def head_name(catalog: CatalogRow, branch: str = MAIN) -> str:
 
 
 def heads_prefix(catalog: CatalogRow) -> str:
-    """What the names of the references of a catalog's branches begin with; the rest is the branch."""
+    """Prefix of the names of the references of a catalog's branches; the branch's name follows it."""
     return f"cat/{catalog.entity_id:x}/heads/"
