@@ -73,7 +73,7 @@ class Catalog:
         return self.row.name
 
     def head(self) -> Snapshot:
-        """The newest commit, read now."""
+        """Return the newest commit, read now."""
         return self._read.pop() if self._read else self.references.read(self.reference)
 
     def beginning_at(self, head: Snapshot) -> Catalog:
@@ -86,7 +86,7 @@ class Catalog:
         return catalog
 
     def effective_properties(self) -> EffectiveProperties:
-        """The properties that hold in the newest commit, read now."""
+        """Return the properties that hold in the newest commit, read now."""
         return self.context.binding.of(self.head())
 
     def view(self, at: Snapshot | None = None) -> State:

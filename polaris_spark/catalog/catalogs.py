@@ -250,5 +250,5 @@ class CreateCatalog(CatalogChange[CatalogRow]):
 
 
 def catalog_key(name: str) -> bytes:
-    """Key of a catalog in the index `names` of the reference `catalogs`."""
+    """Return the key of a catalog in the index `names` of the reference `catalogs`."""
     return entry_key((), CATALOG, name)

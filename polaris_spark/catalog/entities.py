@@ -63,7 +63,7 @@ class Context(NamedTuple):
     binding: Binding
     """Determines which properties hold for a change."""
     manifest_files: ManifestFiles | None = None
-    """Reads the manifest lists of appends that are rebased; if it is None, appends are not rebased."""
+    """Reads the manifest lists of appends that are rebased; if None, appends are not rebased."""
     allowed: tuple[tuple[str, ...], ...] | None = None
     """Segments of the locations below which clients may have files read and written; None allows all."""
     trusts: Callable[[int], bool] = lambda _: True
@@ -76,8 +76,8 @@ class Context(NamedTuple):
     def require_allowed(
         self, places: Iterable[tuple[str, ...]], also: Collection[tuple[str, ...]] = ()
     ) -> None:
-        """Refuse locations that clients of this catalog must not name: those outside the allowed locations, local ones
-        that are part of a store, and local ones that symbolic links lead outside.
+        """Refuse locations that clients of this catalog must not name: locations outside the allowed ones, local
+        locations that are part of a store, and local locations that lead outside the allowed ones by symbolic links.
 
         Args:
             places: the locations, as segments.
@@ -108,12 +108,12 @@ class Found(NamedTuple):
 
 
 def namespace_key(namespace: Sequence[str]) -> bytes:
-    """Key of a namespace in the index `names`."""
+    """Return the key of a namespace in the index `names`."""
     return entry_key(namespace[:-1], NAMESPACE, namespace[-1])
 
 
 def table_key(name: TableName, kind: bytes = TABLE) -> bytes:
-    """Key of a table or view in the index `names`."""
+    """Return the key of a table or view in the index `names`."""
     return entry_key(name.namespace, kind, name.name)
 
 

@@ -153,8 +153,8 @@ class ExpiredSnapshots(msgspec.Struct, frozen=True, array_like=True, gc=False):
     statistics: tuple[Strong, ...]
     partition_statistics: tuple[Strong, ...]
     after: Strong
-    """Id of the table's content after that commit. Expiry reads it if the table was dropped since and history no longer
-    has the drop."""
+    """Id of the table's content after that commit. Expiry reads this content if the table was dropped since and history
+    no longer has the drop."""
 
 
 def record_expired(state: State, before: Table, removed: Collection[int], after: int, now_ms: int) -> None:
@@ -199,7 +199,7 @@ def removed_pieces(table: Table, removed: Collection[int], reader: ObjectReader)
 
 
 def expired_key(entity_id: int, record: int) -> bytes:
-    """Key of a record in the index `expired`."""
+    """Return the key of a record in the index `expired`."""
     return id_bytes(entity_id) + id_bytes(record)
 
 

@@ -41,7 +41,7 @@ class Exported(NamedTuple):
     location: str
     """Location of the metadata file."""
     outcome: str
-    """`written`, `unchanged` if the file existed already, `replaced`, or empty if the export failed."""
+    """`written`, `unchanged` if the file had this metadata already, `replaced`, or empty if the export failed."""
     error: str = ""
     """Why the export failed."""
 

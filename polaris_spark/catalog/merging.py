@@ -199,6 +199,6 @@ def _without(value: Any, *names: str) -> Json:
     return {key: item for key, item in value.items() if key not in names and item is not None}
 
 
-def _require(holds: bool) -> None:  # noqa: FBT001  # an assertion takes what it asserts
+def _require(holds: bool) -> None:  # noqa: FBT001  # an assertion's argument is a boolean
     if not holds:
         raise _OverlapError

@@ -143,7 +143,7 @@ class ReportBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def metrics_reference(row: CatalogRow) -> str:
-    """Name of the reference that holds a catalog's reports."""
+    """Return the name of the reference that holds a catalog's reports."""
     return f"cat/{row.entity_id:x}/metrics"
 
 
@@ -158,7 +158,7 @@ def report_count(entry: Entry) -> int:
 
 
 class AddReports(Change[None]):
-    """Add a batch, and remove old batches of which no report is among the newest `keep` reports."""
+    """Add a batch, and remove old batches that have no report among the newest `keep` reports."""
 
     def __init__(self, reports: tuple[KeptReport, ...], keep: int, operation: Operation) -> None:
         self.reports = reports

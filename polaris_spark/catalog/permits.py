@@ -8,7 +8,7 @@ if a folder is replaced by a link after the decision.
 
 The operator chooses the warehouse, so links on the path to the warehouse are followed. Clients choose the locations of
 tables. On the path to a location outside the warehouse no link is followed, from the root of the file system on.
-Otherwise, a person who can replace a table's folder by a link could have any folder emptied.
+Otherwise, anyone who can replace a table's folder by a link could make a job delete the files of any folder.
 
 Permits and grants are sent to executors. There, the permit checks each grant again right before the deletion.
 

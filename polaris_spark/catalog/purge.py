@@ -41,7 +41,7 @@ class Kept(NamedTuple):
     """The files that a purge did not delete."""
 
     files: tuple[str, ...] = ()
-    """Files that could not be read or deleted, or that may belong to another table."""
+    """Files that could not be read or deleted, or that must not be deleted with the table."""
     because: str = ""
     """Reason why all files of the table were kept; empty if all files except `files` were deleted."""
 
@@ -101,7 +101,7 @@ class _Purge:
         self._kept: list[str] = []
         """Files that could not be read or deleted."""
         self._foreign: list[str] = []
-        """Files that may belong to another table."""
+        """Files that must not be deleted with the table."""
 
     def run(self, metadata: dict[str, Any]) -> Kept:
         snapshots = metadata.get("snapshots", [])

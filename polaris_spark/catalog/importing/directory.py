@@ -1,8 +1,8 @@
 """Directory trees as sources. A directory that contains a folder `metadata` with metadata files is a table.
 
-The name of a table is its path below the root. Tables inside a table are not imported. The newest metadata file is the
-one with the highest version: `v3.metadata.json` in Hadoop's catalog, `00003-<uuid>.metadata.json` in others. Each may
-be compressed (`.gz.metadata.json`, `.metadata.json.gz`).
+The name of a table is its path below the root. A table whose folder contains other tables is reported with a problem.
+The newest metadata file is the one with the highest version: `v3.metadata.json` in Hadoop's catalog,
+`00003-<uuid>.metadata.json` in others. Each may be compressed (`.gz.metadata.json`, `.metadata.json.gz`).
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Placement(NamedTuple):
     first_id: int = 0
     """The lowest id of the rows that were written for the table or view."""
     held: Holdings = Holdings()  # immutable
-    """Locations that the table or view uses. Without `content`, they follow from the metadata location instead."""
+    """Locations that the table or view uses. Without `content`, the metadata location determines them instead."""
 
 
 class Place(CatalogChange[list[Outcome]]):

@@ -77,7 +77,7 @@ class _Block:
         self.short = False
 
     def begin(self) -> None:
-        """Start another file."""
+        """Begin the next file."""
         self.first = self.used = 0
 
     def next_id(self) -> int:

@@ -28,7 +28,7 @@ _DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
 
 _TABLES, _NAMESPACES = "iceberg_tables", "iceberg_namespace_properties"
 _EXISTS = "exists"
-"""Property that every namespace has, so that a namespace without other properties has a row."""
+"""Name of the property in the row of a namespace that has no properties of its own."""
 
 
 class SqlTables:

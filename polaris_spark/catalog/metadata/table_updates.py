@@ -27,7 +27,7 @@ updates are compared with Iceberg's Java classes in `tests/differential/`; its e
 | set-snapshot-ref | the snapshot must exist; main must be a branch; an equal ref changes nothing | test_snapshots |
 | | main sets and logs the current snapshot, with its own time if it is new, otherwise now | test_snapshots |
 | remove-snapshot-ref | without main, there is no current snapshot; an unknown ref changes nothing | test_snapshots |
-| remove-snapshots | removes also their statistics and refs, and the snapshot log up to them | test_snapshots |
+| remove-snapshots | also removes their statistics and refs, and the snapshot log up to them | test_snapshots |
 | set-statistics, set-partition-statistics | replaces all statistics of the snapshot | test_snapshots |
 | remove-statistics, remove-partition-statistics | an unknown snapshot changes nothing | test_snapshots |
 | set-location | trailing slashes are removed; the same location changes nothing | test_table_updates |
