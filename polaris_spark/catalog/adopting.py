@@ -71,7 +71,7 @@ def adoptable(catalog: Catalog, name: TableName, principal: str) -> Adoptable:
 
 
 def refusals(catalog: Catalog, one: Adoptable) -> dict[str, str]:
-    """The unconfirmed locations that cannot be adopted, each with the reason."""
+    """Return the unconfirmed locations that cannot be adopted, each with the reason."""
     heads = heads_around(catalog)
     found = {}
     for location in one.unconfirmed:
@@ -89,7 +89,7 @@ def refusals(catalog: Catalog, one: Adoptable) -> dict[str, str]:
 
 
 def _other_table(catalog: Catalog, location: str, uuid: str) -> str:
-    """Why a folder may hold another table, judged by its metadata files; empty if it holds none."""
+    """Return why a folder may hold another table, judged by its metadata files; an empty text if it holds none."""
     try:
         for entry in DirectoryTree(location, catalog.files.properties).entries():
             if not isinstance(entry, Listed) or _is_linked_folder(entry.metadata_location):
@@ -111,7 +111,7 @@ def _is_linked_folder(location: str) -> bool:
 
 
 class Adopt(CatalogChange[tuple[str, ...]]):
-    """Have a table or view own some of its unconfirmed locations; returns those that it owns now and did not before."""
+    """Make a table or view the owner of some of its unconfirmed locations. Returns the newly owned locations."""
 
     action = "adopt-locations"
 

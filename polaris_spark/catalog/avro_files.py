@@ -1,7 +1,7 @@
-"""Avro files of Iceberg's, read as they come: block by block, and of their records only the fields asked for.
+"""Reader of Iceberg's Avro files. It reads block by block and decodes only the requested fields of the records.
 
-Fields are told by their Iceberg field ids, because writers name some of them differently. pyiceberg reads manifests
-with the fields of format version 2 alone, whole, and has no way to leave structs or maps out. Decoding is fastavro's.
+Fields are identified by their Iceberg field ids, because writers name some fields differently. pyiceberg reads whole
+manifests, with the fields of format version 2 only, and cannot leave out structs or maps. fastavro does the decoding.
 """
 
 from __future__ import annotations
@@ -23,44 +23,45 @@ from polaris_spark.errors import PolarisError, UnreadableFileError
 
 _COPIES = 9
 _RECORD = 1_000
-"""Bytes of memory for each byte of a block and for each record, while the block is decoded: upper bounds for the fields
-that jobs ask for."""
+"""Memory used while a block is decoded: bytes for each byte of the block (`_COPIES`) and bytes for each record
+(`_RECORD`). Both are upper bounds for the fields that jobs read."""
 
 Nested = Mapping[int, Collection[int] | None]
-"""Field ids of a record; of one that is a record itself, the ids of its own fields. None stands for all."""
+"""Field ids of a record. The value of a field that is itself a record holds the ids of its fields; None means all."""
 
 
 class AvroFile:
-    """An open file of records. `records` can be had once."""
+    """An open Avro file of records. The records can be read only once."""
 
     def __init__(self, stream: BinaryIO, location: str) -> None:
         """
         Raises:
-            UnreadableFileError: it is no Avro file of records.
+            UnreadableFileError: the file is not an Avro file of records.
         """
         self._location = location
         try:
             self._blocks = AvroBlocks(stream)
             self._schema = _plain(self._blocks.schema)
             self.fields = _by_id(self._schema)
-        except Exception as error:  # whatever a decoder raises on bytes that are something else
+        except Exception as error:  # decoders raise many types on bytes that are not Avro
             raise self._damaged(error) from error
 
     fields: dict[int, Json]
-    """The records' fields by Iceberg field id."""
+    """Fields of the records, by Iceberg field id."""
 
     @cached_property
     def metadata(self) -> dict[str, str]:
-        """What the file says of itself."""
+        """Key-value metadata in the header of the file."""
         return self._blocks.metadata
 
     def records(self, wanted: Nested) -> Iterator[dict[int, Any]]:
-        """Records as values by Iceberg field id; nested records likewise. Absent fields are left out, null ones None.
+        """Yield each record as a dict of values by Iceberg field id; nested records have the same form.
 
-        Values are those of the file: dates, times, decimals and UUIDs stay numbers and bytes.
+        Absent fields are left out, null fields are None. Values are not converted: dates, times, decimals and UUIDs
+        stay the numbers and bytes that the file holds.
 
         Args:
-            wanted: which fields.
+            wanted: ids of the fields to read.
         Raises:
             UnreadableFileError: the file is damaged.
         """
@@ -68,7 +69,7 @@ class AvroFile:
         schema = {**self._schema, "fields": [_pruned(f, wanted[f["field-id"]]) for f in chosen]}
         names = [_Name(field) for field in schema["fields"]]
         try:
-            # A block's records follow each other as the items of an array do.
+            # The records of a block are encoded one after another, like the items of an Avro array.
             written = fastavro.parse_schema({"type": "array", "items": self._schema})
             asked = fastavro.parse_schema({"type": "array", "items": schema})
             for count, data in self._blocks:
@@ -90,18 +91,18 @@ class AvroFile:
 
 @contextmanager
 def open_avro(files: Files, location: str) -> Iterator[AvroFile]:
-    """An Avro file by its location.
+    """Open an Avro file.
 
     Raises:
-        MissingFileError: there is none.
-        UnreadableFileError: it cannot be read, or is something else.
+        MissingFileError: the file does not exist.
+        UnreadableFileError: the file cannot be read, or is not an Avro file of records.
     """
     with files.stream(location) as stream:
         yield AvroFile(stream, location)
 
 
 class _Name:
-    """Where a field's value is, and what becomes of it."""
+    """A field to read: its name in a decoded record, and the conversion of its value."""
 
     __slots__ = ("_inner", "_is_map", "_name", "id")
 
@@ -124,7 +125,7 @@ class _Name:
 
 
 def _plain(schema: Any) -> Any:
-    """A schema without logical types, some of whose values Python's types cannot hold."""
+    """Return a schema without logical types, because Python's types cannot hold all values of some logical types."""
     if isinstance(schema, dict):
         return {k: _plain(v) for k, v in schema.items() if k != "logicalType" and not k.startswith("__")} | (
             {"is-map": True} if schema.get("logicalType") == "map" else {}
@@ -137,7 +138,7 @@ def _by_id(schema: Json) -> dict[int, Json]:
 
 
 def _pruned(field: Json, wanted: Collection[int] | None) -> Json:
-    """A field, itself a record, with those of its own fields alone that are wanted."""
+    """Return a field; if the field is a record, only with the wanted fields of that record."""
     record = _record(field)
     if wanted is None or record is None:
         return field
@@ -151,12 +152,12 @@ def _choices(field: Json) -> list[Any]:
 
 
 def _record(field: Json) -> Json | None:
-    """The record type of a field that holds one, or may hold one."""
+    """Return the record type in the type of a field, or in its union; None if there is no record type."""
     return next(
         (one for one in _choices(field) if isinstance(one, dict) and one.get("type") == "record"), None
     )
 
 
 def _is_map(field: Json) -> bool:
-    """Whether a field holds pairs: Iceberg writes maps whose keys are no strings as arrays of them."""
+    """Whether a field is a map written as an array of pairs; Iceberg does this if the keys are not strings."""
     return any(isinstance(one, dict) and one.get("is-map") for one in _choices(field))

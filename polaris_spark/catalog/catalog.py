@@ -1,4 +1,4 @@
-"""One catalog's branch, opened: what the protocol handlers work on."""
+"""An open branch of a catalog, which the protocol handlers read and change."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ class Catalog:
         self.reader = StoredObjects(references.store)
         """Reads committed content."""
         self._read: list[Snapshot] = []
-        """A head that was read just now and is used for the next read, if there is one."""
+        """At most one head, which was just read and which the next read returns."""
         self.metrics = MetricsReports(
             references, row, keep=lambda: self.effective_properties().metrics_reports
         )
 
     def restricted(self, locations: Iterable[str], *, follow_links: bool = False) -> Catalog:
-        """This catalog for clients that may name locations only below its warehouse and the given ones.
+        """Return this catalog for clients that may name locations only below its warehouse and the given locations.
 
         Args:
             follow_links: whether to follow symbolic links below those locations that lead below one of them; otherwise
                 all links there are refused.
         Raises:
-            BadRequestError: one of them is not an absolute location.
+            BadRequestError: a given location is not absolute.
         """
         restricted = copy(self)
         places = (self.context.warehouse, *locations)
@@ -73,21 +73,24 @@ class Catalog:
         return self.row.name
 
     def head(self) -> Snapshot:
-        """The newest commit, read now."""
+        """Return the newest commit, read now."""
         return self._read.pop() if self._read else self.references.read(self.reference)
 
     def beginning_at(self, head: Snapshot) -> Catalog:
-        """This catalog for one thread that has just read its head: the first read gives that, later ones read again."""
+        """Return this catalog for one thread that has just read its head.
+
+        The first read of the result returns `head`; later reads query the store.
+        """
         catalog = copy(self)
         catalog._read = [head]
         return catalog
 
     def effective_properties(self) -> EffectiveProperties:
-        """The properties that hold in the newest commit, read now."""
+        """Return the properties that hold in the newest commit, read now."""
         return self.context.binding.of(self.head())
 
     def view(self, at: Snapshot | None = None) -> State:
-        """The newest commit, read now, or another one, as changes see it."""
+        """Return a commit as a `State`, the form that changes read; by default the newest commit, read now."""
         return State(self.head() if at is None else at, _no_id, rewrites=False)
 
     def commit(self, change: Change[R]) -> R:
@@ -97,11 +100,11 @@ class Catalog:
         )
 
     def loading(self, action: Callable[[], R], principal: str) -> R:
-        """Carry out what reads tables or views; what was imported unread is loaded when it is met.
+        """Run an action that reads tables or views. Load each lazily imported table or view that the action meets.
 
         Args:
-            action: it is carried out again after each of them, so it has no effect when it raises.
-            principal: who is logged for loading them.
+            action: it runs again after each load, so it must have no effect when it raises.
+            principal: logged as the author of the loads.
         """
         return loading(action, lambda content: self._load(content, principal))
 

@@ -1,7 +1,7 @@
-"""The catalogs of a realm, each with its heads in references of its own.
+"""The catalogs of a realm. Each branch of a catalog has its own reference.
 
-The reference `catalogs` holds them by name. A catalog's content lies in `cat/<id>/heads/<branch>`; the catalog comes
-first, its head is completed by whoever opens it next.
+The reference `catalogs` holds the catalogs by name. The content of a branch lies in `cat/<id>/heads/<branch>`. A
+catalog is created before its head; if the creation stops in between, the next opening of the catalog creates the head.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from polaris_spark.system.registry import References
 
 
 def initialize(references: References, operation: Operation) -> None:
-    """The references that every realm has; safe to repeat and to race."""
+    """Create the references that every realm has; safe to repeat and to run concurrently."""
     references.initialize()
     ensure_reference(references, CATALOGS, operation)
 
@@ -42,7 +42,7 @@ def ensure_reference(references: References, name: str, operation: Operation) ->
     """Create a reference unless it is live already.
 
     Raises:
-        ReferenceGoneError: it was dropped; an empty one in its place would look like lost data.
+        ReferenceGoneError: the reference was dropped; an empty reference in its place would look like lost data.
     """
     try:
         references.open(name)
@@ -57,21 +57,21 @@ def ensure_reference(references: References, name: str, operation: Operation) ->
 
 
 class StoredCatalog(NamedTuple):
-    """A catalog as the reference `catalogs` has it."""
+    """A catalog as read from the reference `catalogs`."""
 
     pointer: int
     """Object id of the row."""
     row: CatalogRow
     set_by: str | None
-    """The principal that set the properties last; None if they were not set since the creation. Then no branch has a
-    copy of the row."""
+    """The principal that set the properties last; None if the properties were not set since the catalog was created. In
+    that case no branch has a copy of the row."""
 
 
 def read_catalog(references: References, name: str, *, for_rewrite: bool = False) -> StoredCatalog | None:
-    """The catalog of that name, from a fresh head.
+    """Return the catalog of that name, from a newly read head; None if it does not exist.
 
     Args:
-        for_rewrite: refuse a row that a newer release wrote, for whoever writes a copy of it.
+        for_rewrite: whether to refuse a row that a newer release wrote; true if the caller writes a copy of the row.
     Raises:
         NewerFormatError: the row is refused.
     """
@@ -87,13 +87,13 @@ def read_catalog(references: References, name: str, *, for_rewrite: bool = False
 
 
 def find_catalog(references: References, name: str) -> CatalogRow | None:
-    """The row of the catalog of that name, from a fresh head."""
+    """Return the row of the catalog of that name, from a newly read head; None if it does not exist."""
     found = read_catalog(references, name)
     return None if found is None else found.row
 
 
 def list_catalogs(references: References) -> list[CatalogRow]:
-    """All catalogs of the realm, by name."""
+    """Return all catalogs of the realm, in the order of their names."""
     head = references.read(CATALOGS)
     found = [entry.pointer for _, entry in head.index(NAMES).range(*children((), CATALOG))]
     rows = head.store.get_many(found, CatalogRow)
@@ -109,10 +109,10 @@ def open_catalog(
     create: bool,
     properties: Mapping[str, str] | None = None,
 ) -> CatalogRow:
-    """The catalog of that name, created on first use if `create`; its head exists afterwards.
+    """Return the catalog of that name. Create it if it does not exist and `create` is true. Its head exists afterwards.
 
     Raises:
-        NotFoundError: it does not exist and `create` is false.
+        NotFoundError: the catalog does not exist and `create` is false.
         ForbiddenError: the catalog is new, and its warehouse overlaps another catalog's warehouse or tables.
     """
     row = find_catalog(references, name)
@@ -129,7 +129,7 @@ def open_catalog(
 
 
 def warehouse_of(row: CatalogRow) -> tuple[str, ...] | None:
-    """The location of the warehouse that a catalog was created with; None if it has none, or a malformed one."""
+    """Return the segments of the warehouse that a catalog was created with; None if it has none, or a malformed one."""
     try:
         return segments(absolute(row.properties[WAREHOUSE]))
     except (KeyError, BadRequestError):
@@ -142,8 +142,8 @@ def is_shared(row: CatalogRow) -> bool:
 
 
 def heads_of(references: References, row: CatalogRow) -> list[Snapshot]:
-    """The heads of all live branches of a catalog, read now, without damaged ones. A damaged head must not stop work in
-    other catalogs, and no job deletes files while there is one."""
+    """Return the heads of all live branches of a catalog, read now. Damaged heads are left out: a damaged head must not
+    stop work in other catalogs, and no job deletes files while a head is damaged."""
     found = []
     for one in references.listed():
         if one.name.startswith(heads_prefix(row)) and one.registration.state == "live":
@@ -155,7 +155,10 @@ def heads_of(references: References, row: CatalogRow) -> list[Snapshot]:
 
 
 def owner_in(heads: Iterable[Snapshot], place: tuple[str, ...]) -> tuple[str, ...] | None:
-    """A location in these heads that a table or view owns and that overlaps `place`; damaged rows are ignored."""
+    """Return a location that a table or view in these heads owns and that overlaps `place`; None if there is none.
+
+    Damaged rows are ignored.
+    """
     for head in heads:
         with contextlib.suppress(CorruptionError):
             found = owner_of(State(head, _no_id, rewrites=False), place)
@@ -172,7 +175,7 @@ def _refuse_used(references: References, name: str, properties: Mapping[str, str
     """Refuse a new catalog if its warehouse overlaps a table of another catalog, in the current heads.
 
     Raises:
-        ForbiddenError: there is such a table.
+        ForbiddenError: the warehouse overlaps a table.
     """
     new = CatalogRow(0, name, 0, "", dict(properties))
     warehouse = None if is_shared(new) else warehouse_of(new)
@@ -193,7 +196,7 @@ def require_branch(references: References, row: CatalogRow, branch: str) -> None
     """Refuse a branch that a catalog does not have.
 
     Raises:
-        NotFoundError: it does not exist.
+        NotFoundError: the branch does not exist.
     """
     try:
         references.open(head_name(row, branch))
@@ -202,10 +205,10 @@ def require_branch(references: References, row: CatalogRow, branch: str) -> None
 
 
 class CreateCatalog(CatalogChange[CatalogRow]):
-    """Create a catalog; one that exists already is returned as it is.
+    """Create a catalog; an existing catalog of that name is returned unchanged.
 
     Raises:
-        ForbiddenError: its warehouse overlaps that of another catalog of the realm.
+        ForbiddenError: its warehouse overlaps the warehouse of another catalog of the realm.
     """
 
     action = "create-catalog"
@@ -232,7 +235,7 @@ class CreateCatalog(CatalogChange[CatalogRow]):
         return row
 
     def _refuse_overlap(self, state: State, new: CatalogRow) -> None:
-        """Refuse a warehouse that overlaps another catalog's; `others` gives the reason for this rule."""
+        """Refuse a warehouse that overlaps another catalog's warehouse; `others` gives the reason for this rule."""
         warehouse = None if is_shared(new) else warehouse_of(new)
         if warehouse is None:
             return
@@ -247,5 +250,5 @@ class CreateCatalog(CatalogChange[CatalogRow]):
 
 
 def catalog_key(name: str) -> bytes:
-    """Key of a catalog in the index `names` of the reference `catalogs`."""
+    """Return the key of a catalog in the index `names` of the reference `catalogs`."""
     return entry_key((), CATALOG, name)

@@ -76,9 +76,9 @@ class Confinement:
         return self._resolved
 
     def below(self, path: Path) -> Below | None:
-        """Root and relative path of a file; None if its path is outside all roots.
+        """Return the root and the relative path of a file; None if the file's path is outside all roots.
 
-        The last segment is not checked for being a link.
+        The last segment may be a link; this is not checked.
 
         Raises:
             ForbiddenError: the path contains `..`, or its folder is outside all roots once links are followed.

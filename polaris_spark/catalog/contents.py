@@ -1,4 +1,4 @@
-"""What changes to tables and views have in common: finding the old content, and storing the new."""
+"""Common parts of changes to tables and views: finding the old content, and storing the new content."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ own, separated by spaces."""
 
 
 class Prepared(NamedTuple):
-    """What is fixed before the change is applied, however often that is repeated."""
+    """Values that are fixed before a change is applied and stay the same if it is applied again."""
 
     now: int
     """Milliseconds since 1970."""
     uuid: str
-    """Of a new table or view; makes the metadata file's name unique."""
+    """UUID of a new table or view; also makes the name of the metadata file unique."""
     lists: Mapping[str, ManifestList | BadRequestError] = {}
-    """Manifest lists by location, or why one cannot be read: where an append is to be rebased."""
+    """Manifest lists by location, or the error if one cannot be read; filled only if an append is to be rebased."""
 
 
 class Stored(NamedTuple, Generic[C]):
@@ -75,36 +75,37 @@ class Stored(NamedTuple, Generic[C]):
 
 
 def document(value: Table | View, reader: ObjectReader) -> bytes:
-    """The whole metadata of a table or view as the JSON of its metadata file, before any compression."""
+    """Return the whole metadata of a table or view as the JSON of its metadata file, before any compression."""
     if isinstance(value, Table):
         return render(value, reader, snapshots="all")
     return render_view(value, reader)
 
 
 def metadata_file(value: Table | View, reader: ObjectReader) -> tuple[str, bytes]:
-    """Location and content of the metadata file of a table or view."""
+    """Return the location and content of the metadata file of a table or view."""
     text = document(value, reader)
     where = value.metadata_location
     return where, gzip.compress(text) if is_compressed(where) else text
 
 
 def holdings_of(value: Table | View | Unloaded) -> Holdings:
-    """The locations that a table or view uses; those that are known of one that is not loaded.
+    """Return the locations that a table or view uses; if it is not loaded, those that are known without loading it.
 
     Raises:
-        BadRequestError: one of them is not an absolute location.
+        BadRequestError: a location is not absolute.
     """
     properties = {} if isinstance(value, Unloaded) else value.properties
     return locations.holdings(value.location, properties, value.unconfirmed)
 
 
 def places(value: Table | View | Unloaded) -> frozenset[tuple[str, ...]]:
-    """The locations that a table or view owns; raises as `holdings_of`."""
+    """Return the locations that a table or view owns; raises the same errors as `holdings_of`."""
     return holdings_of(value).owned
 
 
 def unconfirmed_summary(value: Table | View) -> dict[str, str]:
-    """The entry in the audit log for the locations that an imported table or view names but does not own."""
+    """Return the part of a log entry's summary that lists the locations that an imported table or view names but does
+    not own."""
     return {UNCONFIRMED_LOCATIONS: " ".join(value.unconfirmed)} if value.unconfirmed else {}
 
 
@@ -147,10 +148,10 @@ def _taken(context: Context, place: tuple[str, ...]) -> str:
 
 
 def content_of(reader: ObjectReader, content: int, cls: type[C]) -> C | Unloaded:
-    """The content of a table or view, loaded or not.
+    """Return the content of a table or view, loaded or not.
 
     Raises:
-        CorruptionError: it is missing, or neither.
+        CorruptionError: the row is missing, or is neither a `cls` nor an `Unloaded`.
     """
     try:
         return reader.get(content, cls)
@@ -161,7 +162,7 @@ def content_of(reader: ObjectReader, content: int, cls: type[C]) -> C | Unloaded
 
 
 class ContentChange(CatalogChange[Stored[C]], Generic[C]):
-    """A change that leaves a table or view behind."""
+    """A change that stores new content of a table or view."""
 
     kind: ClassVar[bytes]
     cls: type[C]
@@ -179,10 +180,10 @@ class ContentChange(CatalogChange[Stored[C]], Generic[C]):
         return Stored(entries[-1].after, state.get(entries[-1].after, self.cls))
 
     def require_place(self, state: State) -> None:
-        """The namespace exists, the name is free, and it can be that of something new.
+        """Check that the namespace exists, that the name is free, and that it can be the name of a new table or view.
 
         Raises:
-            NoSuchNamespaceError, AlreadyExistsError, BadRequestError: it is not so.
+            NoSuchNamespaceError, AlreadyExistsError, BadRequestError: a check fails.
         """
         _require_namespace(state, self.name)
         require_free(state, self.name, self.kind)
@@ -197,7 +198,7 @@ class ContentChange(CatalogChange[Stored[C]], Generic[C]):
         *,
         existing_file: str | None = None,
     ) -> Stored[C]:
-        """Write a draft as new content; `existing_file` is the metadata file that it was read from, if any."""
+        """Write a draft as new content; `existing_file` is the metadata file that the draft was read from, if any."""
         before: Table | View | Unloaded | None = draft.base
         if before is None and found:
             before = content_of(state, found.content, self.cls)
@@ -250,9 +251,9 @@ def _same_places(one: Table | View | Unloaded, other: Table | View) -> bool:
 
 
 class DropContent(CatalogChange["C | Unloaded"], Generic[C]):
-    """Take a table or view away; with `purge`, the log entry says that its files are to go as well.
+    """Drop a table or view; with `purge`, the log entry requests that its files are deleted as well.
 
-    One that is not loaded is taken away as it is, unless its files are to go.
+    A table or view that is not loaded is dropped without being loaded, unless `purge` is set.
     """
 
     def __init__(
@@ -289,7 +290,7 @@ class DropContent(CatalogChange["C | Unloaded"], Generic[C]):
 
 
 class Rename(CatalogChange[None]):
-    """Give a table or view another name, in another namespace if need be."""
+    """Rename a table or view; the new name may be in another namespace."""
 
     def __init__(
         self, context: Context, operation: Operation, source: TableName, target: TableName, kind: bytes

@@ -1,8 +1,8 @@
-"""Tables and views that commits of a history took away, and which of these may need their files all the same.
+"""Tables and views that commits of a history dropped or replaced, and whether their files are still kept.
 
-A table that was dropped without PURGE can be registered again: its files are kept until its drop is trimmed away from
-history. So can one that another was registered in place of. One that was dropped with PURGE is gone for good; its files
-are kept for grace.
+A table that was dropped without PURGE can be registered again, so its files are kept until its drop is trimmed from
+history. The same holds for a table that was replaced because another table was registered under its name. A table that
+was dropped with PURGE is gone permanently; its files are kept for the grace period.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from polaris_spark.errors import CorruptionError
 from polaris_spark.store.objects import ObjectStore, read_each
 
 _READ_TOGETHER = 128
-"""How many commits, or contents, are read in one batch."""
+"""Number of commits, or of contents, that are read in one batch."""
 
 _TAKES_AWAY = ("drop-table", "drop-view", "register-table", "register-view")
 
 
 class Drop(NamedTuple):
-    """A table or view that was taken away, as the log says it."""
+    """A table or view that was dropped or replaced, according to the log."""
 
     owner: str
     content: int
     time: int
     """Milliseconds since 1970."""
     purge: bool
-    """Whether its files were to go with it."""
+    """Whether its files were to be deleted as well."""
     commit: int
     """Number of the commit."""
     entity: int
@@ -46,7 +46,7 @@ class Drop(NamedTuple):
         """Whether its files are kept.
 
         Args:
-            oldest_purge_ms: the time, in milliseconds since 1970, from which on drops with PURGE count.
+            oldest_purge_ms: drops with PURGE after this time keep their files; in milliseconds since 1970.
         """
         return not self.purge or self.time > oldest_purge_ms
 
@@ -55,19 +55,19 @@ class Damage(NamedTuple):
     """A part of a log that cannot be read."""
 
     owner: str
-    """For messages: the catalog, and which part."""
+    """The catalog and the part of its log, for messages."""
     problem: str
-    """Names the row."""
+    """Message of the error, which names the damaged row."""
 
 
 def drops_of(
     store: ObjectStore, at: StoreHead, low: int | None = None, high: int | None = None
 ) -> Iterator[Drop | Damage]:
-    """The tables and views that commits of a history took away, or replaced by others that were registered.
+    """Yield the tables and views that commits of a history dropped, or replaced by registering another table or view.
 
     Args:
-        low: number of the first commit to look at, by default the history floor.
-        high: number of the last one, by default the head.
+        low: number of the oldest commit to read, by default the history floor.
+        high: number of the newest commit to read, by default the head.
     """
     head = at.head
     low = head.floor_number if low is None else low
@@ -84,8 +84,8 @@ def drops_of(
 
 
 def logged(store: ObjectStore, at: StoreHead) -> Iterator[tuple[int, LogEntry] | Damage]:
-    """The log entries of a history from the newest back to its floor, each with its commit's number; those of many
-    commits are read together."""
+    """Yield the log entries of a history from the newest back to its floor, each with the number of its commit. Entries
+    of many commits are read in one batch."""
     found = (commit for _, commit in commits(store, at.head))
     while True:
         try:
@@ -112,14 +112,14 @@ def kept_places(
     but: tuple[str, int],
     most_commits: int,
 ) -> set[tuple[str, ...]] | None:
-    """The locations that tables and views used which were dropped without PURGE, or replaced.
+    """Return the locations that tables and views used before they were dropped without PURGE, or replaced.
 
     Args:
-        objects: those of a realm, by its instance id.
-        but: a table that does not count itself, with its realm's instance id.
-        most_commits: so many are looked at, of all heads together.
+        objects: returns the object store of a realm, by the realm's instance id.
+        but: a table to leave out: the instance id of its realm, and its entity id.
+        most_commits: maximum number of commits to read, over all heads together.
     Returns:
-        None if that is not known: there are more commits, or a row is damaged.
+        None if the locations cannot be determined: there are more commits, or a row is damaged.
     """
     heads = list(heads)
     if sum(head.head.number - head.head.floor_number + 1 for head in heads) > most_commits:
@@ -140,7 +140,7 @@ def kept_places(
 
 
 def places_of(store: ObjectStore, contents: Iterable[int]) -> dict[int, frozenset[tuple[str, ...]] | None]:
-    """The locations that some tables and views use, by their contents' ids; None of one that cannot be read."""
+    """Return the locations that tables and views use, by the id of the content; None if the content cannot be read."""
     found: dict[int, frozenset[tuple[str, ...]] | None] = {}
     ids = iter(dict.fromkeys(contents))
     while run := list(islice(ids, _READ_TOGETHER)):

@@ -1,4 +1,4 @@
-"""What changes to namespaces, tables and views have in common: finding entities by name, and logging."""
+"""Common parts of changes to namespaces, tables and views: finding entities by name, and logging."""
 
 from __future__ import annotations
 
@@ -51,33 +51,33 @@ class TableName(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What every change of a catalog needs besides its request."""
+    """Values that every change of a catalog needs besides its request."""
 
     clock: Clock
     warehouse: str
-    """Absolute location below which tables and views without a location of their own are put."""
+    """Absolute location; tables and views that are created without a location are placed below it."""
     shared_locations: bool
-    """Whether tables may overlap with others' locations."""
+    """Whether tables may overlap the locations of other tables."""
     operation_lifetime_ms: int
-    """How long an operation id is remembered, at least."""
+    """Minimum time for which an operation id is remembered, in milliseconds."""
     binding: Binding
-    """Which properties hold for a change."""
+    """Determines which properties hold for a change."""
     manifest_files: ManifestFiles | None = None
-    """Reads the manifest lists of appends that are rebased; without it none are."""
+    """Reads the manifest lists of appends that are rebased; if None, appends are not rebased."""
     allowed: tuple[tuple[str, ...], ...] | None = None
     """Segments of the locations below which clients may have files read and written; None allows all."""
     trusts: Callable[[int], bool] = lambda _: True
-    """Whether the store trusts a time (milliseconds since 1970), so that snapshots that are old then may be dropped."""
+    """Whether the store trusts a time, in milliseconds since 1970; snapshots that are old at it may then be dropped."""
     refused_elsewhere: Callable[[tuple[str, ...]], str] = lambda _place: ""
-    """Why the realm's other catalogs forbid a table to own a location (`others`); empty if they do not."""
+    """Returns why the realm's other catalogs forbid a table to own a location (`others`); empty if they allow it."""
     confinement: Confinement | None = None
-    """Decides which symbolic links below those locations are followed; None follows all."""
+    """Decides which symbolic links below the allowed locations are followed; None follows all."""
 
     def require_allowed(
         self, places: Iterable[tuple[str, ...]], also: Collection[tuple[str, ...]] = ()
     ) -> None:
-        """Refuse locations that clients of this catalog must not name: those outside the allowed locations, local ones
-        that are part of a store, and local ones that symbolic links lead outside.
+        """Refuse locations that clients of this catalog must not name: locations outside the allowed ones, local
+        locations that are part of a store, and local locations that lead outside the allowed ones by symbolic links.
 
         Args:
             places: the locations, as segments.
@@ -108,12 +108,12 @@ class Found(NamedTuple):
 
 
 def namespace_key(namespace: Sequence[str]) -> bytes:
-    """Key of a namespace in the index `names`."""
+    """Return the key of a namespace in the index `names`."""
     return entry_key(namespace[:-1], NAMESPACE, namespace[-1])
 
 
 def table_key(name: TableName, kind: bytes = TABLE) -> bytes:
-    """Key of a table or view in the index `names`."""
+    """Return the key of a table or view in the index `names`."""
     return entry_key(name.namespace, kind, name.name)
 
 
@@ -150,16 +150,16 @@ def check_new_name(name: str) -> None:
 
 
 def find(state: State, key: bytes) -> Found | None:
-    """The entity of a key, recorded as read."""
+    """Return the entity of a key; the key is recorded as read."""
     entry = state.lookup(NAMES, key)
     return None if entry is None else Found(entry.pointer, id_from(entry.value))
 
 
 def require_namespace(state: State, namespace: NamespaceName) -> Found | None:
-    """The namespace of that name; the root of the catalog, (), always exists and is None.
+    """Return the namespace of that name; None for (), the root of the catalog, which always exists.
 
     Raises:
-        NoSuchNamespaceError: it does not exist.
+        NoSuchNamespaceError: the namespace does not exist.
     """
     if not namespace:
         return None
@@ -170,10 +170,10 @@ def require_namespace(state: State, namespace: NamespaceName) -> Found | None:
 
 
 def require(state: State, name: TableName, kind: bytes) -> Found:
-    """The table or view of that name.
+    """Return the table or view of that name.
 
     Raises:
-        NoSuchTableError, NoSuchViewError: it does not exist.
+        NoSuchTableError, NoSuchViewError: the table or view does not exist.
     """
     found = find(state, table_key(name, kind))
     if found is None:
@@ -184,10 +184,10 @@ def require(state: State, name: TableName, kind: bytes) -> Found:
 
 
 def require_free(state: State, name: TableName, kind: bytes) -> None:
-    """Refuse a name that a table or view has; tables and views share names.
+    """Refuse the name of an existing table or view; a table and a view cannot have the same name.
 
     Raises:
-        AlreadyExistsError: it is taken.
+        AlreadyExistsError: the name is taken.
     """
     taken = taken_by(state, name)
     if taken is not None:
@@ -199,7 +199,7 @@ _LABELS = {TABLE: "Table", VIEW: "View"}
 
 
 def taken_by(state: State, name: TableName) -> str | None:
-    """What has a name: `Table`, `View` or nothing."""
+    """Return the kind of the entity that has a name, `Table` or `View`; None if the name is free."""
     found = state.lookup_many(NAMES, [table_key(name, kind) for kind in _LABELS])
     return next(
         (label for label, entry in zip(_LABELS.values(), found, strict=True) if entry is not None), None
@@ -207,7 +207,7 @@ def taken_by(state: State, name: TableName) -> str | None:
 
 
 def put(state: State, key: bytes, found: Found) -> None:
-    """Point a name at content."""
+    """Set the content and the entity id of a key in the index `names`."""
     state.put(NAMES, key, Entry(found.content, id_bytes(found.entity_id)))
 
 
@@ -221,7 +221,7 @@ class CatalogChange(Change[R]):
         self.operation = operation
 
     def prepare(self, view: State) -> object:
-        """The time of the change, in milliseconds since 1970."""
+        """Return the time of the change, in milliseconds since 1970."""
         return self.context.clock.now_ms()
 
     def record(
@@ -241,7 +241,7 @@ class CatalogChange(Change[R]):
         """Add the change's log entry.
 
         Args:
-            principal: that the change is logged for, if it is not that of the operation.
+            principal: the principal that the change is logged for, by default the principal of the operation.
         """
         operation = self.operation
         state.log(
@@ -262,7 +262,7 @@ class CatalogChange(Change[R]):
 
 
 def add_entity(state: State, key: bytes, content: int, entity_id: int) -> None:
-    """A new entity under `key`.
+    """Add a new entity under `key`.
 
     Raises:
         BadRequestError: as `check_new_name`, for the last part of the key.
@@ -273,20 +273,21 @@ def add_entity(state: State, key: bytes, content: int, entity_id: int) -> None:
 
 
 def remove_entity(state: State, key: bytes, entity_id: int) -> None:
-    """Take an entity away."""
+    """Remove an entity."""
     state.remove(NAMES, key)
     state.remove(IDS, id_bytes(entity_id))
 
 
 _FOLDER_BYTES: Final = 1_024
-"""The most bytes of the folders of a default location that are named after namespaces. File systems and object stores
-allow 1,024 to 4,096 bytes for a whole path; a deeper namespace shares the folder of one above it."""
+"""Maximum length of the part of a default location that is named after namespaces, in bytes. File systems and object
+stores allow 1,024 to 4,096 bytes for a whole path; a deeper namespace shares the folder of a namespace above it."""
 
 
 def default_location(state: State, context: Context, name: TableName, uuid: str) -> str:
-    """Where a table or view without a location of its own is put: it ends in its uuid, so it is never taken.
+    """Return the location of a table or view that is created without a location. It ends in the uuid of the table or
+    view, so it is never taken.
 
-    Below the `location` property of its namespace if that has one, else below the warehouse.
+    It lies below the `location` property of the namespace if that is set, otherwise below the warehouse.
     """
     found = require_namespace(state, name.namespace)
     base = state.get(found.content, Namespace).properties.get("location") if found else None
@@ -296,12 +297,12 @@ def default_location(state: State, context: Context, name: TableName, uuid: str)
 
 
 def default_namespace_location(context: Context, namespace: NamespaceName) -> str:
-    """The folder of the tables and views of a namespace that has no `location` property."""
+    """Return the folder of the tables and views of a namespace that has no `location` property."""
     folders = "/".join([slug(part) for part in namespace])[:_FOLDER_BYTES]
     return f"{context.warehouse}/{folders}".rstrip("/")
 
 
 def slug(part: str) -> str:
-    """A name as a folder of a location: harmless characters only, so several names may share one."""
+    """Return a name as a folder of a location, with safe characters only. Several names may give the same folder."""
     safe = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in part)
     return safe[:64]

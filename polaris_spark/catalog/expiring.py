@@ -1,9 +1,9 @@
-"""Expiry of snapshots within a commit: whose retention holds, what is recorded, and what a commit drops on the fly.
+"""Expiry of snapshots within a commit: the retention that holds, records of removed snapshots, and expiry on commit.
 
-Files of an expired snapshot are deleted later than the snapshot is removed. What is to be deleted is recorded in the
-same commit: the index `expired` of a catalog's head maps a table's stable id and a number to an `ExpiredSnapshots`,
-which keeps the rows of what was removed. An entry goes by a commit once the files are gone, so whoever is interrupted
-between leaves nothing behind that the next run would not find.
+The files of an expired snapshot are deleted later than the snapshot is removed. The commit that removes the snapshot
+also records it: the index `expired` of a catalog's head maps a table's stable id and a number to an `ExpiredSnapshots`,
+which keeps the rows of the removed snapshots. Another commit removes the entry once the files are deleted, so if a run
+is interrupted in between, the next run finds all files that are left.
 """
 
 from __future__ import annotations
@@ -41,33 +41,34 @@ _DEFAULTS = {
     MIN_SNAPSHOTS: 1,
     MAX_REF_AGE: _FOREVER_MS,
 }
-"""Iceberg's (`TableProperties`)."""
+"""Iceberg's defaults (`TableProperties`); ages in milliseconds."""
 
 RECORD_PIECES = 10_000
-"""A record names at most so many snapshots, and so many files of statistics of each kind."""
+"""Maximum number of snapshots in a record, and of statistics files of each kind."""
 
 DROPPED_BY_A_COMMIT = 100
-"""A commit drops at most so many snapshots on the fly; the next one goes on."""
+"""Maximum number of snapshots that a commit to a table expires; the next commit continues."""
 
 _NAMESPACES = 1_024
-"""The properties of so many namespaces are kept in memory."""
+"""Number of namespaces whose properties are cached."""
 
 Properties = Mapping[str, str]
 
 
 class Retention(NamedTuple):
-    """What is kept of a table whose branches and tags say nothing themselves."""
+    """Retention of a table for branches and tags that do not set their own."""
 
     older_than: int
-    """Snapshots older than this time may go, milliseconds since 1970."""
+    """Snapshots older than this time may be removed; milliseconds since 1970."""
     min_snapshots: int
     max_ref_age_ms: int
 
 
 def gc_enabled(levels: Sequence[Properties]) -> bool:
-    """Whether files may be deleted of a table, or of a catalog: what is asked before any job or `PURGE` does so.
+    """Whether files of a table or catalog may be deleted. Every job and `PURGE` checks this before it deletes files.
 
-    The innermost that says `gc.enabled` decides; any text but `true` says no, none says yes.
+    The innermost level that sets `gc.enabled` decides. A value other than `true` forbids deletion; if no level sets the
+    property, deletion is allowed.
 
     Args:
         levels: properties of the table, its namespaces from the nearest upwards, and the catalog.
@@ -82,7 +83,7 @@ def retention(
     older_than: int | None = None,
     retain_last: int | None = None,
 ) -> Retention:
-    """The retention that properties ask for.
+    """Return the retention that properties set.
 
     Args:
         levels: properties of the table, its namespaces from the nearest upwards, and the catalog.
@@ -90,7 +91,7 @@ def retention(
         older_than: overrides the age, as a time in milliseconds since 1970.
         retain_last: overrides the number of snapshots.
     Raises:
-        BadRequestError: a property is no whole number.
+        BadRequestError: a property is not a whole number.
     """
     if older_than is None:
         older_than = now_ms - _number(levels, MAX_SNAPSHOT_AGE)
@@ -100,7 +101,7 @@ def retention(
 
 
 def namespace_levels(state: State, namespace: NamespaceName) -> list[Properties]:
-    """Properties of a namespace and of those above it, the nearest first."""
+    """Return the properties of a namespace and of the namespaces above it, the nearest first."""
     found: list[Properties] = []
     for key in reversed(entry_keys_upwards(namespace, NAMESPACE)):
         entry = state.lookup(NAMES, key)
@@ -110,17 +111,17 @@ def namespace_levels(state: State, namespace: NamespaceName) -> list[Properties]
 
 
 class Levels:
-    """Properties of namespaces as a commit has them, and of its catalog."""
+    """Properties of the namespaces in a commit, and of its catalog."""
 
     def __init__(self, snapshot: Snapshot, catalog: Properties) -> None:
         state = State(snapshot, _no_id, rewrites=False)
 
         def levels(namespace: NamespaceName) -> tuple[Properties, ...]:
-            state.begin()  # what was read for another one is of no concern
+            state.begin()  # forget what was read for another namespace
             return (*namespace_levels(state, namespace), catalog)
 
         self.of = lru_cache(_NAMESPACES)(levels)
-        """Those of a namespace from the nearest upwards, the catalog last."""
+        """Properties of a namespace and of those above it, the nearest first, followed by those of the catalog."""
 
 
 def _no_id() -> int:
@@ -143,7 +144,7 @@ def _number(levels: Sequence[Properties], name: str) -> int:
 
 @object_type("expired-snapshots", revision=1)
 class ExpiredSnapshots(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Snapshots that one commit removed from a table, and whose files nobody has deleted yet."""
+    """Snapshots that one commit removed from a table, and whose files have not been deleted yet."""
 
     entity_id: int
     time: int
@@ -152,15 +153,16 @@ class ExpiredSnapshots(msgspec.Struct, frozen=True, array_like=True, gc=False):
     statistics: tuple[Strong, ...]
     partition_statistics: tuple[Strong, ...]
     after: Strong
-    """The table as it was then: what needs its files, once the table was dropped."""
+    """Id of the table's content after that commit. Expiry reads this content if the table was dropped since and history
+    no longer has the drop."""
 
 
 def record_expired(state: State, before: Table, removed: Collection[int], after: int, now_ms: int) -> None:
     """Record that a commit removes snapshots from a table.
 
     Args:
-        before: the table that still has them; those that it does not have are ignored.
-        after: id of its content afterwards.
+        before: the table before the commit; ids of snapshots that it does not have are ignored.
+        after: id of the table's content after the commit.
     """
     pieces = removed_pieces(before, removed, state)
     snapshots, statistics, partition_statistics = pieces
@@ -187,23 +189,27 @@ class RemovedPieces(NamedTuple):
 
 
 def removed_pieces(table: Table, removed: Collection[int], reader: ObjectReader) -> RemovedPieces:
-    """What goes with some snapshots of a table, given by their ids; those that it does not have are ignored."""
+    """Return the pieces that are removed with snapshots of a table.
+
+    Args:
+        removed: ids of the snapshots; ids that the table does not have are ignored.
+    """
     roots = (table.snapshots, table.statistics, table.partition_statistics)
     return RemovedPieces(*(list(_pieces(root, removed, reader)) for root in roots))
 
 
 def expired_key(entity_id: int, record: int) -> bytes:
-    """Key of a record in the index `expired`."""
+    """Return the key of a record in the index `expired`."""
     return id_bytes(entity_id) + id_bytes(record)
 
 
 def entity_of(key: bytes) -> int:
-    """The table of a record, from its key."""
+    """Return the entity id of the table in a key of the index `expired`."""
     return id_from(key)
 
 
 def _pieces(root: IndexRoot, snapshot_ids: Collection[int], reader: ObjectReader) -> Iterator[int]:
-    """Pointers to all pieces of some snapshots in an index by snapshot id."""
+    """Yield the pointers to all pieces of the given snapshots in an index by snapshot id."""
     index = Index(root, reader.read_shards)
     for id in snapshot_ids:
         for _, entry in index.range(key_of(id), key_after(key_of(id) + b"\xff" * 4)):
@@ -213,19 +219,20 @@ def _pieces(root: IndexRoot, snapshot_ids: Collection[int], reader: ObjectReader
 def expire_on_commit(
     draft: TableDraft, state: State, namespace: NamespaceName, catalog: Properties
 ) -> list[int]:
-    """Drop the oldest snapshots of a table's history from a draft that adds one, if the table wants it.
+    """Drop the oldest snapshots of a table's history from a draft that adds a snapshot, if `EXPIRE_ON_COMMIT` is on.
 
-    What is read does not grow with the number of snapshots: the oldest items of the snapshot log, as many ancestors of
-    each branch as it keeps in any case, and the snapshots that are dropped. Whatever is dropped Iceberg would drop as
-    well; what is not in the snapshot log, such as a branch's own snapshots, is left to the procedure `expire`.
+    The number of rows read does not grow with the number of snapshots. This function reads the oldest items of the
+    snapshot log, those ancestors of each branch that the branch keeps whatever their age, and the dropped snapshots.
+    Iceberg would drop every one of these snapshots as well. Snapshots that are not in the snapshot log, such as a
+    branch's own snapshots, are left to the procedure `expire`.
 
     Args:
-        namespace: of the table.
+        namespace: namespace of the table.
         catalog: properties of the catalog.
     Returns:
         ids of the snapshots that were dropped.
     Raises:
-        BadRequestError: a property is no whole number.
+        BadRequestError: a property is not a whole number.
     """
     base = draft.base
     if (
@@ -248,7 +255,7 @@ def expire_on_commit(
         if len(dropped) >= DROPPED_BY_A_COMMIT:
             break
         at: SnapshotFacts | None = facts
-        # Ancestors that one commit added and replaced were never current, and so are not in the log.
+        # A snapshot that one commit both added and replaced was never current, so it is not in the snapshot log.
         while (
             at is not None
             and at.timestamp_ms < limit
@@ -266,21 +273,22 @@ def expire_on_commit(
 
 
 def _oldest(table: Table, reader: ObjectReader, older_than: int) -> list[int]:
-    """Snapshots at the beginning of a table's log that became current before a time."""
+    """Return ids of snapshots at the beginning of a table's snapshot log that became current before `older_than`."""
     first = logs.first(table.snapshot_log, DROPPED_BY_A_COMMIT, reader)
     entries = read_entries(b",".join(first))
     return list(dict.fromkeys(entry.snapshot_id for entry in entries if entry.timestamp_ms < older_than))
 
 
 def _facts(draft: TableDraft, ids: Collection[int]) -> list[SnapshotFacts]:
-    """Those of some snapshots that were there before."""
+    """Return the facts of those given snapshots that the table had before the change."""
     pointers = [place.pointer for id in ids if (place := draft.snapshots.place(id)) is not None]
     found = draft.reader.get_many(pointers, TableSnapshot) if pointers else {}
     return [read_snapshot(found[pointer].text) for pointer in pointers]
 
 
 def _needed(draft: TableDraft, kept: Retention) -> tuple[int, set[int]]:
-    """Up to which time nothing is kept for its age, and the snapshots that are kept whatever their age."""
+    """Return the time before which no snapshot is kept because of its age, in milliseconds since 1970, and the ids of
+    the snapshots that are kept whatever their age."""
     limit, needed = kept.older_than, set()
     branches: list[tuple[int, int]] = []
     for ref in draft.refs.values():
@@ -296,10 +304,11 @@ def _needed(draft: TableDraft, kept: Retention) -> tuple[int, set[int]]:
 
 
 def _nearest_ancestors(draft: TableDraft, branches: list[tuple[int, int]]) -> set[int]:
-    """The snapshots that branches keep whatever their age. Each is read once, even if several branches share it.
+    """Return the ids of the snapshots that branches keep whatever their age. Each snapshot is read once, even if
+    several branches share it.
 
     Args:
-        branches: the number of snapshots that each branch keeps, negated, and its newest snapshot.
+        branches: for each branch, the number of snapshots that it keeps, negated, and the id of its newest snapshot.
     """
     found: set[int] = set()
     heapify(branches)
@@ -318,19 +327,19 @@ def _nearest_ancestors(draft: TableDraft, branches: list[tuple[int, int]]) -> se
 
 
 class SnapshotFacts(msgspec.Struct, frozen=True, rename="kebab", gc=False):
-    """What expiry wants to know of a snapshot; named as in metadata."""
+    """Fields of a snapshot that expiry reads, named as in metadata."""
 
     snapshot_id: int
     timestamp_ms: int
     parent_snapshot_id: int | None = None
     manifest_list: str | None = None
     manifests: tuple[str, ...] = ()
-    """Of format version 1, where there is no manifest list."""
+    """Locations of the manifests of a format version 1 snapshot that has no manifest list."""
     schema_id: int | None = None
 
 
 class RefFacts(msgspec.Struct, frozen=True, rename="kebab", gc=False):
-    """What expiry wants to know of a branch or tag; named as in metadata."""
+    """Fields of a branch or tag that expiry reads, named as in metadata."""
 
     snapshot_id: int
     type: str

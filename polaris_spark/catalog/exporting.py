@@ -34,29 +34,29 @@ class Wanted(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """What came of an export."""
+    """Result of the export of a table or view."""
 
     name: TableName
     kind: bytes
     location: str
-    """Of the metadata file."""
+    """Location of the metadata file."""
     outcome: str
-    """`written`, `unchanged` where the file was there already, `replaced`, or nothing where it failed."""
+    """`written`, `unchanged` if the file had this metadata already, `replaced`, or empty if the export failed."""
     error: str = ""
-    """Why it failed."""
+    """Why the export failed."""
 
 
 def wanted(
     snapshot: Snapshot, *, table: tuple[str, ...] | None = None, namespace: NamespaceName | None = None
 ) -> list[Wanted]:
-    """What is to be exported of one commit: a table or view, a namespace with all below it, or everything.
+    """Return the tables and views of one commit to export: one of them, those below a namespace, or all of them.
 
     Args:
-        table: levels of the namespace, and the name.
-        namespace: levels of the namespace; () is the whole catalog, as is None.
+        table: levels of the namespace, and the name of the table or view.
+        namespace: levels of the namespace; () and None mean the whole catalog.
     Raises:
         InputError: both are given.
-        BadRequestError: there is no such table, view or namespace.
+        BadRequestError: the table, view or namespace does not exist.
     """
     if table is not None and namespace is not None:
         raise InputError("a table or a namespace is named, not both at once")
@@ -87,7 +87,7 @@ class Exporter:
         """
         Args:
             directory: a location; below it, a file lies in a folder per namespace level and one per table.
-            overwrite: whether a file of other content is replaced, rather than refused.
+            overwrite: whether to replace a file that has other content; otherwise this is refused.
         """
         self._reader = reader
         self._files = files
@@ -95,7 +95,7 @@ class Exporter:
         self._overwrite = overwrite
 
     def all(self, items: Iterable[Wanted]) -> Iterator[Exported]:
-        """Export one after the other; what fails is told in its row and stops nothing."""
+        """Export items one after another. A failure is reported in the result of its item, and the others go on."""
         for item in items:
             location = ""
             try:
@@ -120,7 +120,7 @@ class Exporter:
     def _export(self, location: str, value: Table | View | Unloaded) -> str:
         there = self._files.read_if_there(location)
         if isinstance(value, Unloaded):
-            # Nothing has changed since the import: the file that it names is the metadata.
+            # The table or view has not changed since the import, so the file that its row names is the metadata.
             imported = self._files.read(value.metadata_location)
             same, content = there == imported, imported
         else:
@@ -137,7 +137,7 @@ class Exporter:
         return WRITTEN if there is None else REPLACED
 
     def _is_same(self, there: bytes, location: str, value: Table | View) -> bool:
-        """Whether a file says what we would write, in its own words perhaps, as one does that was registered."""
+        """Whether a file holds the metadata that would be written, possibly in another form, as registered files do."""
         mine = document(value, self._reader)
         try:
             text = gzip.decompress(there) if is_compressed(location) else there
@@ -147,32 +147,32 @@ class Exporter:
             return bool(
                 msgspec.json.decode(text) == ours or msgspec.json.decode(_as_ours(text, value)) == ours
             )
-        # It is no metadata at all.
+        # The file is not metadata.
         except (OSError, EOFError, zlib.error, ValueError, RecursionError, PolarisError):
             return False
 
 
 def _as_ours(text: bytes, value: Table | View) -> bytes:
-    """The metadata that a text describes, as this catalog writes it."""
+    """Return the metadata that a text describes, in the form that this catalog writes."""
     draft = (parse_table if isinstance(value, Table) else parse_view)(text, now_ms=0)
     parsed, objects = draft.freeze(count(1).__next__, metadata_location=value.metadata_location)
     return document(parsed, _Scratch(dict(objects)))
 
 
 class _Scratch:
-    """Reads objects that were never stored."""
+    """Reader of objects that are in memory and were never stored."""
 
     def __init__(self, objects: Mapping[int, msgspec.Struct]) -> None:
         self._objects = objects
 
     def get(self, id: int, cls: type[S]) -> S:
-        return self._objects[id]  # type: ignore[return-value]  # whoever froze it knows
+        return self._objects[id]  # type: ignore[return-value]  # callers pass the object's type
 
     def get_many(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
         return {id: self.get(id, cls) for id in ids}
 
     def prefetch(self, ids: Collection[int]) -> None:
-        pass  # all of them are at hand
+        pass  # all objects are in memory
 
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Any]:
         return {id: self._objects[id] for id in ids}

@@ -1,4 +1,4 @@
-"""Files beside the rows, read and written: local paths directly, everything else through pyiceberg's FileIO."""
+"""Reads and writes files outside of the database: local paths directly, all others through pyiceberg's FileIO."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _LONGEST: Final = BOUNDS["characters in a location"]
 
 
 def local_path(location: str) -> Path | None:
-    """The path of a `file:` location, or None where it is not on this machine.
+    """Return the path of a `file:` location; None if the location is not on this machine.
 
     Raises:
-        ValueError: it is no URI.
+        ValueError: the location is not a URI.
         OSError: the path is too long. Resolving the links of a path takes a time that grows with the square of its
             length.
     """
@@ -61,26 +61,27 @@ def local_path(location: str) -> Path | None:
 
 
 class Files:
-    """Reads and writes files of a catalog's tables; `properties` go to pyiceberg's FileIO. `Folders` deletes them."""
+    """Reads and writes files of a catalog's tables. `Folders` deletes them."""
 
     def __init__(self, properties: dict[str, str], confinement: Confinement | None = None) -> None:
         """
         Args:
-            confinement: decides which symbolic links to local files below its folders are followed; without one, all
-                are followed.
+            properties: passed to pyiceberg's FileIO.
+            confinement: decides which symbolic links to local files below its folders are followed; None follows all.
         """
         self.properties = properties
         self._confinement = confinement
         self._ios: dict[tuple[int, str, str], FileIO] = {}
 
     def confined(self, confinement: Confinement | None) -> Files:
-        """The same files, with local ones opened under a confinement."""
+        """Return the same files, but with local files opened under a confinement."""
         found = Files(self.properties, confinement)
         found._ios = self._ios
         return found
 
     def _below(self, path: Path) -> Below | None:
-        """Root and relative path of a local file in the confinement; None if links on its path may be followed.
+        """Return the root and relative path of a local file in the confinement; None if links on its path may be
+        followed.
 
         Raises:
             ForbiddenError: links lead outside the confinement.
@@ -88,14 +89,14 @@ class Files:
         return None if self._confinement is None else self._confinement.below(path)
 
     def io(self, location: str) -> FileIO:
-        """The FileIO that serves a location: one for all of a bucket, since each has connections of its own.
+        """Return the FileIO for a location. One FileIO serves a whole bucket, because each has its own connections.
 
         Raises:
-            BadRequestError: none does.
+            BadRequestError: no FileIO serves the location.
         """
         from pyiceberg.io import (
             load_file_io,
-        )  # imported here: half of what processes import that read no files
+        )  # imported here: it would be half of the imports of a process that reads no files
 
         uri = urlsplit(location)
         if uri.scheme in ("", "file"):  # a FileIO would open a file of this machine, unconfined
@@ -109,12 +110,12 @@ class Files:
             raise BadRequestError(f"nothing here can read or write {location!r}: {error}") from error
 
     def stream(self, location: str) -> BinaryIO:
-        """A file, opened to be read from its beginning as it comes; it can `read`, `tell` and be closed.
+        """Open a file as a stream from its beginning; the stream supports `read`, `tell` and closing.
 
         Raises:
-            MissingFileError: there is no such file.
-            UnreadableFileError: it cannot be opened.
-            ForbiddenError: a symbolic link leads to it that is not followed.
+            MissingFileError: the file does not exist.
+            UnreadableFileError: the file cannot be opened.
+            ForbiddenError: the path contains a symbolic link that is not followed.
         """
         try:
             path = local_path(location)
@@ -127,13 +128,13 @@ class Files:
             raise UnreadableFileError(f"cannot read {location!r}: {error}", location=location) from error
 
     def read(self, location: str, *, limit: int | None = None) -> bytes:
-        """The content of a file.
+        """Return the content of a file.
 
         Args:
-            limit: the most bytes that it may have.
+            limit: maximum size of the file, in bytes.
         Raises:
-            BadRequestError: it cannot be read, or is longer.
-            ForbiddenError: a symbolic link leads to it that is not followed.
+            BadRequestError: the file cannot be read, or is larger than `limit`.
+            ForbiddenError: the path contains a symbolic link that is not followed.
         """
         most = () if limit is None else (limit + 1,)
         try:
@@ -150,11 +151,11 @@ class Files:
             raise BadRequestError(f"cannot read {location!r}: {error}") from error
 
     def write_all(self, files: Sequence[tuple[str, bytes]]) -> None:
-        """Write (location, content) pairs, replacing what is there.
+        """Write files, given as (location, content) pairs; existing files are replaced.
 
         Raises:
-            BadRequestError, ForbiddenError: a file cannot be written there.
-            UnwritableFileError: a file cannot be written there now.
+            BadRequestError, ForbiddenError: a file cannot be written to its location.
+            UnwritableFileError: a file cannot be written to its location at present.
         """
         for location, content in files:
             try:
@@ -171,10 +172,10 @@ class Files:
             stream.write(content)
 
     def read_if_there(self, location: str) -> bytes | None:
-        """The content of a file, or None where there is none.
+        """Return the content of a file; None if the file does not exist.
 
         Raises:
-            BadRequestError: it is there and cannot be read, or nobody can say whether it is.
+            BadRequestError: the file exists and cannot be read, or it is unknown whether the file exists.
         """
         try:
             path = local_path(location)
@@ -184,11 +185,11 @@ class Files:
         return self.read(location) if there else None
 
     def make_folder(self, location: str) -> None:
-        """Make a local folder and the missing folders above it. Other locations are left alone: they need no folders.
+        """Make a local folder and the missing folders above it. Other locations need no folders and are ignored.
 
         Raises:
-            ForbiddenError: a symbolic link leads to it that is not followed.
-            OSError, ValueError: it cannot be made.
+            ForbiddenError: the path contains a symbolic link that is not followed.
+            OSError, ValueError: the folder cannot be made.
         """
         path = local_path(location)
         if path is None:
@@ -201,11 +202,11 @@ class Files:
             pass
 
     def put(self, location: str, content: bytes) -> None:
-        """Write a file that others may be reading: they see what was there before, or all of the new content.
+        """Write a file that others may be reading: readers see either the old content or all of the new content.
 
         Raises:
-            BadRequestError, ForbiddenError: the file cannot be written there.
-            UnwritableFileError: the file cannot be written there now.
+            BadRequestError, ForbiddenError: the file cannot be written to its location.
+            UnwritableFileError: the file cannot be written to its location at present.
         """
         path = local_path(location)
         if path is None:
@@ -215,7 +216,7 @@ class Files:
         try:
             aside = path.with_name(f".{uuid.uuid4()}.tmp")
             _write_local(aside, self._below(aside), content)
-            # Hadoop's file system would find that the content does not fit the checksum of what was there.
+            # Otherwise Hadoop's file system would find that the new content does not match the old file's checksum.
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
             aside.replace(path)
         except (OSError, TypeError, ValueError) as error:
@@ -226,7 +227,7 @@ class Files:
 
 
 class _Stream:
-    """A stream that knows how far it was read: those of object stores do not say."""
+    """A stream that counts the bytes read, because the streams of object stores do not report their position."""
 
     def __init__(self, stream: InputStream) -> None:
         self._stream = stream
@@ -261,7 +262,7 @@ _IMPOSSIBLE = {
 
 
 def _unwritable(location: str, error: Exception) -> PolarisError:
-    """What a client is told; never 500, which Iceberg's clients take for an unknown outcome."""
+    """Return the error for the client; never with status 500, which Iceberg's clients take for an unknown outcome."""
     number = getattr(error, "errno", None)
     message = f"cannot write {location!r}, nothing was changed: {error}"
     if number in _NO_SPACE:
@@ -274,9 +275,12 @@ def _unwritable(location: str, error: Exception) -> PolarisError:
 
 
 def _read_local(path: Path, below: Below | None, most: int = -1) -> bytes:
-    """Up to `most` bytes of a regular file, all if negative; devices and pipes could go on for ever."""
+    """Return up to `most` bytes of a regular file, all of them if `most` is negative.
+
+    Devices and pipes are refused, because they may never end.
+    """
     with _opened_local(path, below) as file:
-        # `read` with a number takes that much memory first.
+        # `read` with a size allocates that much memory first.
         return file.read() if os.fstat(file.fileno()).st_size < most else file.read(most)
 
 
@@ -285,8 +289,8 @@ def _opened_local(path: Path, below: Below | None) -> BinaryIO:
 
 
 def _write_local(path: Path, below: Below | None, content: bytes) -> None:
-    """Write a file. A metadata file needs no rename: its name is unique to its version, and nobody knows it before the
-    commit."""
+    """Write a file. A metadata file needs no rename: its name is unique to its version, and no reader knows the name
+    before the commit."""
     if below is not None:
         write_file(below, content)
         return
@@ -298,7 +302,7 @@ def _write_local(path: Path, below: Below | None, content: bytes) -> None:
 
 
 def absolute(location: str) -> str:
-    """A warehouse location as an absolute URI; a relative or bare path becomes a `file:` URI of this machine."""
+    """Return a warehouse location as an absolute URI; a relative or bare path becomes a `file:` URI of this machine."""
     if (urlsplit(location).scheme and "://" in location) or location.startswith("file:"):
         return location.rstrip("/")
     return "file://" + str(Path(location).expanduser().resolve())

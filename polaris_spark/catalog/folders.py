@@ -1,8 +1,8 @@
-"""Folders of a file system or object store: what lies in them, and deleting it.
+"""Folders of a file system or object store: listing their files, and deleting them.
 
-Local folders are read directly, everything else through the Arrow or fsspec file system that pyiceberg's FileIO uses;
-by its paths, because its own methods take `?` and `#` in a file's name for the end of it. Symbolic links are neither
-followed nor deleted: what they point to lies elsewhere.
+Local folders are read directly, all others through the Arrow or fsspec file system that pyiceberg's FileIO uses. The
+file system is given paths; the methods of FileIO are not used, because they take `?` and `#` in a file's name for the
+end of the name. Symbolic links are neither followed nor deleted, because their targets lie elsewhere.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-"""Errors that repetition does not help."""
+"""Errors that a retry does not fix."""
 
 
 CHANGED = "it has been changed meanwhile"
-"""Why a file stays that is to be deleted for its age only."""
+"""Reason why a file is kept that was to be deleted only because of its age."""
 
 UNKNOWN_MS = 253_402_300_799_000
-"""Time of files whose own is not known: they pass for new, and none is deleted for its age."""
+"""Modification time that is used if a file's own is unknown, in milliseconds since 1970 (the end of the year 9999). The
+file then counts as new, so it is not deleted because of its age."""
 
 
 class Listed(NamedTuple):
-    """A file that is there."""
+    """An existing file."""
 
     location: str
     size: int
@@ -47,7 +48,7 @@ class Listed(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What lies directly in a folder."""
+    """The folders and files directly in a folder."""
 
     folders: list[str]
     files: list[Listed]
@@ -60,10 +61,10 @@ class Folders:
         self._files = files
 
     def contents(self, folder: str) -> Contents:
-        """What lies directly in a folder; nothing, if it is not there.
+        """Return the folders and files directly in a folder; none if the folder does not exist.
 
         Raises:
-            BadRequestError: it cannot be read.
+            BadRequestError: the folder cannot be read.
         """
         try:
             path = local_path(folder)
@@ -76,10 +77,10 @@ class Folders:
             raise BadRequestError(f"cannot list {folder!r}: {error}") from error
 
     def exists(self, folder: str) -> bool:
-        """Whether there is a folder, or anything in it where storage knows no folders.
+        """Whether a folder exists; in storage without folders, whether a file exists below it.
 
         Raises:
-            BadRequestError: nobody can say.
+            BadRequestError: this cannot be determined.
         """
         from pyarrow.fs import FileType
 
@@ -95,7 +96,7 @@ class Folders:
     def below(
         self, folder: str, unlisted: Callable[[str, PolarisError], object] | None = None
     ) -> Iterator[Listed]:
-        """Every file in a folder and those below it, in no particular order.
+        """Yield every file in a folder and in the folders below it, in no particular order.
 
         Args:
             unlisted: called with each folder that cannot be listed, and the reason. Such a folder is skipped unless the
@@ -117,11 +118,11 @@ class Folders:
             yield from found.files
 
     def file(self, location: str) -> Listed | None:
-        """A file as it is now, or None where there is none.
+        """Return a file as it is now; None if there is no regular file at the location.
 
         Raises:
-            OSError, ValueError: nobody can say.
-            BadRequestError: nothing here reads such locations.
+            OSError, ValueError: this cannot be determined.
+            BadRequestError: no file system here can read the location.
         """
         path = local_path(location)
         if path is not None:
@@ -134,18 +135,18 @@ class Folders:
         return _listed(location, system, info) if _is_file(info) else None
 
     def delete(self, grant: Grant, permit: Permit, *, changed_before: int | None = None) -> bool:
-        """Delete a file that is there; a local one's Hadoop checksum goes with it.
+        """Delete an existing file; the Hadoop checksum file of a local file is deleted as well.
 
         Args:
-            permit: the permit that covers it.
-            changed_before: milliseconds since 1970; what was changed last since then stays.
+            permit: the permit that covers the file.
+            changed_before: milliseconds since 1970; a file that was modified at that time or later is kept.
         Returns:
-            whether it was deleted; False if it is too young.
+            whether the file was deleted; False if it is too young.
         Raises:
-            FileNotFoundError: it does not exist.
-            ForbiddenError: the permit refuses, or a folder of its path has become a link.
-            OSError, ValueError: it cannot be deleted.
-            BadRequestError: nothing here deletes such locations.
+            FileNotFoundError: the file does not exist.
+            ForbiddenError: the permit refuses, or a folder of the file's path has become a link.
+            OSError, ValueError: the file cannot be deleted.
+            BadRequestError: no file system here can delete the location.
         """
         permit.require(grant)
         if grant.root:
@@ -162,18 +163,18 @@ class Folders:
         inner = getattr(system, "handler", None)
         if inner is None:
             system.delete_file(name)
-        else:  # `rm` of fsspec, which Arrow would call, takes `*`, `?` and `[` for patterns
+        else:  # Arrow would call fsspec's `rm`, which takes `*`, `?` and `[` for patterns
             inner.fs.rm_file(name)
         return True
 
     def delete_all(
         self, grants: Iterable[Grant], permit: Permit, *, changed_before: int | None = None
     ) -> dict[str, str]:
-        """Delete files; those already gone count as deleted.
+        """Delete files; files that no longer exist count as deleted.
 
         Args:
-            permit: lets them be deleted.
-            changed_before: milliseconds since 1970; what was changed last since then stays (`CHANGED`).
+            permit: the permit that covers the files.
+            changed_before: milliseconds since 1970; a file that was modified at that time or later is kept (`CHANGED`).
         Returns:
             the files that could not be deleted, by location, each with the reason.
         """
@@ -218,10 +219,10 @@ class Folders:
         return found
 
     def _system(self, location: str) -> tuple[FileSystem, str]:
-        """The file system of a location, and its path there.
+        """Return the file system of a location, and the path of the location in it.
 
         Raises:
-            BadRequestError: none is known.
+            BadRequestError: no file system serves the location.
         """
         io: Any = self._files.io(location)
         scheme, _, rest = location.partition("://")
@@ -240,17 +241,17 @@ class Folders:
 class Links:
     """The symbolic links of this machine's folders as they are now. Thread-safe.
 
-    Folders are remembered, and links may be set anew: every job makes its own, and every task of executors.
+    Resolved folders are cached, but links may change. So every job and every task of an executor makes its own `Links`.
     """
 
     def __init__(self) -> None:
         self._real = lru_cache(maxsize=65_536)(_real)
 
     def resolved(self, location: str) -> str:
-        """A location without symbolic links in its folder, where it is a local one: then one file has one name."""
+        """Return a location; if it is local, without symbolic links in its folder, so that a file has only one name."""
         try:
             path = local_path(location)
-        except (OSError, ValueError):  # too long, or no URI: no reader of files takes it either
+        except (OSError, ValueError):  # too long, or not a URI: no file can be read from it either
             return location
         if path is None or "\0" in location:
             return location
@@ -258,7 +259,8 @@ class Links:
         return f"file://{self._real(folder)}/{name}"
 
     def real(self, place: tuple[str, ...]) -> tuple[str, ...]:
-        """A location as segments; a local one with all symbolic links resolved, also in the last segment."""
+        """Return a location, given as segments, with all symbolic links resolved if it is local, also in the last
+        segment."""
         if place[0] != "file://" or len(place) < 2:
             return place
         path = f"{self._real('/' + '/'.join(place[1:-1]))}/{place[-1]}"
@@ -267,7 +269,7 @@ class Links:
         return ("file://", *(part for part in path.split("/") if part))
 
     def __reduce__(self) -> tuple[type[Links], tuple[()]]:
-        return Links, ()  # elsewhere, other links
+        return Links, ()  # another process may see other links
 
 
 def _real(folder: str) -> str:
@@ -275,10 +277,11 @@ def _real(folder: str) -> str:
 
 
 def repeated(action: Callable[[], R], *, attempts: int = 4, first_wait_s: float = 0.2) -> R:
-    """What an action of a file system gives; one that fails for want of it is repeated, with growing pauses.
+    """Return the result of an action on a file system. If the file system fails, repeat it, with growing pauses.
 
     Raises:
-        OSError, UnreadableFileError: it failed each time, or the file is not there, not allowed, or damaged.
+        OSError, UnreadableFileError: the action failed each time, or the file does not exist, is not accessible, or is
+            damaged.
     """
     for attempt in range(attempts - 1):
         try:
@@ -300,7 +303,7 @@ def _is_file(info: FileInfo) -> bool:
 def _listed(location: str, system: FileSystem, info: FileInfo) -> Listed:
     if info.mtime_ns is not None:
         return Listed(location, info.size or 0, info.mtime_ns // 1_000_000)
-    # Arrow does not know the names that some of fsspec's file systems give their times.
+    # Some fsspec file systems report modification times under names that Arrow does not read.
     asked = getattr(getattr(getattr(system, "handler", None), "fs", None), "modified", None)
     try:
         modified = None if asked is None else int(asked(info.path).timestamp() * 1_000)
@@ -315,7 +318,7 @@ def _local(path: Path, root: str) -> Contents:
         for entry in entries:
             try:
                 entry.name.encode()
-            except UnicodeEncodeError:  # no metadata could name it, nor could a result
+            except UnicodeEncodeError:  # neither metadata nor results can hold this name
                 continue
             if entry.is_dir(follow_symlinks=False):
                 found.folders.append(f"{root}/{entry.name}")

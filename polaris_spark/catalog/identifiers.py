@@ -1,4 +1,4 @@
-"""Identifiers as one text, so that SQL takes, compares and joins them easily."""
+"""Identifiers as one text, which SQL can easily pass, compare and join."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ _PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 
 
 def dotted(levels: Sequence[str]) -> str:
-    """Levels joined by dots; one that is empty or has a dot or backquote in it stands in backquotes."""
+    """Return levels joined by dots; a level that is empty or contains a dot or backquote is put in backquotes."""
     return ".".join([_quoted(level) for level in levels])
 
 
 def parse_dotted(text: str) -> tuple[str, ...] | None:
-    """The levels that `dotted` was given; None if it gives no such text."""
+    """Return the levels for which `dotted` returns this text; None if there are none."""
     levels = levels_of(text)
     return levels if levels is not None and dotted(levels) == text else None
 
 
 def levels_of(text: str) -> tuple[str, ...] | None:
-    """The levels of an identifier as SQL writes it, any of them in backquotes; None if it is none."""
+    """Return the levels of an identifier in SQL syntax, where any level may be in backquotes; None if the text is not
+    an identifier."""
     levels: list[str] = []
     position = 0
     while position < len(text):

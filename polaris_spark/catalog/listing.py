@@ -1,4 +1,4 @@
-"""Listing the children of a namespace in pages that all see the same commit."""
+"""Listing of the children of a namespace in pages that all read the same commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polaris_spark.index.keys import children, decode_key
 
 
 class PageToken(msgspec.Struct, frozen=True, array_like=True):
-    """Where a listing goes on: after `key`, in the commit that its first page saw."""
+    """Position at which a listing continues: after `key`, in the commit that its first page read."""
 
     reference: str
     number: int
@@ -25,7 +25,7 @@ class PageToken(msgspec.Struct, frozen=True, array_like=True):
     key: bytes
 
     def text(self) -> str:
-        """The token as URL-safe text."""
+        """Return the token as URL-safe text."""
         return base64.urlsafe_b64encode(_encode(self)).decode().rstrip("=")
 
 
@@ -49,10 +49,10 @@ def list_names(
     token: str | None,
     size: int | None,
 ) -> Page:
-    """Names of one kind directly in `namespace`: all of them, or a page of `size`.
+    """Return the names of one kind directly in `namespace`: all of them, or a page of at most `size` names.
 
     Raises:
-        BadRequestError: the token is no token, belongs to another listing, or has expired.
+        BadRequestError: the token is malformed, belongs to another listing, or has expired.
     """
     start, end = children(namespace, kind)
     snapshot, prefix = head, len(start)
@@ -70,7 +70,7 @@ def list_names(
 
 
 def _names(keys: list[bytes], prefix: int) -> list[str]:
-    """The names in keys whose first `prefix` bytes are namespace and kind; 0x00 marks an escape."""
+    """Return the names in keys whose first `prefix` bytes are namespace and kind. A 0x00 in a key marks an escape."""
     return [decode_key(key)[2] if b"\0" in key else key[prefix:].decode() for key in keys]
 
 
@@ -85,7 +85,7 @@ def _parse(token: str, reference: str) -> PageToken:
 
 
 def _pinned(head: Snapshot, token: PageToken) -> Snapshot:
-    """The snapshot of the commit that a token names, verified as an ancestor of the head."""
+    """Return the commit that a token names, opened for reading, after verifying that it is an ancestor of the head."""
     try:
         if ancestor(head.store, head.head, token.number) != token.commit:
             raise BadRequestError("this page token names no commit of this catalog")
@@ -97,7 +97,7 @@ def _pinned(head: Snapshot, token: PageToken) -> Snapshot:
 
 
 def at_commit(head: Snapshot, commit_id: int) -> Snapshot:
-    """An older commit of the same reference, opened for reading."""
+    """Return an older commit of the same reference, opened for reading."""
     commit = head.store.get(commit_id, Commit)
     older = msgspec.structs.replace(head.head, commit=commit_id, number=commit.number, time=commit.time)
     return Snapshot(head.store, b"", older, commit)

@@ -1,9 +1,9 @@
-"""Who owns which location: no two entities may own overlapping ones.
+"""Ownership of locations: no two entities may own overlapping locations.
 
-A location is compared by whole path segments of its normalised URI. The index `locations` keys it by scheme and
-authority, then its segments, so that owners of a location, of anything above it and of anything below it are
-contiguous ranges each. The index `unconfirmed` has the same keys for locations that a table only reads
-(`catalog.ownership`).
+A location is compared by whole path segments of its normalized URI. A key of the index `locations` has the scheme and
+authority first, then the path segments. The owners of a location are therefore a contiguous range, and so are the
+owners of each location above it, and the owners of all locations below it. The index `unconfirmed` has the same keys
+for locations that a table only reads (`catalog.ownership`).
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ SAME_SCHEME = {
     "wasb": "abfs",
     "wasbs": "abfs",
 }
-"""Schemes to the one that means the same storage."""
+"""Maps a scheme to the canonical scheme of the same storage."""
 
 
 _NO_AUTHORITY = ("", "file", "hdfs", "viewfs")
 """Schemes whose URIs may leave out a host or bucket."""
 
 PATHS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
-"""Properties that send files elsewhere; the last two are Iceberg's old names of the first."""
+"""Properties that put files outside of the table's location; the last two are Iceberg's old names of the first."""
 
 _ABSOLUTE = re.compile(r"/|file:|[A-Za-z][A-Za-z0-9+.-]*://")
-"""How a location begins that means the same folder wherever a job runs."""
+"""Matches the beginning of a location that means the same folder wherever a job runs."""
 
 _OWN = 1 + len(PATHS)
-"""How many locations one entity can own: its own, and one for each of these properties."""
+"""Maximum number of locations that one entity can own: its own location, and one for each property in `PATHS`."""
 
 
 def folder(location: str) -> str:
-    """A folder that a person names for a job, as an absolute URI: one that is the same wherever the job runs.
+    """Return a folder that a user names for a job, as an absolute URI. It is the same folder wherever the job runs.
 
     Raises:
-        InputError: it is relative, or no location of files.
+        InputError: the location is relative, or is not a location of files.
     """
     if not _ABSOLUTE.match(location):
         raise InputError(f"location {location!r} is neither an absolute path nor a URI such as scheme://...")
@@ -63,12 +63,12 @@ def folder(location: str) -> str:
 
 
 def segments(location: str) -> tuple[str, ...]:
-    """A location as scheme and authority followed by its path segments.
+    """Return the segments of a location: scheme and authority, then the segments of its path.
 
-    `s3a` and `s3n` are `s3`, and so on; a location without a scheme is a `file`; empty segments are dropped.
+    Schemes are replaced as in `SAME_SCHEME`; a location without a scheme is a `file`; empty segments are dropped.
 
     Raises:
-        BadRequestError: not an absolute location, one with `.` or `..` in it, a file of another host, or too long.
+        BadRequestError: the location is not absolute, has `.` or `..` in it, is a file of another host, or is too long.
     """
     require_within("characters in a location", len(location))
     try:
@@ -78,7 +78,7 @@ def segments(location: str) -> tuple[str, ...]:
     scheme = uri.scheme.lower()
     path = uri.path + (f"?{uri.query}" if uri.query else "")
     unsound = not location.isprintable() or location != location.strip()
-    # `//host/path` is a path to a file system, and names a host to whoever reads it as a URI.
+    # `//host/path` is ambiguous: a path for a file system, but a host and a path for a URI parser.
     unsound = unsound or (not scheme and bool(uri.netloc))
     rootless = not uri.netloc and (scheme not in _NO_AUTHORITY or not path.strip("/") or path[0] != "/")
     if unsound or rootless:
@@ -98,16 +98,16 @@ def segments(location: str) -> tuple[str, ...]:
 
 
 def named(location: str, properties: Mapping[str, str]) -> tuple[str, ...]:
-    """The locations that a table or view names, as written: its own, and its data and metadata paths."""
+    """Return the locations that a table or view names, as written: its own, and its data and metadata paths."""
     paths = [location, *(properties[name] for name in PATHS if name in properties)]
     return tuple(path for path in dict.fromkeys(paths) if path)
 
 
 def used(location: str, properties: Mapping[str, str]) -> frozenset[tuple[str, ...]]:
-    """The locations that a table or view uses: its own, and its data and metadata paths where they lie elsewhere.
+    """Return the locations that a table or view uses: its own, and its data and metadata paths that lie outside of it.
 
     Raises:
-        BadRequestError: one of them is not an absolute location.
+        BadRequestError: a location is not absolute.
     """
     base = segments(location)
     mine = {base}
@@ -125,16 +125,16 @@ class Holdings(NamedTuple):
     owned: frozenset[tuple[str, ...]] = frozenset()
     """Locations that the table or view owns."""
     unconfirmed: frozenset[tuple[str, ...]] = frozenset()
-    """Locations that it uses but does not own until they are adopted."""
+    """Locations that the table or view uses but does not own until they are adopted."""
 
 
 def holdings(location: str, properties: Mapping[str, str], unconfirmed: Iterable[str]) -> Holdings:
-    """The locations that a table or view uses, divided into owned and unconfirmed ones. All jobs use this rule.
+    """Return the locations that a table or view uses, divided into owned and unconfirmed ones. All jobs use this rule.
 
     Args:
-        unconfirmed: the locations that its row lists; it owns neither these nor any location below them.
+        unconfirmed: the locations that the row lists; the table or view owns neither these nor any location below them.
     Raises:
-        BadRequestError: one of them is not an absolute location.
+        BadRequestError: a location is not absolute.
     """
     away = [segments(one) for one in unconfirmed]
     all_used = used(location, properties)
@@ -145,10 +145,10 @@ def holdings(location: str, properties: Mapping[str, str], unconfirmed: Iterable
 def owned_names(
     location: str, properties: Mapping[str, str], unconfirmed: Iterable[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The locations that a table or view names, as written: those that it owns according to `holdings`, and the others.
+    """Return the locations that a table or view names, as written: those that it owns by `holdings`, and the others.
 
     Raises:
-        BadRequestError: one of them is not an absolute location, and some are unconfirmed.
+        BadRequestError: a location is not absolute, and some locations are unconfirmed.
     """
     away = [segments(one) for one in unconfirmed]
     names = named(location, properties)
@@ -159,7 +159,8 @@ def owned_names(
 def still_named(
     unconfirmed: tuple[str, ...], location: str, properties: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The unconfirmed locations that a changed table or view still uses: it names them, or a location below them."""
+    """Return the unconfirmed locations that a changed table or view still uses: those that are or contain a location
+    that it names."""
     if not unconfirmed:
         return ()
     places = [segments(one) for one in named(location, properties)]
@@ -178,7 +179,7 @@ def overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 
 def is_allowed(allowed: Collection[tuple[str, ...]] | None, location: tuple[str, ...]) -> bool:
-    """Whether a location is one of those allowed or lies below one, by whole segments; None allows all."""
+    """Whether a location is an allowed location or lies below one, by whole segments; None allows all."""
     return allowed is None or is_below_any(location, allowed)
 
 
@@ -188,7 +189,7 @@ def require_allowed(
     """Refuse locations that clients of this catalog may not name.
 
     Raises:
-        ForbiddenError: one of them is not allowed.
+        ForbiddenError: a location is not allowed.
     """
     for location in locations:
         if not is_allowed(allowed, location):
@@ -199,7 +200,7 @@ def require_allowed(
 
 
 def move(state: State, entity_id: int, before: Holdings, after: Holdings) -> None:
-    """Record that an entity uses the locations `after` instead of those `before`; overlaps are not checked.
+    """Record that an entity uses the locations `after` instead of the locations `before`; overlaps are not checked.
 
     Raises:
         InputError, ObjectTooLargeError: a location is too long for a key; nothing was changed.
@@ -220,7 +221,12 @@ def move(state: State, entity_id: int, before: Holdings, after: Holdings) -> Non
 
 
 def owner_of(state: State, location: tuple[str, ...], *, but: int = 0) -> tuple[tuple[str, ...], int] | None:
-    """An entity other than `but` that owns a location overlapping `location`: (its location, entity id)."""
+    """Find an entity other than `but` that owns a location overlapping `location`.
+
+    Returns:
+        a location and the entity id, or None. The location is the owned one if `location` is or lies in it; otherwise
+        the owned one lies in `location`, and `location` is returned.
+    """
     found = owner_above(state, location[:-1], but=but)
     if found is None:
         owner = _first_owner(state, subtree(location), but)
@@ -231,7 +237,11 @@ def owner_of(state: State, location: tuple[str, ...], *, but: int = 0) -> tuple[
 def owner_above(
     state: State, location: tuple[str, ...], *, but: int = 0
 ) -> tuple[tuple[str, ...], int] | None:
-    """An entity other than `but` that owns `location` or a location that it lies in: (its location, entity id)."""
+    """Find an entity other than `but` that owns `location` or a location that contains it.
+
+    Returns:
+        the owned location and the entity id, or None.
+    """
     for length, where in enumerate(children_upwards(location, _KIND), 1):
         owner = _first_owner(state, where, but)
         if owner is not None:
@@ -240,21 +250,21 @@ def owner_above(
 
 
 def user_above(state: State, location: tuple[str, ...], *, but: int = 0) -> bool:
-    """Whether an entity other than `but` owns or reads `location` or a location that it lies in."""
+    """Whether an entity other than `but` owns or reads `location` or a location that contains it."""
     above = children_upwards(location, _KIND)
     indexes = (LOCATIONS, UNCONFIRMED)
     return any(_first_owner(state, where, but, index) is not None for index in indexes for where in above)
 
 
 def overlapping(state: State, location: tuple[str, ...], *, but: int = 0) -> set[int]:
-    """All entities other than `but` that own or read `location`, a location that it lies in, or one that lies in it."""
+    """Return the ids of all entities other than `but` that own or read a location overlapping `location`."""
     ranges = (*children_upwards(location[:-1], _KIND), subtree(location))
     found = [state.scan(index, *where) for index in (LOCATIONS, UNCONFIRMED) for where in ranges]
     return {id_from(entry.value) for entries in found for _, entry in entries} - {but}
 
 
 def _first_owner(state: State, where: KeyRange, but: int, index: str = LOCATIONS) -> int | None:
-    """The first entity other than `but` in a range of the index of locations."""
+    """Return the id of the first entity other than `but` in a range of an index of locations; None if there is none."""
     state.check_time()
     for _, entry in state.scan(index, *where, limit=_OWN + 1):
         if id_from(entry.value) != but:
@@ -263,10 +273,10 @@ def _first_owner(state: State, where: KeyRange, but: int, index: str = LOCATIONS
 
 
 def refuse_overlap(state: State, entity_id: int, location: tuple[str, ...]) -> None:
-    """Refuse a location that overlaps with what another entity owns.
+    """Refuse a location that overlaps a location of another entity.
 
     Raises:
-        ForbiddenError: it does.
+        ForbiddenError: another entity owns an overlapping location.
     """
     other = owner_of(state, location, but=entity_id)
     if other is not None:
@@ -277,7 +287,7 @@ def refuse_overlap(state: State, entity_id: int, location: tuple[str, ...]) -> N
 
 
 def _shown_owner(state: State, entity_id: int) -> str:
-    """The table or view of an entity id, for messages."""
+    """Return kind and name of the table or view with an entity id, for messages."""
     entry = state.lookup(IDS, id_bytes(entity_id))
     if entry is None:  # a damaged index
         return f"entity {entity_id:x}"

@@ -1,8 +1,8 @@
-"""The files that a snapshot names: its manifest list, the manifests in it, and their entries, streamed.
+"""The files that a snapshot names: its manifest list, the manifests in it, and their entries, read as a stream.
 
-Whoever needs to know which files there are reads them by this: the view `files`, expiry, the search for orphans. A
-manifest of any size takes the memory of one block, about 64 kB uncompressed as Iceberg's Java library writes them
-(specification: https://iceberg.apache.org/spec/#manifests).
+The view `files`, expiry and the search for orphan files list files with this module. Reading a manifest of any size
+takes the memory of one block, about 64 kB uncompressed if Iceberg's Java library wrote it (specification:
+https://iceberg.apache.org/spec/#manifests).
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _LENGTH, _EXISTING_COUNT, _ADDED_COUNT = 501, 505, 504
 
 
 class ListedManifest(NamedTuple):
-    """A manifest as a manifest list names it. Counts are None where the list does not say."""
+    """A manifest as a manifest list describes it. Counts are None if the list does not have them."""
 
     path: str
     length: int = 0
-    """Bytes; 0 where it is not known."""
+    """Size in bytes; 0 if unknown."""
     spec_id: int = 0
     content: int = DATA_MANIFEST
     sequence_number: int = 0
@@ -66,14 +66,15 @@ class ListedManifest(NamedTuple):
 
     @property
     def live_files(self) -> int | None:
-        """How many of its entries name files that are there."""
+        """Number of entries for files that are added or existing; None if the list does not have the counts."""
         if self.added_files is None or self.existing_files is None:
             return None
         return self.added_files + self.existing_files
 
 
 class ManifestEntry(NamedTuple):
-    """An entry of a manifest with what it inherits from the list; `file` has the fields asked for, by field id."""
+    """An entry of a manifest, with the values that it inherits from the manifest list; `file` has the requested fields
+    by field id."""
 
     status: int
     snapshot_id: int | None
@@ -84,11 +85,11 @@ class ManifestEntry(NamedTuple):
 
 
 def listed_manifests(files: Files, location: str) -> Iterator[ListedManifest]:
-    """What a manifest list names, in its order.
+    """Yield the manifests of a manifest list, in its order.
 
     Raises:
-        MissingFileError: there is no such file.
-        UnreadableFileError: it cannot be read, or is no manifest list.
+        MissingFileError: the file does not exist.
+        UnreadableFileError: the file cannot be read, or is not a manifest list.
     """
     with open_avro(files, location) as avro:
         _require(avro, manifest_lists.PATH, location, "manifest list")
@@ -109,12 +110,12 @@ def listed_manifests(files: Files, location: str) -> Iterator[ListedManifest]:
 
 
 def snapshot_manifests(files: Files, snapshot: Mapping[str, Any]) -> Iterator[ListedManifest]:
-    """The manifests of a snapshot, given as in a table's metadata.
+    """Yield the manifests of a snapshot, which is given as in a table's metadata.
 
-    Some of the oldest tables name manifests in the snapshot itself, without a list.
+    In some of the oldest tables, the snapshot itself names its manifests and has no manifest list.
 
     Raises:
-        MissingFileError, UnreadableFileError: as `listed_manifests`.
+        MissingFileError, UnreadableFileError: as in `listed_manifests`.
     """
     listed = snapshot.get("manifest-list")
     if listed:
@@ -134,23 +135,23 @@ class OpenManifest:
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """What the file says of itself: `schema`, `partition-spec` and `partition-spec-id` among it."""
+        """Key-value metadata of the file, including `schema`, `partition-spec` and `partition-spec-id`."""
         return self._avro.metadata
 
     @property
     def partition_fields(self) -> list[Mapping[str, Any]]:
-        """The fields of its partition tuples, as an Avro schema describes them."""
+        """Fields of the manifest's partition tuples, as an Avro schema describes them."""
         data_file = self._avro.fields[_DATA_FILE]["type"]
         [partition] = [f for f in data_file["fields"] if f.get("field-id") == PARTITION]
         fields: list[Mapping[str, Any]] = partition["type"]["fields"]
         return fields
 
     def entries(self, fields: Collection[int], *, deleted: bool = False) -> Iterator[ManifestEntry]:
-        """Its entries. Can be had once.
+        """Yield the entries of the manifest. They can be read only once.
 
         Args:
-            fields: ids of the fields of files that are wanted, such as `FILE_PATH`; others are not decoded.
-            deleted: whether entries of files that the snapshot removed are wanted, too.
+            fields: ids of the fields of files to read, such as `FILE_PATH`; other fields are not decoded.
+            deleted: whether to yield also the entries of files that the snapshot removed.
         Raises:
             UnreadableFileError: the file is damaged, or an entry names no file.
         """
@@ -167,7 +168,8 @@ class OpenManifest:
                 continue
             if numbers_rows:
                 file[FIRST_ROW_ID] = row_ids.of(status, file)
-            # Sequence numbers are those of the manifest in what it adds, and 0 in tables of version 1.
+            # Added files without sequence numbers inherit the manifest's; all files do in tables of version 1, where
+            # it is 0.
             own = inherited.sequence_number
             default = own if status == ADDED or own == 0 else None
             snapshot = record.get(_SNAPSHOT_ID)
@@ -183,11 +185,11 @@ class OpenManifest:
 
 @contextmanager
 def open_manifest(files: Files, manifest: ListedManifest) -> Iterator[OpenManifest]:
-    """A manifest, opened.
+    """Open a manifest.
 
     Raises:
-        MissingFileError: there is no such file.
-        UnreadableFileError: it cannot be read, or is no manifest.
+        MissingFileError: the file does not exist.
+        UnreadableFileError: the file cannot be read, or is not a manifest.
     """
     with open_avro(files, manifest.path) as avro:
         for field in (_STATUS, _DATA_FILE):
@@ -198,13 +200,13 @@ def open_manifest(files: Files, manifest: ListedManifest) -> Iterator[OpenManife
 def manifest_entries(
     files: Files, manifest: ListedManifest, fields: Collection[int] = (FILE_PATH,), *, deleted: bool = False
 ) -> Iterator[ManifestEntry]:
-    """The entries of a manifest; arguments and errors are those of `open_manifest` and `OpenManifest.entries`."""
+    """Yield the entries of a manifest; arguments and errors as in `open_manifest` and `OpenManifest.entries`."""
     with open_manifest(files, manifest) as opened:
         yield from opened.entries(fields, deleted=deleted)
 
 
 class _RowIds:
-    """First row ids: files without one are numbered from the manifest's own, one after another.
+    """First row ids of files. Files without one are numbered one after another, from the manifest's first row id.
 
     Specification: https://iceberg.apache.org/spec/#first-row-id-inheritance.
     """
@@ -213,7 +215,7 @@ class _RowIds:
         self._next = first
 
     def of(self, status: int, file: Mapping[int, Any]) -> int | None:
-        """The first row id of a file that has status `status`."""
+        """Return the first row id of a file whose entry has the status `status`; None if it has no row ids."""
         own: int | None = file.get(FIRST_ROW_ID)
         if self._next is None:
             return None

@@ -1,4 +1,4 @@
-"""Manifest lists by location: read once, kept while there is room. They never change, so nothing is invalidated."""
+"""Cache of manifest lists by location. Manifest lists never change, so the cache is never invalidated."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from polaris_spark.catalog.metadata import manifest_lists
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 
 DEFAULT_BYTES = 64 * 2**20
-"""About how much memory lists may take."""
+"""Approximate memory for cached manifest lists, in bytes."""
 
 
 MAX_FILE_BYTES = 128 * 2**20
-"""A longer file is not read: clients say where their lists are, and might name a data file."""
+"""Maximum size of a manifest list, in bytes. A larger file is refused, because clients name the locations of their
+manifest lists and might name a data file."""
 
 
 class ManifestFiles:
-    """The manifest lists of a catalog's tables. Thread-safe; a forked child starts with none."""
+    """Cache of the manifest lists of a catalog's tables. Thread-safe; a forked child starts with an empty cache."""
 
     def __init__(self, files: Files, *, capacity: int = DEFAULT_BYTES) -> None:
         """
         Args:
-            capacity: bytes of memory, about.
+            capacity: approximate memory for cached lists, in bytes.
         """
         self._files = files
         self._capacity = capacity
@@ -38,7 +39,7 @@ class ManifestFiles:
         self._bytes = 0
 
     def known(self, location: str) -> ManifestList | None:
-        """The list at a location, if it was read or kept before and is still held."""
+        """Return the list at a location if it is cached, otherwise None."""
         if self._process != os.getpid():
             self._begin()  # the parent may have held the lock
         with self._lock:
@@ -48,7 +49,7 @@ class ManifestFiles:
             return found
 
     def keep(self, location: str, found: ManifestList) -> None:
-        """Hold a list that is, or is about to be, at a location."""
+        """Cache a list that is, or is about to be, stored at a location."""
         with self._lock:
             if location in self._lists:
                 return
@@ -59,13 +60,13 @@ class ManifestFiles:
                 self._bytes -= gone.weight
 
     def read(self, location: str, confinement: Confinement | None = None) -> ManifestList:
-        """The list at a location, from its file unless it is held.
+        """Return the list at a location, read from its file unless it is cached.
 
         Args:
             confinement: decides which symbolic links are followed.
         Raises:
-            BadRequestError: it cannot be read, is too long, or is no manifest list.
-            ForbiddenError: a symbolic link leads to it that is not followed.
+            BadRequestError: the file cannot be read, is too large, or is not a manifest list.
+            ForbiddenError: the path contains a symbolic link that is not followed.
         """
         found = self.known(location)
         if found is None:
@@ -80,9 +81,9 @@ _of_process: dict[tuple[tuple[str, str], ...], ManifestFiles] = {}
 
 
 def process_manifest_files(properties: dict[str, str]) -> ManifestFiles:
-    """What all sessions of this process share that reach files with the same properties.
+    """Return the cache that is shared by all sessions of this process which access files with the same properties.
 
-    Changes of several sessions may be applied in one batch, and then see lists that no file holds yet.
+    Changes of several sessions may be applied in one batch. They may then read lists that are not in a file yet.
     """
     key = tuple(sorted(properties.items()))
     return _of_process.setdefault(key, ManifestFiles(Files(properties)))

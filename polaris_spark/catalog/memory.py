@@ -29,7 +29,7 @@ msgspec on CPython 3.10 to 3.13."""
 
 
 def parsed_bytes(text: str | bytes) -> int:
-    """An upper estimate of the memory of parsed JSON, in bytes, without the text itself."""
+    """Return an upper estimate of the memory of parsed JSON, in bytes, without the text itself."""
     if isinstance(text, bytes):
         dicts, lists, entries, items = text.count(b"{"), text.count(b"["), text.count(b":"), text.count(b",")
         narrow = text.isascii() and b"\\u" not in text
@@ -229,7 +229,7 @@ class Claim:
         self._amount += amount
 
     def grow(self, amount: int) -> None:
-        """Add bytes. Blocks the thread while other requests hold them. Raises as `reserve`."""
+        """Add bytes. Blocks the thread while other requests hold them. Raises the same errors as `reserve`."""
         self._refuse_excess(amount)
         granted = threading.Event()
         waiter = self._bound._take(amount, self._amount, granted.set)
@@ -238,7 +238,7 @@ class Claim:
         self._amount += amount
 
     def shrink(self, amount: int) -> None:
-        """Give bytes back that `grow` added; nothing of them is left after `give_back` or `answer`."""
+        """Give back bytes that `grow` added. After `give_back` or `answer`, none of them are left."""
         amount = min(amount, self._amount)
         self._amount -= amount
         self._bound._give_back(amount)
@@ -256,7 +256,8 @@ _current: ContextVar[Claim | None] = ContextVar("polaris_spark_memory_claim", de
 
 
 def charge(amount: int) -> None:
-    """Add bytes to the claim of the request that this thread handles. Does nothing without a claim, as in process.
+    """Add bytes to the claim of the request that this thread handles. Does nothing if there is no claim, as without a
+    server.
 
     Raises:
         RequestTooLargeError, TryAgainError: as `Claim.reserve`.

@@ -1,21 +1,21 @@
-"""Merging: requests that were made on an older state of a table and do not overlap with what others did since.
+"""Merging of requests that were made on an older state of a table and do not overlap with the changes since.
 
-| request | what it requires (Iceberg's `UpdateRequirements`) | beside which changes it is carried out |
+| request | what it requires (Iceberg's `UpdateRequirements`) | changes since then with which it can be merged |
 | --- | --- | --- |
-| properties set or removed | nothing of other properties | all; of the same property, the last one counts |
-| location, statistics, snapshots removed | nothing of others | all |
-| a branch or tag made, moved or removed | its own old snapshot | all that leave that branch or tag alone |
-| optional columns added | the current schema, the last column id | others' columns, if `polaris.schema-merge` is true |
+| properties set or removed | nothing about other properties | all; if both set a property, the last one counts |
+| location, statistics, snapshots removed | nothing about other changes | all |
+| a branch or tag made, moved or removed | its own old snapshot | all that do not change that branch or tag |
+| optional columns added | the current schema, the last column id | added columns, if `polaris.schema-merge` is true |
 | an append | the branch's head | appends, if `polaris.append-rebase` is true: `rebasing` |
-| everything else | what it depends on | those that leave that alone; else the ordinary conflict (409) |
+| everything else | the state it depends on | changes of other state; otherwise the ordinary conflict (409) |
 
-Columns are merged when the schema that was sent, and the current one, are the schema that the request was made on and
-additions: every column of it as it was and in the same order, anything new optional, identifier columns untouched.
-Columns that are new in the same struct differ in name, upper and lower case being the same. The request's new columns
-then get new ids after the last one, in the order of those that they were sent with, exactly as the client's own retry
-would number them. That is safe because nothing can refer to the ids that were sent: the request holds nothing else but
-properties, other than the name mapping. It is off by default, because Iceberg's clients are promised a conflict: with
-it, the ids that a client chose are not the ones that its columns get.
+Columns are merged if the sent schema and the current schema both differ from the schema that the request was made on
+only by additions: every column of that schema is unchanged and in the same order, every new column is optional, and the
+identifier columns are the same. New columns in the same struct must differ in name, ignoring case. The new columns of
+the request then get new ids after the last column id, in the order of the ids that they were sent with, exactly as the
+client's own retry would number them. This is safe because nothing can refer to the ids that were sent: besides the
+schema, the request contains only properties, and not the name mapping. Merging is off by default, because Iceberg
+promises clients a conflict: with merging, columns may get other ids than the client chose.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from polaris_spark.catalog.metadata.texts import Json, get_int
 from polaris_spark.errors import BadRequestError, CommitFailedError
 
 SCHEMA_MERGE = "polaris.schema-merge"
-"""Property of tables and catalogs: whether columns that two clients add at once are merged."""
+"""Property of tables and catalogs: whether columns that two clients add concurrently are merged."""
 
 NAME_MAPPING = "schema.name-mapping.default"
 """The property that names columns by their ids."""
@@ -53,16 +53,16 @@ class _OverlapError(Exception):
 
 
 def is_on(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Whether a table with these properties has a switch on; `default` is what the catalog says."""
+    """Whether a boolean property of a table is true; `default` is the value for the catalog."""
     value = properties.get(name)
     return default if value is None else value.strip().lower() == "true"
 
 
 def merged(draft: TableDraft, requirements: Sequence[Json], updates: Sequence[Json]) -> list[Json] | None:
-    """The updates to carry out instead of a request whose requirements failed, or None if there are none.
+    """Return the updates to apply instead of a request whose requirements failed; None if it cannot be merged.
 
     Args:
-        draft: the table as it is, unchanged.
+        draft: the table in its current state, without any updates.
     """
     added = [update for update in updates if update.get("action") == "add-schema"]
     others = [
@@ -111,12 +111,13 @@ def _is_of_properties(update: Json) -> bool:
 
 
 def _merge(draft: TableDraft, base: Json, sent: Any, after: int) -> Json:
-    """The current schema with the columns that the sent one adds to the base.
+    """Return the current schema with the columns that the sent schema adds to the base.
 
     Args:
-        after: new columns have ids after it; another is a column that was dropped, to be there again under its id.
+        after: every new column must have an id above this one; a column with a lower id was dropped before, and the
+            request restores it under its old id.
     Raises:
-        _OverlapError: there is more to it than additions, or they overlap.
+        _OverlapError: the sent schema has other changes than additions, or the additions overlap.
         BadRequestError: a schema is malformed.
     """
     current = draft.schemas.get(draft.current_schema_id)
@@ -141,7 +142,7 @@ def _merge(draft: TableDraft, base: Json, sent: Any, after: int) -> Json:
 
 
 def _merged_type(base: Any, current: Any, sent: Any) -> Any:
-    """The current type of a column with what the sent one adds to the base."""
+    """Return the current type of a column with the additions of the sent type to the base."""
     if not isinstance(base, dict):
         _require(base == current == sent)
         return base
@@ -153,7 +154,8 @@ def _merged_type(base: Any, current: Any, sent: Any) -> Any:
 
 
 def _merged_fields(base: list[Json], current: list[Json], sent: list[Json]) -> list[Json]:
-    """Fields of a struct: each of the base, then what others put behind it, then what was sent to be there."""
+    """Return the fields of a struct: each field of the base, then the fields that `current` adds behind it, then the
+    fields that `sent` adds behind it."""
     known = [field["id"] for field in base]
     theirs, mine = _behind(known, current), _behind(known, sent)
     added = [field for fields in mine.values() for field in fields]
@@ -180,7 +182,7 @@ def _in_base(known: list[int], fields: list[Json]) -> list[Json]:
 
 
 def _behind(known: list[int], fields: list[Json]) -> dict[int | None, list[Json]]:
-    """New fields by the field of the base that they stand behind, None at the beginning."""
+    """Return the new fields by the id of the base field that they follow; None for fields at the beginning."""
     behind: dict[int | None, list[Json]] = {id: [] for id in (None, *known)}
     at = None
     for field in fields:
@@ -192,11 +194,11 @@ def _behind(known: list[int], fields: list[Json]) -> dict[int | None, list[Json]
 
 
 def _without(value: Any, *names: str) -> Json:
-    """An object without some of its fields, and without null ones."""
+    """Return an object without the named fields and without null fields."""
     _require(isinstance(value, dict) and all(name == "type" or name in value for name in names))
     return {key: item for key, item in value.items() if key not in names and item is not None}
 
 
-def _require(holds: bool) -> None:  # noqa: FBT001  # an assertion takes what it asserts
+def _require(holds: bool) -> None:  # noqa: FBT001  # an assertion's argument is a boolean
     if not holds:
         raise _OverlapError

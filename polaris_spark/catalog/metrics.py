@@ -1,9 +1,9 @@
-"""Metrics reports of scans and commits: the newest ones of a catalog are kept.
+"""Metrics reports of scans and commits. A catalog keeps the newest reports.
 
-They lie apart from the catalog's own history, in the reference `cat/<id>/metrics`, so that a busy reader leaves no
-trace there. Its index `reports` maps the number of a batch's first report (8 bytes, big-endian) to the batch; numbers
-go up by one with each report. Reports are advice, not truth: they are committed in the background, a batch at a time,
-and what a crash finds in memory is lost.
+Reports are stored apart from the catalog's own history, in the reference `cat/<id>/metrics`, so that reads do not add
+commits to that history. Its index `reports` maps the number of a batch's first report (8 bytes, big-endian) to the
+batch; numbers go up by one with each report. Reports are not essential: they are committed in the background, a batch
+at a time, and a crash loses the reports that are still in memory.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ REPORTS: Final = "reports"
 """Index of the reference: number of a batch's first report -> the batch."""
 
 MAX_REPORT_BYTES: Final = 64 * 1024
-"""A longer report is refused."""
+"""Maximum size of a report, in bytes; a larger report is refused."""
 
 BATCH: Final = 500
-"""Most reports of a batch."""
+"""Number of waiting reports at which a batch is committed."""
 
 BATCH_BYTES: Final = 2**20
-"""About how many characters of reports a batch holds, so that long ones do not fill the memory of their readers."""
+"""Size of the waiting reports at which a batch is committed, in characters. It limits the memory that readers need."""
 
 FLUSH_SECONDS: Final = 1.0
-"""How long reports are collected before they are committed."""
+"""Time for which reports are collected before they are committed, in seconds."""
 
 _REMOVED_TOGETHER: Final = 100
 _UNITS: Final = {
@@ -68,7 +68,7 @@ class Metric(msgspec.Struct, frozen=True, rename="kebab"):
     total_duration: Int64 | None = None
 
     def number(self) -> int | None:
-        """A counter's value, or a timer's duration in nanoseconds."""
+        """Return a counter's value, or a timer's duration in nanoseconds; None if it is missing or out of range."""
         if self.total_duration is None:
             return self.value
         duration = self.total_duration * _UNITS.get((self.time_unit or "").lower(), 1)
@@ -76,7 +76,7 @@ class Metric(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class Report(msgspec.Struct, frozen=True, rename="kebab", kw_only=True):
-    """What scan and commit reports have in common (`ReportMetricsRequest` of the REST specification)."""
+    """A scan or commit report (`ReportMetricsRequest` of the REST specification)."""
 
     report_type: str
     table_name: str
@@ -99,10 +99,10 @@ _decode = msgspec.json.Decoder(Report).decode
 
 
 def parse_report(text: str) -> Report:
-    """A report from its JSON text.
+    """Return the report in a JSON text.
 
     Raises:
-        BadRequestError: it is no scan report or commit report, lacks a field, or is longer than `MAX_REPORT_BYTES`.
+        BadRequestError: the text is not a scan or commit report, lacks a field, or is longer than `MAX_REPORT_BYTES`.
     """
     if len(text) > MAX_REPORT_BYTES or len(text.encode(errors="surrogatepass")) > MAX_REPORT_BYTES:
         raise BadRequestError(f"a metrics report has at most {MAX_REPORT_BYTES} bytes")
@@ -122,7 +122,7 @@ def parse_report(text: str) -> Report:
 
 
 class KeptReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A report as it came, and where from."""
+    """A report as it was received, with its principal and its table."""
 
     received: int
     """Milliseconds since 1970."""
@@ -130,7 +130,7 @@ class KeptReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
     namespace: tuple[str, ...]
     name: str
     entity_id: int
-    """Of the table that the request named."""
+    """Entity id of the table that the request named."""
     text: str
     """The report's JSON."""
 
@@ -143,22 +143,22 @@ class ReportBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def metrics_reference(row: CatalogRow) -> str:
-    """Name of the reference that holds a catalog's reports."""
+    """Return the name of the reference that holds a catalog's reports."""
     return f"cat/{row.entity_id:x}/metrics"
 
 
 def first_number(key: bytes) -> int:
-    """The number of a batch's first report, from its key."""
+    """Return the number of a batch's first report, from the batch's key."""
     return int.from_bytes(key, "big")
 
 
 def report_count(entry: Entry) -> int:
-    """How many reports a batch has, from its entry in the index."""
+    """Return the number of reports in a batch, from its entry in the index."""
     return int.from_bytes(entry.value, "big")
 
 
 class AddReports(Change[None]):
-    """Add a batch, and remove those that lie wholly beyond the newest `keep` reports."""
+    """Add a batch, and remove old batches that have no report among the newest `keep` reports."""
 
     def __init__(self, reports: tuple[KeptReport, ...], keep: int, operation: Operation) -> None:
         self.reports = reports
@@ -181,17 +181,17 @@ class AddReports(Change[None]):
 
 
 def _end(key: bytes, entry: Entry) -> int:
-    """The number after a batch's last report."""
+    """Return the number after that of a batch's last report."""
     return first_number(key) + report_count(entry)
 
 
 class MetricsReports:
-    """Takes the reports of one process and commits them, at most one batch a second. Thread-safe."""
+    """Collects the reports of one process and commits them in batches. Thread-safe."""
 
     def __init__(self, references: References, row: CatalogRow, *, keep: Callable[[], int]) -> None:
         """
         Args:
-            keep: reads how many reports the catalog keeps, about; 0: none.
+            keep: returns about how many reports the catalog keeps; 0 means none.
         """
         self.keep = keep
         self._references = references
@@ -207,7 +207,7 @@ class MetricsReports:
         self._timer: threading.Timer | None = None
 
     def add(self, report: KeptReport) -> None:
-        """Keep a report soon. Where reports come faster than they are committed, the caller waits."""
+        """Queue a report to be committed soon. If reports arrive faster than they are committed, the caller waits."""
         self._leave_to_parent()
         with self._guard:
             self._waiting.append(report)
@@ -221,9 +221,9 @@ class MetricsReports:
             self.flush()
 
     def flush(self) -> None:
-        """Commit what waits; what cannot be committed is told in the log and forgotten.
+        """Commit the queued reports. If the commit fails, the failure is logged and the reports are lost.
 
-        Returns after what another thread was committing, so that the store may be closed then.
+        If another thread is committing, this waits until that commit ends, so that the store may be closed afterwards.
         """
         self._leave_to_parent()
         with self._committing:
@@ -237,11 +237,12 @@ class MetricsReports:
                 self._commit(tuple(reports))
             except (
                 Exception
-            ) as error:  # whatever a database raises: reports must not harm what they report on
+            ) as error:  # databases raise many types: a lost report must not fail a scan or commit
                 log.warning("%d metrics reports are lost: %s", len(reports), error, exc_info=error)
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: those that waited are the parent's to commit, and its lock may never be free here."""
+        """In a forked child, begin anew: the parent commits the queued reports, and a lock that another thread of the
+        parent held is never released in the child."""
         if self._process != os.getpid():
             self._begin()
 

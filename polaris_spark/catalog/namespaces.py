@@ -1,4 +1,4 @@
-"""Namespaces: nested, with properties."""
+"""Changes of namespaces, which are nested and have properties."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ LOCATION: Final = "location"
 def with_default_location(
     context: Context, name: NamespaceName, properties: Mapping[str, str]
 ) -> dict[str, str]:
-    """The properties of a namespace as clients load them: with its default location if it has no other one, as
-    Iceberg's own catalogs do.
+    """Return the properties of a namespace as clients load them: with its default location if no other location is set,
+    as in Iceberg's own catalogs.
 
-    No further property says which of the two it is: Trino's `SHOW CREATE SCHEMA` fails on properties that it does not
-    know.
+    No further property tells whether the location is the default: Trino's `SHOW CREATE SCHEMA` fails on properties that
+    it does not support.
     """
-    if properties.get(LOCATION, "").strip():  # an earlier release stored blank ones, which count as none
+    if properties.get(LOCATION, "").strip():  # an earlier release stored blank locations; they count as unset
         return dict(properties)
     return {**properties, LOCATION: default_namespace_location(context, name)}
 
 
 def require_location(properties: Mapping[str, str]) -> None:
-    """Refuse a `location` of a namespace below which no table can be put.
+    """Refuse a `location` of a namespace if no table can be placed below it.
 
     Raises:
-        BadRequestError: it is no absolute path or URI, or the root of the file system.
+        BadRequestError: the location is not an absolute path or URI, or is the root of the file system.
     """
     location = properties.get(LOCATION)
     if location is not None and segments(location) == ("file://",):
@@ -73,7 +73,7 @@ def require_location(properties: Mapping[str, str]) -> None:
 
 
 class PropertiesUpdated(NamedTuple):
-    """Which properties a change touched."""
+    """Names of the properties that a change set, removed, or should have removed but did not find."""
 
     updated: list[str]
     removed: list[str]

@@ -49,7 +49,7 @@ class OtherCatalogs:
         self._others: list[_Other] = []
 
     def refusal(self, place: tuple[str, ...]) -> str:
-        """Why the other catalogs forbid a table of this catalog to own a location; empty if they do not."""
+        """Return why the other catalogs forbid a table of this catalog to own a location; empty if they do not."""
         if self._own is not None and is_below_any(place, [self._own]):
             return ""
         for other in self._latest():

@@ -25,16 +25,16 @@ _HOMES: Final = ("/home", "/Users")
 
 
 def unconfirmed_of(location: str, properties: Mapping[str, str], metadata_location: str) -> tuple[str, ...]:
-    """The locations that a metadata file names but its table or view does not own, as sorted URIs.
+    """Return the locations that a metadata file names but its table or view does not own, as sorted URIs.
 
     A local location counts as inside the file's folder if its real path, with symbolic links resolved, is inside.
 
     Args:
-        location: of the table or view.
-        properties: of the table or view.
-        metadata_location: where the metadata file was found.
+        location: location of the table or view.
+        properties: properties of the table or view.
+        metadata_location: location of the metadata file.
     Raises:
-        BadRequestError: one of the locations is not absolute.
+        BadRequestError: a location is not absolute.
     """
     home = segments(folder_of(metadata_location))
     places = [segments(one) for one in named(location, properties)]
@@ -42,10 +42,10 @@ def unconfirmed_of(location: str, properties: Mapping[str, str], metadata_locati
 
 
 def unownable(place: tuple[str, ...]) -> str:
-    """Why no table may own a location; empty if a table may.
+    """Return why no table may own a location; empty if a table may.
 
     Args:
-        place: the location as `locations.segments` gives it.
+        place: the location as `locations.segments` returns it.
     """
     if len(place) == 1:
         return "it is the root of a file system or bucket"
@@ -58,7 +58,7 @@ def unownable(place: tuple[str, ...]) -> str:
 
 
 def _home(path: str, own: str) -> str:
-    """Why no table may own a local folder: it is the root or a home folder, or contains one; empty if neither.
+    """Return why no table may own a local folder: it is the root or a home folder, or contains one; empty if neither.
 
     Args:
         own: the home folder of this process's user.
@@ -87,7 +87,7 @@ def _path(place: tuple[str, ...]) -> str:
 
 
 def _real(path: str) -> str:
-    """The real path. The real path of the parent folder is cached, because many tables share one."""
+    """Return the real path. The real path of the parent folder is cached, because many tables share a parent."""
     folder, _, name = path.rpartition("/")
     return os.path.realpath(path) if os.path.islink(path) else f"{_real_folder(folder)}/{name}"
 

@@ -1,6 +1,6 @@
-"""Partition values as people read them, by the transform that made each.
+"""Partition values as readable text, depending on the transform of each partition field.
 
-Texts are those of the folders that Iceberg's writers make for partitions, not escaped.
+The texts are those in the folder names that Iceberg's writers use for partitions, but not escaped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from polaris_spark.catalog.manifest_entries import OpenManifest
 
 _EPOCH = datetime(1970, 1, 1)
 _RESULTS = {"year": "year", "month": "month", "day": "date", "hour": "hour", "bucket": "int"}
-"""Types of what transforms give, where that is not the type of what they are given."""
+"""Result types of the transforms whose result type is not that of the source column."""
 
 
 class _Field(NamedTuple):
@@ -28,7 +28,7 @@ class _Field(NamedTuple):
 
 
 class PartitionTexts:
-    """Makes texts of the partition tuples of one manifest, by the spec and schema that it carries."""
+    """Converts the partition tuples of one manifest to text, by the spec and schema in the manifest's metadata."""
 
     def __init__(self, manifest: OpenManifest) -> None:
         metadata = manifest.metadata
@@ -38,7 +38,7 @@ class PartitionTexts:
         by_id = {field.get("field-id"): field for field in spec}
         self._fields = []
         for position, stored in enumerate(manifest.partition_fields):
-            # The oldest specs do not number their fields; the order is the same.
+            # The oldest specs have no field ids, but their fields are in the same order.
             own = by_id.get(stored["field-id"]) or (spec[position] if position < len(spec) else {})
             transform = str(own.get("transform", "identity")).partition("[")[0]
             sources = own.get("source-ids") or [own.get("source-id")]
@@ -46,23 +46,23 @@ class PartitionTexts:
             self._fields.append(_Field(stored["field-id"], own.get("name") or stored["name"], type))
 
     def of(self, partition: Mapping[int, Any]) -> list[tuple[str, str | None]]:
-        """Names of a tuple's fields with the texts of their values; None for nulls."""
+        """Return the names of a tuple's fields, each with the text of its value; None for a null value."""
         return [(field.name, text(field.type, partition.get(field.id))) for field in self._fields]
 
 
 @lru_cache(maxsize=65_536)
 def text(type: str, value: Any) -> str | None:
-    """The text of a value as a manifest holds it.
+    """Return the text of a value that is stored in a manifest; None for a null value.
 
     Args:
-        type: of Iceberg's, such as `timestamptz` or `decimal(9, 2)`; or `year`, `month` or `hour` for counts of them
-            since 1970. Of any other the value's own text is taken.
+        type: an Iceberg type, such as `timestamptz` or `decimal(9, 2)`; or `year`, `month` or `hour` for the number of
+            them since 1970. Any other type is ignored.
     """
     if value is None:
         return None
     try:
         return _text(type, value)
-    except (OverflowError, ValueError):  # beyond the years that Python knows
+    except (OverflowError, ValueError):  # beyond the years that Python's types can hold
         return str(value)
 
 
@@ -93,7 +93,12 @@ def _text(type: str, value: Any) -> str:
 
 
 def _moment(count: int, digits: int) -> str:
-    """A time in ISO 8601, from its count of units of so many decimal digits of a second."""
+    """Return a time in ISO 8601.
+
+    Args:
+        count: number of units since 1970.
+        digits: decimal digits of a second in the unit: 6 for microseconds, 9 for nanoseconds.
+    """
     seconds, fraction = divmod(count, 10**digits)
     decimals = f"{fraction:0{digits}d}".rstrip("0")
     whole = (_EPOCH + timedelta(seconds=seconds)).isoformat()
@@ -101,7 +106,7 @@ def _moment(count: int, digits: int) -> str:
 
 
 def _types(schema: Mapping[str, Any]) -> dict[int, str]:
-    """Primitive types of a schema's fields by id, nested ones too."""
+    """Return the primitive types of a schema's fields, also of nested ones, by field id."""
     found: dict[int, str] = {}
     waiting: list[Any] = [schema]
     while waiting:

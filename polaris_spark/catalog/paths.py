@@ -7,7 +7,7 @@ import unicodedata
 from urllib.parse import unquote
 
 _PASSES = 3
-"""How often escapes are decoded one level at a time. More levels occur only in hostile paths."""
+"""Number of passes that decode one level of escapes each. More levels occur only in hostile paths."""
 
 _HEX_DIGITS = frozenset(b"0123456789abcdefABCDEF")
 _PERCENT = ord("%")
@@ -16,7 +16,7 @@ _LOCATION = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/]*))?(.*)", re.
 
 
 def split_location(location: str) -> tuple[str, str, str]:
-    """Scheme, authority and path of a location, as written; `?` and `#` are ordinary characters of a path."""
+    """Return scheme, authority and path of a location, as written; `?` and `#` are ordinary characters of a path."""
     found = _LOCATION.fullmatch(location)
     assert found is not None  # every part of it may be empty
     scheme, authority, path = found.groups()
@@ -26,7 +26,7 @@ def split_location(location: str) -> tuple[str, str, str]:
 
 
 def segments_of(path: str) -> list[str]:
-    """The segments of a path, without empty ones and `.`."""
+    """Return the segments of a path, without empty segments and `.`."""
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
@@ -36,7 +36,7 @@ def is_in(path: str, folder: str) -> bool:
 
 
 def _decoded(path: str) -> str:
-    """A path whose percent escapes are decoded until none is left, in a time that is linear in its length.
+    """Return a path with percent escapes decoded until none is left. The time is linear in the length of the path.
 
     `%25` is an escaped percent sign, so a text of n bytes can have n / 2 levels of escapes.
     """
@@ -49,7 +49,7 @@ def _decoded(path: str) -> str:
 
 
 def normal_path(path: str) -> str:
-    """A path normalized for comparison: percent-decoded, absolute, without a trailing slash."""
+    """Return a path normalized for comparison: percent-decoded, absolute, without a trailing slash."""
     for _ in range(_PASSES):
         decoded = unquote(path)
         if decoded == path:

@@ -1,4 +1,4 @@
-"""Permission to delete files. Every job that deletes files asks a `Permit`, and `Folders` requires one to delete.
+"""Permission to delete files. Every job that deletes files needs a `Permit`, which `Folders` requires for a deletion.
 
 A permit holds the folders in which a job may delete, and the files of the stores that this process has open. It
 recognizes the files of other stores by their content or names (`backends.traces`). Given the location of a file, a
@@ -8,12 +8,12 @@ if a folder is replaced by a link after the decision.
 
 The operator chooses the warehouse, so links on the path to the warehouse are followed. Clients choose the locations of
 tables. On the path to a location outside the warehouse no link is followed, from the root of the file system on.
-Otherwise, a person who can replace a table's folder by a link could have any folder emptied.
+Otherwise, anyone who can replace a table's folder by a link could make a job delete the files of any folder.
 
 Permits and grants are sent to executors. There, the permit checks each grant again right before the deletion.
 
-A permit does not know which tables lie below its folders. `sharing.Deletable` and the search for orphan files check
-that, in addition to the permit.
+A permit does not check which tables lie below its folders. `sharing.Deletable` and the search for orphan files check
+this, in addition to the permit.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def below(self) -> Below:
-        """Root and relative path of a local file."""
+        """The root and the relative path of a local file."""
         return Below(self.root, self.path)
 
 
@@ -108,7 +108,7 @@ class Permit:
         return bool(self._given or self._places)
 
     def grant(self, location: str) -> Grant:
-        """Permission to delete a file.
+        """Return the permission to delete a file.
 
         Raises:
             ForbiddenError: the file is outside all folders, behind a link that is not followed, part of a store, or
@@ -133,10 +133,10 @@ class Permit:
         return found
 
     def _below(self, path: Path) -> Below | None:
-        """Root and relative path of a local file; None if it is outside all folders.
+        """Return the root and the relative path of a local file; None if the file is outside all folders.
 
         Raises:
-            ForbiddenError: its path contains `..`, or links in it lead out of all folders.
+            ForbiddenError: the path contains `..`, or links in it lead out of all folders.
         """
         refused: ForbiddenError | None = None
         try:
@@ -163,13 +163,13 @@ class Permit:
 
     @classmethod
     def of_all(cls, permits: Iterable[Permit]) -> Permit:
-        """A permit that grants every file that one of the given permits grants."""
+        """Return a permit that grants every file that one of the given permits grants."""
         permits = list(permits)
         roots = dict.fromkeys(root for permit in permits for root in permit.roots)
         return cls(roots, places=dict.fromkeys(place for permit in permits for place in permit.places))
 
     def may(self, location: str) -> Grant | None:
-        """A grant; None if the permit refuses, or the location is malformed."""
+        """Return a grant; None if the permit refuses, or the location is malformed."""
         try:
             return self.grant(location)
         except (OSError, ValueError, PolarisError):
@@ -223,8 +223,8 @@ def _permit(
 
 
 def _remote(location: str) -> tuple[str, str, tuple[str, str]]:
-    """Scheme, authority and path of a remote location. The path is given twice, as written and percent-decoded,
-    because some storage decodes it."""
+    """Return scheme, authority and path of a remote location. The path is returned twice, as written and
+    percent-decoded, because some storage decodes paths."""
     scheme, authority, path = split_location(location)
     scheme, authority = scheme.lower(), authority.lower()
     scheme = SAME_SCHEME.get(scheme, scheme)

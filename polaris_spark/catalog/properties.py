@@ -1,11 +1,11 @@
-"""Properties of a catalog: which ones can be set, and which value holds if the catalog and a session give two.
+"""Properties of a catalog: which ones can be set, and which value holds if both the catalog and a session set one.
 
 The catalog's properties bind all sessions, of all processes. They lie in the catalog's row in the reference `catalogs`.
 Each branch of the catalog has a copy of the row (`property_changes`), which a session reads with the head of its
-branch. One rule says what a session may override:
+branch. One rule decides what a session may override:
 
-- Properties that decide what is deleted (`STRICTER`): the stricter value holds. `gc.enabled` is false if either says
-  so, and the longer period holds.
+- Properties that decide what is deleted (`STRICTER`): the stricter value holds. `gc.enabled` is false if either value
+  is false, and the longer period or the larger number holds.
 - All other properties: the session's value holds.
 """
 
@@ -28,20 +28,21 @@ from polaris_spark.property_values import count, duration_ms, flag, metadata_fil
 from polaris_spark.secret_options import REFERENCE
 
 WAREHOUSE: Final = "warehouse"
-"""The property of a catalog with the location that it was created with."""
+"""Property of a catalog: the location that it was created with."""
 SHARED_LOCATIONS: Final = "shared-locations"
-"""The property of a catalog that says whether its tables may overlap other tables' locations: `allow` or `refuse`."""
+"""Property of a catalog: whether its tables may overlap the locations of other tables, `allow` or `refuse`."""
 GC_ENABLED: Final = "gc.enabled"
 MAX_SNAPSHOT_AGE: Final = "history.expire.max-snapshot-age-ms"
 MIN_SNAPSHOTS: Final = "history.expire.min-snapshots-to-keep"
 MAX_REF_AGE: Final = "history.expire.max-ref-age-ms"
 RETENTION: Final = (MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS, MAX_REF_AGE, GC_ENABLED)
-"""Properties of retention. A table's value takes precedence over its namespace's, and that over the catalog's."""
+"""Properties of retention. A table's value takes precedence over its namespace's value, and the namespace's value over
+the catalog's."""
 HISTORY_RETENTION: Final = "history-retention"
 GRACE: Final = "grace"
 
 _FIXED = (WAREHOUSE, SHARED_LOCATIONS)
-"""Properties that a catalog keeps as it was created."""
+"""Properties that are fixed when a catalog is created."""
 
 PARSERS: Mapping[str, Callable[[str, str], object]] = {
     GC_ENABLED: flag,
@@ -56,21 +57,22 @@ PARSERS: Mapping[str, Callable[[str, str], object]] = {
     "polaris.append-rebase": flag,
     "polaris.schema-merge": flag,
 }
-"""The properties that can be set, with what checks their values; besides, those with a prefix of `TABLE_PREFIXES`."""
+"""Properties that can be set, each with the function that checks its value. Properties with a prefix of
+`TABLE_PREFIXES` can be set, too."""
 
 TABLE_DEFAULT: Final = "table-default."
-"""Prefix of properties that a new table gets unless the request for it says otherwise."""
+"""Prefix of properties that a new table gets unless its request sets them."""
 TABLE_OVERRIDE: Final = "table-override."
-"""Prefix of properties that a new table gets whatever the request for it says."""
+"""Prefix of properties that a new table gets even if its request sets them to other values."""
 TABLE_PREFIXES: Final = (TABLE_DEFAULT, TABLE_OVERRIDE)
 MOST_BYTES: Final = 64 * 2**10
-"""Largest size of all properties of a catalog together, in UTF-8 bytes of names and values."""
+"""Maximum size of all properties of a catalog together, in UTF-8 bytes of names and values."""
 MOST_BYTES_OF_A_VALUE: Final = 4 * 2**10
 _FORMAT_VERSIONS: Final = tuple(f"{prefix}format-version" for prefix in TABLE_PREFIXES)
 
 
 def checked(given: Mapping[str, str]) -> dict[str, str]:
-    """Properties to be set, without blanks around their values.
+    """Return properties to be set, without whitespace around the values of those in `PARSERS`.
 
     Raises:
         InputError: a property cannot be set, or its value cannot be used.
@@ -89,10 +91,10 @@ def checked(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def require_bounded(properties: Mapping[str, str]) -> None:
-    """Refuse more properties than a catalog can have: every new table gets them.
+    """Refuse properties that are too large for a catalog. There is a bound because new tables get them.
 
     Raises:
-        InputError: a value, or all together, are too long.
+        InputError: a value is too long, or all names and values together are.
     """
     sizes = {name: len(text.encode()) for name, text in properties.items()}
     for name, size in sizes.items():
@@ -125,7 +127,7 @@ def require_settable(names: Iterable[str]) -> None:
     """Refuse names of properties that cannot be set or unset.
 
     Raises:
-        InputError: names the first of them.
+        InputError: a property cannot be set or unset; the message names the first one.
     """
     for name in names:
         if not isinstance(name, str):
@@ -140,7 +142,7 @@ def require_settable(names: Iterable[str]) -> None:
 
 
 def given_by(session: Properties) -> dict[str, str]:
-    """Those properties of a catalog that a session gives itself, without blanks around their values.
+    """Return the properties of a catalog that a session sets itself, in the form of `checked`.
 
     Raises:
         InputError: a value cannot be used.
@@ -166,7 +168,8 @@ def _larger(one: str, other: str) -> str:
 
 
 def period_ms(text: str) -> int:
-    """A stored period in milliseconds; the longest one if this release cannot parse it, so that nothing is deleted."""
+    """Return a stored period in milliseconds. If this release cannot parse it, return the longest possible period, so
+    that nothing is deleted."""
     try:
         return duration_ms("period", text)
     except InputError:
@@ -177,7 +180,7 @@ def _number(text: str) -> float:
     try:
         return int(text)
     except ValueError:
-        return math.inf  # whoever uses it says that it is no number
+        return math.inf  # the code that uses the value raises the error
 
 
 STRICTER: Mapping[str, Callable[[str, str], str]] = {
@@ -188,42 +191,42 @@ STRICTER: Mapping[str, Callable[[str, str], str]] = {
     HISTORY_RETENTION: _longer,
     GRACE: _longer,
 }
-"""Properties that decide what is deleted, with what chooses the stricter of two values."""
+"""Properties that decide what is deleted, each with the function that returns the stricter of two values."""
 
 
 class EffectiveProperties(NamedTuple):
-    """The properties that hold for requests of a session, as one commit has them."""
+    """The properties that hold for requests of a session at one commit."""
 
     metadata_files: bool = True
     """Whether every commit also writes the metadata file."""
     create_parents: bool = True
     """Whether missing parents of new namespaces are created."""
     append_rebase: bool = False
-    """Whether appends are rebased to tables that do not say themselves."""
+    """Whether appends are rebased in tables that do not set this property themselves."""
     schema_merge: bool = False
-    """Whether columns added at once are merged in tables that do not say themselves."""
+    """Whether columns that are added concurrently are merged in tables that do not set this property themselves."""
     metrics_reports: int = 0
-    """How many metrics reports the catalog keeps, about; 0: none, and none are asked for."""
+    """Approximate number of metrics reports that the catalog keeps; with 0, it keeps none and requests none."""
     retention: Mapping[str, str] = {}
     """The catalog's properties of retention (`RETENTION`), for tables and namespaces without their own."""
     table_defaults: Mapping[str, str] = {}
-    """Properties of a new table unless the request for it says otherwise."""
+    """Properties that a new table gets unless its request sets them."""
     table_overrides: Mapping[str, str] = {}
-    """Properties of a new table whatever the request for it says."""
+    """Properties that a new table gets even if its request sets them to other values."""
 
 
 class Binding:
-    """Combines the properties of a catalog, as each commit of a branch has them, with a session's. Thread-safe."""
+    """Combines the properties of a catalog at each commit of a branch with those of a session. Thread-safe."""
 
     def __init__(self, session: Properties, stored: Mapping[str, str], copy: Entry | None) -> None:
         """
         Args:
             session: properties of the session.
-            stored: the catalog's, as its row has them.
+            stored: properties of the catalog's row.
             copy: the branch's copy of the row, read before the row; None if there is none. As long as the branch has
-                the same copy, or none, `stored` holds, which may be newer.
+                the same copy, or none, `stored` holds, which may be newer than the copy.
         Raises:
-            InputError: a value that the session gives cannot be used.
+            InputError: a value that the session sets cannot be used.
         """
         self._session = session
         self._given = given_by(session)
@@ -232,26 +235,27 @@ class Binding:
         self._last = (self._opened, self._at_opening)
 
     def at(self, state: State) -> EffectiveProperties:
-        """What holds for a change on a state; recorded as read."""
+        """Return the properties that hold for a change on a state; the copy of the row is recorded as read."""
         pointer = _pointer(state.lookup(PROPERTIES, ROW))
         return self._of(pointer, lambda: state.get(pointer, CatalogRow))
 
     def of(self, head: Snapshot) -> EffectiveProperties:
-        """What holds at a commit of the branch."""
+        """Return the properties that hold at a commit of the branch."""
         pointer = _pointer(head.index(PROPERTIES).get(ROW))
         return self._of(pointer, lambda: head.store.get(pointer, CatalogRow))
 
     def _of(self, pointer: int, read: Callable[[], CatalogRow]) -> EffectiveProperties:
         known, effective = self._last
         if known != pointer:
-            # Without a copy, the branch was dropped and made again from an old commit since the session opened it.
+            # If there is no copy, the branch was dropped since the session opened it, and created again from an old
+            # commit.
             known_row = pointer in (0, self._opened)
             effective = self._at_opening if known_row else self._combined(read().properties)
             self._last = (pointer, effective)
         return effective
 
     def retention(self, stored: Mapping[str, str]) -> dict[str, str]:
-        """The properties of retention that hold if the catalog's row has these properties."""
+        """Return the properties of retention that hold if the catalog's row has the properties `stored`."""
         found = {name: stored[name] for name in RETENTION if name in stored}
         for name in RETENTION:
             given = self._given.get(name)
@@ -260,7 +264,7 @@ class Binding:
         return found
 
     def grace_beyond_ms(self, stored: Mapping[str, str], *, is_own: bool) -> int:
-        """How much longer (or shorter) the grace period of a catalog is than that of the session, milliseconds.
+        """Return the grace period of a catalog minus that of the session, in milliseconds.
 
         Args:
             is_own: see `period_ms`.
@@ -270,13 +274,13 @@ class Binding:
     def period_ms(
         self, name: str, stored: Mapping[str, str], asked: int | None = None, *, is_own: bool
     ) -> int:
-        """`grace` or `history-retention` of a catalog of the realm, in milliseconds.
+        """Return `grace` or `history-retention` of a catalog of the realm, in milliseconds.
 
         Args:
             stored: properties of the catalog's row.
-            asked: what the caller of a job gives in place of the session's property.
-            is_own: whether it is the session's catalog. The session's property concerns other catalogs only if they
-                have no period of their own.
+            asked: value that the caller of a job gives in place of the session's property, in milliseconds.
+            is_own: whether it is the session's catalog. The session's property applies to another catalog only if that
+                catalog has no period of its own.
         """
         own = self._session.grace if name == GRACE else self._session.history_retention
         kept = period_ms(stored[name]) if name in stored else None
@@ -294,7 +298,7 @@ class Binding:
                 return given
             try:
                 return PARSERS[name](name, stored[name])
-            except InputError:  # of a newer release
+            except InputError:  # a value of a newer release
                 return given
 
         files = value("metadata-files", session.metadata_files)
@@ -315,16 +319,16 @@ class Binding:
 def changed(
     before: Mapping[str, str], updates: Mapping[str, str], removals: Collection[str]
 ) -> dict[str, str]:
-    """Properties after some are set and others are removed."""
+    """Return the properties after some are set and others are removed."""
     return {name: text for name, text in before.items() if name not in removals} | dict(updates)
 
 
 @contextmanager
 def naming_properties(effective: EffectiveProperties, asked: Collection[str]) -> Iterator[None]:
-    """Have an error about a property of a new table name the property of the catalog that the table got it from.
+    """Add the catalog's property to an error about a property that a new table got from the catalog.
 
     Args:
-        asked: names of the properties that the request for the table gives.
+        asked: names of the properties that the request for the table sets.
     """
     try:
         yield
@@ -339,7 +343,7 @@ def naming_properties(effective: EffectiveProperties, asked: Collection[str]) ->
 
 
 def _without(prefix: str, given: Mapping[str, str]) -> dict[str, str]:
-    """The properties whose names begin with a prefix, by the rest of their names."""
+    """Return the properties whose names begin with a prefix, by their names without the prefix."""
     return {name.removeprefix(prefix): text for name, text in given.items() if name.startswith(prefix)}
 
 

@@ -48,7 +48,7 @@ class SetProperties(CatalogChange[CatalogRow]):
     """Set and remove properties in a catalog's row.
 
     Raises:
-        NotFoundError: there is no such catalog.
+        NotFoundError: the catalog does not exist.
         NewerFormatError: a newer release wrote the row.
     """
 
@@ -99,10 +99,10 @@ class SetProperties(CatalogChange[CatalogRow]):
 
 
 class CopyRow(CatalogChange[None]):
-    """Give a branch a copy of its catalog's row, unless it has one of the present row.
+    """Write a copy of the catalog's current row to a branch, unless the branch has one already.
 
-    The log entry has neither content: the catalog is not an entity of its branch. The entry names the principal that
-    set the properties, because another process may write the copy.
+    The log entry has no content before or after the change, because the catalog is not an entity of its branch. The
+    entry names the principal that set the properties, because another process may write the copy.
     """
 
     action = SET_PROPERTIES
@@ -115,7 +115,7 @@ class CopyRow(CatalogChange[None]):
         self._references = references
 
     def prepare(self, view: State) -> object:
-        view.lookup(PROPERTIES, ROW)  # before the row: a branch with another copy asks for both again
+        view.lookup(PROPERTIES, ROW)  # before the row: if the copy changes, both are read again
         found = read_catalog(self._references, self._row.name, for_rewrite=True)
         return self.context.clock.now_ms(), found
 
@@ -135,12 +135,12 @@ class CopyRow(CatalogChange[None]):
 
 
 def is_missing(row: CatalogRow, found: StoredCatalog | None, copy: Entry | None) -> bool:
-    """Whether a branch of a catalog lacks a copy of the catalog's present row.
+    """Whether a branch of a catalog lacks a copy of the catalog's current row.
 
     Args:
-        row: of the catalog, perhaps an older one.
-        found: the catalog of that name by now.
-        copy: the branch's entry.
+        row: row of the catalog, possibly an older one.
+        found: the catalog that has this name now; None if there is none.
+        copy: the branch's entry for its copy; None if there is none.
     """
     if found is None or found.row.entity_id != row.entity_id or found.set_by is None:
         return False
@@ -161,7 +161,7 @@ def set_properties(
         the catalog's row.
     Raises:
         InputError: a property cannot be set, or its value cannot be used.
-        NotFoundError: there is no such catalog any more.
+        NotFoundError: the catalog does not exist any more.
         NewerFormatError: a newer release wrote the row.
         PolarisError: a branch has no copy, because its reference cannot be read or changed. The properties are set; the
             copy follows when the branch is opened or properties are set again.
@@ -183,7 +183,7 @@ def set_properties(
         repair = ""
         if isinstance(reason, CorruptionError):
             repair = "repair the branch (polaris-spark fsck and recover say what is wrong with it), then "
-        # The same exception, so that callers can tell its type.
+        # Raise the same exception, so that callers can check its type.
         reason.args = (
             f"the properties are set, but branch {branch!r} is not bound yet: {reason}; {repair}set them again",
         )
@@ -194,7 +194,7 @@ def set_properties(
 def copy_row(
     references: References, context: Context, operation: Operation, row: CatalogRow, reference: str
 ) -> None:
-    """Give a branch a copy of the catalog's row if it lacks one."""
+    """Write a copy of the catalog's row to a branch if the branch lacks it."""
     copy = references.read(reference).index(PROPERTIES).get(ROW)
     if is_missing(row, read_catalog(references, row.name), copy):
         references.commit(reference, CopyRow(context, operation, row, references))
@@ -203,10 +203,10 @@ def copy_row(
 def bind_branch(
     references: References, context: Context, operation: Operation, row: CatalogRow, reference: str
 ) -> None:
-    """Write the copy that a branch may lack because it was undropped, or made from an old commit. Called before files
-    are deleted that the catalog's present properties may keep.
+    """Write the copy that a branch may lack because it was undropped, or created from an old commit. Called before
+    files are deleted that the catalog's current properties may keep.
 
-    A row of a newer release is left to the processes of that release.
+    If a newer release wrote the row, the copy is left to the processes of that release.
     """
     with contextlib.suppress(NewerFormatError):
         copy_row(references, context, operation, row, reference)
@@ -215,9 +215,9 @@ def bind_branch(
 def complete_copy(
     references: References, context: Context, operation: Operation, row: CatalogRow, head: Snapshot, name: str
 ) -> CatalogRow:
-    """Read the row of a catalog after the head of a branch, and write the branch's copy if another process could not.
+    """Read the row of a catalog after the head of a branch, and write the branch's copy if it is missing.
 
-    The session that opens the branch uses the row in any case, so it goes on if the copy cannot be written.
+    The session that opens the branch uses the row in any case, so it continues if the copy cannot be written.
 
     Returns:
         the row.
@@ -228,7 +228,7 @@ def complete_copy(
     if is_missing(row, found, head.index(PROPERTIES).get(ROW)):
         try:
             references.commit(name, CopyRow(context, operation, row, references))
-        except NewerFormatError:  # a process with the newer release will
+        except NewerFormatError:  # a process of the newer release will write it
             pass
         except PolarisError as error:
             log.warning("properties of catalog %r do not bind other processes yet: %s", row.name, error)
@@ -245,7 +245,7 @@ def _branches(references: References, row: CatalogRow) -> list[str]:
 
 
 def _summary(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """What was set, as `set <name>`, and the names that were removed, as `unset`."""
+    """Return the values that were set, by `set <name>`, and the names that were removed, by `unset`."""
     found = {f"set {name}": text for name, text in after.items() if before.get(name) != text}
     removed = [name for name in before if name not in after]
     return found | ({"unset": " ".join(removed)} if removed else {})

@@ -1,4 +1,4 @@
-"""The files of a table, and deleting them once nothing needs them."""
+"""Purge: deletion of the files of a dropped table that no other table needs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from polaris_spark.errors import MissingFileError, PolarisError
 log = logging.getLogger("polaris_spark")
 
 MOST_COMMITS = 10_000
-"""So many commits of all histories of the store are read for a purge at once: half a second, of a file of SQLite."""
+"""Maximum number of commits, in all histories of the store together, that an immediate purge reads. Reading this many
+takes about half a second from a SQLite file."""
 
 
 MOST_PLACES = 100_000
@@ -37,12 +38,12 @@ MOST_PLACES = 100_000
 
 
 class Kept(NamedTuple):
-    """What a purge did not delete."""
+    """The files that a purge did not delete."""
 
     files: tuple[str, ...] = ()
-    """Files that could not be read or deleted, or that are not the table's to delete."""
+    """Files that could not be read or deleted, or that must not be deleted with the table."""
     because: str = ""
-    """Why every file of the table was kept; empty if they were deleted, but for `files`."""
+    """Reason why all files of the table were kept; empty if all files except `files` were deleted."""
 
 
 def purge(catalog: Catalog, table: Table) -> Kept:
@@ -51,10 +52,10 @@ def purge(catalog: Catalog, table: Table) -> Kept:
     A file is deleted only if it lies in a location of the table, or in the warehouse and in no location of another
     table or view (`Deletable`). Nothing is deleted in three cases: the catalog has several live or recoverable heads; a
     head of the store has a table whose location overlaps under any name; or a history may restore such a table, because
-    it was dropped without PURGE. To check this, histories and locations are read. If these are many, nothing is deleted
-    either.
-    Data goes first and metadata last, and what cannot be read or deleted keeps what leads to it: maintenance finds and
-    deletes the rest after grace.
+    it was dropped without PURGE. To check this, histories and locations are read. If there are too many of them,
+    nothing is deleted either.
+    Data files are deleted first and metadata files last. If a file cannot be read or deleted, the files that name it
+    are kept, so that maintenance finds and deletes the rest after the grace period.
     """
     heads = heads_around(catalog)
     neighbours = Neighbours(catalog, heads)
@@ -83,7 +84,7 @@ def purge(catalog: Catalog, table: Table) -> Kept:
 
 
 _KEPT_BYTES: Final = 1_000
-"""Bytes of memory for each file that a purge knows, besides its location: an upper bound."""
+"""Memory for each file that a purge lists, in addition to its location, in bytes: an upper bound."""
 
 _OVERLAP: Final = "the location of another table overlaps"
 
@@ -100,7 +101,7 @@ class _Purge:
         self._kept: list[str] = []
         """Files that could not be read or deleted."""
         self._foreign: list[str] = []
-        """Files that are not the table's to delete."""
+        """Files that must not be deleted with the table."""
 
     def run(self, metadata: dict[str, Any]) -> Kept:
         snapshots = metadata.get("snapshots", [])
@@ -113,7 +114,7 @@ class _Purge:
             _metadata_files(metadata, self._table),
         ):
             self._delete(some)
-            if self._kept:  # only what names them leads maintenance to them
+            if self._kept:  # maintenance finds them only through the files that name them
                 break
         return Kept((*self._kept, *self._foreign))
 
@@ -140,7 +141,7 @@ class _Purge:
             return found
         except MissingFileError:
             return []
-        except PolarisError as error:  # the table is dropped all the same
+        except PolarisError as error:  # the table is dropped nevertheless
             self._unreadable(listed, error)
             return []
 
@@ -159,7 +160,8 @@ class _Purge:
                 self._unreadable(manifest.path, error)
 
     def _require_readable(self, location: str) -> None:
-        """A client chose these paths: it must not have this process read what is not its own."""
+        """Refuse a path outside the locations that clients may have read. A client chose the path, and must not make
+        this process read other files."""
         if self._readable is not None:
             require_allowed(self._readable, [segments(location)])
 

@@ -1,4 +1,4 @@
-"""Metadata files read into rows: what registration, import and first use have in common."""
+"""Reading of metadata files into rows, for registration, import and the first use of lazily imported tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import BadRequestError, UnreadableFileError
 
 MAX_METADATA_BYTES = 512 * 2**20
-"""The longest metadata file, and the longest text of a compressed one: clients over HTTP name files to be read."""
+"""Maximum size of a metadata file, after decompression, in bytes. It is bounded because HTTP clients name the files."""
 
 _PIECE_BYTES = 2**20
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -34,18 +34,18 @@ class Rows(NamedTuple):
 
     @property
     def kind(self) -> bytes:
-        """Whether it is a table or a view."""
+        """`TABLE` or `VIEW`."""
         return TABLE if isinstance(self.value, Table) else VIEW
 
 
 def read_text(files: Files, location: str) -> bytes:
-    """The JSON of a metadata file; one whose name or first bytes say so is decompressed.
+    """Return the JSON of a metadata file, decompressed if the file's name or first bytes show that it is compressed.
 
     The file is read in pieces. Each piece, and an estimate for parsing the text, is charged to the request's memory.
 
     Raises:
         BadRequestError: the file cannot be read, or is too long.
-        RequestTooLargeError, TryAgainError: as `charge`.
+        RequestTooLargeError, TryAgainError: as in `charge`.
     """
     try:
         with files.stream(location) as file:
@@ -61,7 +61,7 @@ def read_text(files: Files, location: str) -> bytes:
 
 
 class _Pieces:
-    """A file that is read once from its beginning, and whose first bytes can be inspected before."""
+    """A file that is read once from its beginning, with its first bytes available before the first read."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -78,8 +78,8 @@ class _Pieces:
 def _text(pieces: _Pieces, *, compressed: bool) -> bytes:
     """
     Raises:
-        ValueError: it is too long.
-        OSError, EOFError, zlib.error: it cannot be read, or is not compressed as it should be.
+        ValueError: the text is too long.
+        OSError, EOFError, zlib.error: the file cannot be read, or cannot be decompressed.
     """
     compressed = compressed or pieces.first == _GZIP_MAGIC
     source = gzip.GzipFile(fileobj=cast("BinaryIO", pieces)) if compressed else pieces
@@ -106,16 +106,16 @@ def read_rows(
     now_ms: int,
     allows_overflow: bool,
 ) -> Rows:
-    """A metadata file as rows, the whole of it.
+    """Read a whole metadata file and return it as rows.
 
     Args:
-        kind: `TABLE` or `VIEW`; None where the file itself is to say it.
-        new_id: issues the ids of pieces and shards.
-        entity_id: of the table or view.
+        kind: `TABLE` or `VIEW`; None to take the kind from the file.
+        new_id: returns new ids for pieces and shards.
+        entity_id: entity id of the table or view.
         now_ms: milliseconds since 1970.
         allows_overflow: whether the realm allows tables whose refs or properties are in an index.
     Raises:
-        BadRequestError: it cannot be read, or is no valid metadata of that kind; the message names the file.
+        BadRequestError: the file cannot be read, or is not valid metadata of that kind; the message names the file.
     """
     text = read_text(files, location)
     try:

@@ -1,26 +1,29 @@
-"""Rebasing appends: an append that fails only because other appends came first is put on top of them.
+"""Rebasing of appends: an append that fails only because other appends were committed first is put on top of them.
 
-What comes out is what the client's own retry would have committed (Iceberg's `SnapshotProducer`), without sending the
-client back: the manifests that it added, in its order, before those of the branch's head, in a new manifest list.
+The result is what the client's own retry would have committed (Iceberg's `SnapshotProducer`), but the client need not
+retry. A new manifest list has the manifests that the client added, in the client's order, and then those of the
+branch's head.
 
-| of the snapshot | after rebasing |
+| field of the snapshot | after rebasing |
 | --- | --- |
-| snapshot-id, schema-id, operation, what it added, fields that this release does not know | as sent |
+| snapshot-id, schema-id, operation, counts of what it added, fields unknown to this release | as sent |
 | parent-snapshot-id | the branch's head |
-| sequence-number | the table's next one; in version 1 as sent |
-| first-row-id | the table's next row id, counted on through the new manifests; added-rows as sent |
+| sequence-number | the table's next sequence number; in version 1 as sent |
+| first-row-id | the table's next row id; each new manifest continues from the one before; added-rows as sent |
 | timestamp-ms | as sent, but not before the table's last update |
-| summary: totals, manifests-kept | the head's totals and what was added |
+| summary: totals, manifests-kept | the head's totals plus what was added; the number of the head's manifests |
 | manifest-list | a new file, in the table's metadata folder |
 
-It is safe because an append looks at nothing that was there before. Everything else is refused, and the client gets
-the ordinary conflict, with the reason: something but an append between the client's parent and the head, so that no
-overwrite or delete is passed over; a request with more than one new snapshot, with schemas, specs or statistics; a
-manifest of the parent that is missing or changed, as when the client merged manifests; a new manifest with deleted or
-existing files or with sequence numbers of its own; another format version; encryption.
+Rebasing is safe because an append does not depend on the table's earlier content. All other requests are refused: the
+client gets the ordinary conflict, with the reason. These are refused: a snapshot other than an append between the
+client's parent and the head, so that no overwrite or delete is ignored; a request with more than one new snapshot, or
+with schemas, specs or statistics; a manifest of the parent that is missing or changed, for example because the client
+merged manifests; a new manifest with deleted or existing files or with sequence numbers of its own; another format
+version; encryption.
 
-Off unless the table property `polaris.append-rebase`, or else the catalog property of that name, is true: a client may
-mean by `assert-ref-snapshot-id` that nobody else has written at all, to guard offsets that it commits along.
+Rebasing is off unless the table property `polaris.append-rebase` is true or, if the table does not set it, the catalog
+property of that name. A client may rely on `assert-ref-snapshot-id` to fail if anyone else has written at all, to
+protect offsets that it commits in the same request.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ APPEND_REBASE = "polaris.append-rebase"
 """Property of tables and catalogs: whether appends are rebased."""
 
 _NEWEST_FORMAT = 3
-"""The newest format version whose manifest lists are known."""
+"""Newest format version whose manifest lists can be rebased."""
 
 _ENCRYPTION_KEY = "encryption.key-id"
 
@@ -53,17 +56,17 @@ _PROPERTY_ACTIONS = ("set-properties", "remove-properties")
 
 
 class NotRebasedError(Exception):
-    """An append that cannot be rebased, and why."""
+    """An append cannot be rebased; the message gives the reason."""
 
 
 class Append(NamedTuple):
-    """A request that does nothing but append to a branch, and perhaps change properties."""
+    """A request that appends to a branch, and may also change properties, but does nothing else."""
 
     branch: str
     requirement: Json
-    """The one that says which snapshot is the branch's head."""
+    """The requirement that asserts which snapshot is the branch's head."""
     parent: int | None
-    """That snapshot, on which the new one was made; None where the branch was empty."""
+    """Id of that snapshot, which is the parent of the new snapshot; None if the branch was empty."""
     snapshot: Json
     reference: Json
     """The update that makes the new snapshot the branch's head."""
@@ -71,22 +74,22 @@ class Append(NamedTuple):
 
 
 class Rebased(NamedTuple):
-    """What takes the place of an append's updates."""
+    """The updates that replace an append's updates, with the new manifest list."""
 
     updates: list[Json]
     location: str
-    """Of the new manifest list."""
+    """Location of the new manifest list."""
     content: bytes
-    """The file."""
+    """Content of the new manifest list's file."""
     manifests: ManifestList
 
 
 ReadList = Callable[[str], ManifestList]
-"""Gives the manifest list at a location."""
+"""Function that returns the manifest list at a location."""
 
 
 def find_append(requirements: Sequence[Json], updates: Sequence[Json]) -> Append | None:
-    """The append that a request is, or None if it is anything else, or malformed."""
+    """Return a request as an append; None if the request is not an append, or is malformed."""
     added = [update for update in updates if update.get("action") == "add-snapshot"]
     if len(added) != 1:
         return None
@@ -130,7 +133,7 @@ def _is_of_properties(update: Json) -> bool:
 
 
 def needed_lists(draft: TableDraft, append: Append) -> list[str]:
-    """The locations of the manifest lists that rebasing reads: the append's, its parent's and the head's."""
+    """Return the locations of the manifest lists that rebasing reads: those of the append, its parent and the head."""
     if not _is_in_table(draft, append.manifest_list):
         return []
     head = draft.refs.get(append.branch)
@@ -140,7 +143,7 @@ def needed_lists(draft: TableDraft, append: Append) -> list[str]:
 
 
 def is_behind(draft: TableDraft, append: Append) -> bool:
-    """Whether a table's branch has moved on from what an append was made on."""
+    """Whether the head of the branch is no longer the snapshot on which an append was made."""
     head = draft.refs.get(append.branch)
     return (None if head is None else head.snapshot_id) != append.parent
 
@@ -148,16 +151,16 @@ def is_behind(draft: TableDraft, append: Append) -> bool:
 def rebase(
     draft: TableDraft, append: Append, updates: Sequence[Json], read: ReadList, unique: str
 ) -> Rebased:
-    """Put an append on top of its branch's head. Pure, but for what `read` does.
+    """Put an append on top of its branch's head. It has no effects besides those of `read`.
 
     Args:
-        draft: the table, unchanged.
-        append: what `find_append` made of the request.
-        updates: of the request.
-        read: raises BadRequestError where a list cannot be read.
-        unique: a uuid that the new file's name is made from, together with what the content depends on.
+        draft: the table, without the request's updates.
+        append: the result of `find_append` for the request.
+        updates: the updates of the request.
+        read: raises BadRequestError if a list cannot be read.
+        unique: a UUID; the name of the new file is derived from it and from the values that the content depends on.
     Raises:
-        NotRebasedError: it is not possible.
+        NotRebasedError: the append cannot be rebased.
     """
     head = _check_head(draft, append)
     _check_format(draft, append, head)
@@ -168,7 +171,7 @@ def rebase(
         new = _new_manifests(draft, append, mine, read)
         old = None if head is None else read(_list_of(head))
         if old is not None and old.format_version != draft.format_version:
-            # Its manifests still lack what the table's version adds to them: row ids, which the client gives out.
+            # Its manifests still lack what the table's format version adds: row ids, which the client assigns.
             raise NotRebasedError(
                 f"the manifest list of {append.branch} is of format version {old.format_version}, "
                 f"not {draft.format_version}"
@@ -181,7 +184,7 @@ def rebase(
 
 
 def _is_in_table(draft: TableDraft, location: str) -> bool:
-    """Whether a file lies where the table's files lie; a request is not to make the catalog read others."""
+    """Whether a file lies in the table's locations. A request must not make the catalog read files elsewhere."""
     try:
         parts = locations.segments(location)
     except BadRequestError:
@@ -190,10 +193,10 @@ def _is_in_table(draft: TableDraft, location: str) -> bool:
 
 
 def _check_head(draft: TableDraft, append: Append) -> Json | None:
-    """The snapshot to put the append on: nothing but appends lie between its parent and that.
+    """Find the snapshot to put the append on, and check that all snapshots since the append's parent are appends.
 
     Returns:
-        None where the branch is empty.
+        the head of the branch; None if the branch is empty.
     """
     ref = draft.refs.get(append.branch)
     if ref is None:
@@ -203,7 +206,7 @@ def _check_head(draft: TableDraft, append: Append) -> Json | None:
     fields = decode(ref.text)
     if fields["type"].lower() != "branch":
         raise NotRebasedError(f"{append.branch} is a tag")
-    # A client sends retention along with the ref; that which others set meanwhile is not to be undone.
+    # A client sends the retention with the ref. A retention that others set in the meantime must not be undone.
     if ref_fields(read_ref(append.reference))[1:] != ref_fields(fields)[1:]:
         raise NotRebasedError(f"the append would undo a change to the retention of {append.branch}")
     head = at = _snapshot(draft, ref.snapshot_id)
@@ -256,7 +259,7 @@ def _list_of(snapshot: Json) -> str:
 def _new_manifests(
     draft: TableDraft, append: Append, mine: ManifestList, read: ReadList
 ) -> Sequence[Manifest]:
-    """The manifests that the append adds, in its order."""
+    """Return the manifests that the append adds, in its order."""
     said = mine.metadata.get("format-version", str(mine.format_version))
     if mine.format_version != draft.format_version or said != str(draft.format_version):
         raise NotRebasedError(f"its manifest list is of format version {said}, not {draft.format_version}")
@@ -274,7 +277,8 @@ def _new_manifests(
 
 
 def _without(mine: ManifestList, parent: ManifestList) -> list[Manifest]:
-    """The manifests of a list that its parent's does not have; all of the parent's must be there, unchanged."""
+    """Return the manifests of a list that the parent's list does not have. The list must have all manifests of the
+    parent's list, unchanged."""
     before = {manifest[avro.PATH]: manifest for manifest in parent.manifests}
     new = [manifest for manifest in mine.manifests if manifest[avro.PATH] not in before]
     kept = {manifest[avro.PATH]: manifest for manifest in mine.manifests if manifest[avro.PATH] in before}
@@ -287,7 +291,7 @@ def _without(mine: ManifestList, parent: ManifestList) -> list[Manifest]:
 
 
 def _check_new(draft: TableDraft, append: Append, manifest: Manifest) -> None:
-    """A new manifest holds added data files only, which inherit everything from the list."""
+    """Check that a new manifest holds only added data files, which inherit everything from the list."""
     expected = {
         avro.ADDED_SNAPSHOT_ID: append.snapshot["snapshot-id"],
         avro.EXISTING_FILES: 0,
@@ -345,7 +349,7 @@ def _combine(
 
 
 def _renumbered(draft: TableDraft, append: Append, head: Json | None, *, kept: int) -> Json:
-    """The snapshot on top of the head; its manifest list is still the one that was sent."""
+    """Return the append's snapshot as a child of the head, but still with the manifest list that was sent."""
     snapshot = dict(append.snapshot)
     snapshot.pop("parent-snapshot-id", None)
     if head is not None:

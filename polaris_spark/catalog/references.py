@@ -10,10 +10,10 @@ CATALOGS = "catalogs"
 
 
 def head_name(catalog: CatalogRow, branch: str = MAIN) -> str:
-    """Name of the reference of a catalog's branch."""
+    """Return the name of the reference of a catalog's branch."""
     return heads_prefix(catalog) + branch
 
 
 def heads_prefix(catalog: CatalogRow) -> str:
-    """What the names of the references of a catalog's branches begin with; the rest is the branch."""
+    """Return the prefix of the names of the references of a catalog's branches. The name of the branch follows it."""
     return f"cat/{catalog.entity_id:x}/heads/"

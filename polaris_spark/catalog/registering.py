@@ -1,4 +1,4 @@
-"""Registration: tables and views made from metadata files that exist."""
+"""Registration: creation of tables and views from existing metadata files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from polaris_spark.errors import PolarisError
 
 
 class Register(ContentChange[C]):
-    """Make a table or view from an existing metadata file; `overwrite` puts it in place of an existing one."""
+    """Create a table or view from an existing metadata file; `overwrite` replaces an existing table or view."""
 
     def __init__(
         self,
@@ -34,11 +34,12 @@ class Register(ContentChange[C]):
         self.overwrite = overwrite
 
     def parse(self, text: bytes, now_ms: int) -> TableDraft | ViewDraft:
-        """The draft that the file's text describes."""
+        """Return the draft that the file's text describes."""
         raise NotImplementedError
 
     def prepare(self, view: State) -> object:
-        """Read the file. That it cannot be read is told by `apply`: an operation done before needs no file again."""
+        """Read the file. If it cannot be read, `apply` raises the error, because an operation that was done before does
+        not need the file again."""
         fixed = super().prepare(view)
         try:
             self.context.require_allowed([segments(self.location)])
@@ -60,7 +61,7 @@ class Register(ContentChange[C]):
 
 
 class RegisterTable(Register[Table]):
-    """Make a table from an existing metadata file."""
+    """Create a table from an existing metadata file."""
 
     action = "register-table"
     kind = TABLE
@@ -71,7 +72,7 @@ class RegisterTable(Register[Table]):
 
 
 class RegisterView(Register[View]):
-    """Make a view from an existing metadata file."""
+    """Create a view from an existing metadata file."""
 
     action = "register-view"
     kind = VIEW

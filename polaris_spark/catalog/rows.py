@@ -1,11 +1,11 @@
-"""Catalogs and namespaces as objects, and the indexes that name everything.
+"""Rows of catalogs and namespaces, and the indexes that point to all entities.
 
 | index | key | pointer | value |
 | --- | --- | --- | --- |
 | `names` | path 0x01 kind name | the entity's content | its stable entity id (8 bytes) |
 | `ids` | entity id (8 bytes) | | its key in `names` |
 | `locations` | path of URI segments 0x01 `l` entity id | | entity id (8 bytes) |
-| `unconfirmed` | as `locations`, of locations that are read and not owned | | entity id (8 bytes) |
+| `unconfirmed` | as in `locations`, for locations that are read but not owned | | entity id (8 bytes) |
 | `properties` | `row` | a copy of the catalog's row | object id of that row (8 bytes) |
 | `operations` | operation id and principal | log entries | see `commits` |
 """
@@ -42,12 +42,12 @@ class CatalogRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Milliseconds since 1970."""
     owner: str
     properties: dict[str, str] = {}
-    """As it was created with them, or as they were set since."""
+    """Properties that the catalog was created with, or that were set since."""
 
 
 @object_type("namespace", revision=1)
 class Namespace(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A namespace; its name stands in the index only, so that renaming an ancestor would not touch it."""
+    """A namespace. Its name is only in the index, so that renaming an ancestor would not change the row."""
 
     entity_id: int
     created: int
@@ -58,32 +58,32 @@ class Namespace(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @object_type("unloaded", revision=2, appended=(("unconfirmed",),))
 class Unloaded(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The content of a table or view that was imported by its metadata file's location and not read yet."""
+    """The content of a table or view that was imported by the location of its metadata file, which was not read yet."""
 
     entity_id: int
     metadata_location: str
     unconfirmed: tuple[str, ...] = ()
-    """Its own location, if no table may own that folder (`catalog.ownership`)."""
+    """The location of the table or view, if no table may own that folder (`catalog.ownership`)."""
 
     @property
     def location(self) -> str:
-        """The location that it is known to own."""
+        """The location of the table or view, as far as it is known: the folder that its metadata file may claim."""
         return folder_of(self.metadata_location)
 
 
 def folder_of(metadata_location: str) -> str:
-    """The folder that a metadata file may claim for its table: the parent of its folder `metadata`. If its folder has
-    another name, the file itself."""
+    """Return the folder that a metadata file may claim for its table: the parent of the folder `metadata` that contains
+    the file. If the file's folder has another name, return the location of the file itself."""
     folder, _, _ = metadata_location.rpartition("/")
     above, _, name = folder.rpartition("/")
     return above if name == "metadata" and above.strip("/") else metadata_location
 
 
 def id_bytes(entity_id: int) -> bytes:
-    """An entity id as index key or value."""
+    """Return an entity id as an index key or value (8 bytes)."""
     return entity_id.to_bytes(8, "big")
 
 
 def id_from(value: bytes) -> int:
-    """The entity id of an index value."""
+    """Return the entity id at the beginning of an index value."""
     return int.from_bytes(value[:8], "big")

@@ -1,6 +1,6 @@
-"""Tables that may need the files of another table: those with overlapping locations, in all heads of all catalogs.
+"""Tables that may need the files of another table: tables with overlapping locations, in all heads of all catalogs.
 
-Other branches of the same catalog may have the same table. It counts there, wherever its location is.
+Other branches of the same catalog may have the same table. Its versions there count, whatever their locations.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from polaris_spark.index.keys import decode_key
 
 
 class TableVersion(NamedTuple):
-    """A version of a table that some head has."""
+    """A version of a table in a head of the store."""
 
     realm: str
-    """Instance id."""
+    """Instance id of the realm."""
     content: int
 
 
 def heads_around(catalog: Catalog) -> list[StoreHead]:
-    """The newest heads of the store that a catalog lies in, of all realms and catalogs, read now: those that are live,
-    and dropped ones that can be brought back.
+    """Return the newest heads of the store of a catalog, in all realms and catalogs, read now: live heads, and dropped
+    heads that can be undropped.
 
-    Those of the catalog itself have the properties of the session, too, if these are stricter.
+    In the heads of the catalog itself, the properties are combined with those of the session; the stricter value holds.
 
     Raises:
-        CorruptionError: one cannot be read, or was lost.
+        CorruptionError: a head cannot be read, or was lost.
     """
     own, branches = catalog.references.store, head_name(catalog.row, "")
     heads = store_heads(own.backend, lambda record: own.of_realm(record.instance), catalog.context.clock)
@@ -61,18 +61,18 @@ class _Open(NamedTuple):
 
     realm: str
     is_own: bool
-    """Whether it is the head of the branch that asks."""
+    """Whether it is the head of the branch whose tables are checked."""
     state: State
 
 
 class Neighbours:
-    """Tables of all heads of a store, searched for those near a table of one catalog."""
+    """The tables of all heads of a store, to be searched for tables that overlap a table of one catalog."""
 
     def __init__(self, catalog: Catalog, heads: Sequence[StoreHead]) -> None:
         """
         Args:
-            catalog: whose tables' neighbours are asked for.
-            heads: all that are live or can be recovered, of this catalog, too.
+            catalog: the catalog whose tables are checked.
+            heads: all heads that are live or can be recovered, including those of this catalog.
         """
         own = catalog.references.store
         self._realm = own.realm
@@ -90,8 +90,8 @@ class Neighbours:
         self._linked: dict[tuple[str, ...], set[tuple[str, int]]] | None = None
 
     def of(self, entity_id: int, places: Collection[tuple[str, ...]]) -> list[TableVersion]:
-        """The versions of tables that overlap a table, and the versions of the table itself in other branches, wherever
-        these lie. The version in the table's own head is not included.
+        """Return the versions of tables that overlap a table, and the versions of the table itself in other branches,
+        whatever their locations. The version in the table's own head is not included.
 
         Args:
             places: the locations that the table owns.
@@ -138,7 +138,7 @@ class Neighbours:
         )
 
     def _by_link(self) -> dict[tuple[str, ...], set[tuple[str, int]]]:
-        """The real path of each location that contains symbolic links, with its owners: realm and entity id."""
+        """Return the real path of each location that contains symbolic links, with its owners (realm and entity id)."""
         if self._linked is None:
             self._linked = {}
             links = Links()
@@ -185,7 +185,7 @@ class Deletable:
         self._kept = self._unconfirmed | frozenset(places)
 
     def grant(self, location: str) -> Grant | None:
-        """Permission to delete a file; None if it must not be deleted."""
+        """Return the permission to delete a file; None if it must not be deleted."""
         found = self.permit.may(location)
         if found is None or location.endswith("/"):
             return None
@@ -220,7 +220,7 @@ class Deletable:
 
 
 def _real_below(confinement: Confinement, location: str) -> str:
-    """The real path of a local folder; empty if the folder is not local, or lies outside the confinement."""
+    """Return the real path of a local folder; empty if the folder is not local, or lies outside the confinement."""
     path = local_path(location)
     try:
         below = None if path is None else confinement.below(path / "x")
@@ -230,14 +230,14 @@ def _real_below(confinement: Confinement, location: str) -> str:
 
 
 def folder_names(grant: Grant) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The folder of a local file, as segments, under two names: below the permit's root, and by its real path."""
+    """Return the folder of a local file, as segments, under two names: below the permit's root, and by real path."""
     below = grant.below
     named = ("file://", *segments_of(below.root), *below.parts[:-1])
     return named, ("file://", *segments_of(below.real)[:-1])
 
 
 def real_places(permit: Permit, own: Collection[tuple[str, ...]]) -> frozenset[tuple[str, ...]]:
-    """Locations under all of their names: as given and, for local ones, by real path."""
+    """Return locations under all of their names: as given and, for local ones, by real path."""
     found = set(own)
     for place in own:
         path = local_path("/".join(place))
@@ -251,11 +251,11 @@ def real_places(permit: Permit, own: Collection[tuple[str, ...]]) -> frozenset[t
 def foreign_owner(
     catalog: Catalog, heads: Sequence[StoreHead], location: tuple[str, ...], *, entity_id: int
 ) -> str:
-    """Name, for messages, a location that overlaps the given one, and the catalog of its owner; empty if there is none.
+    """Return a location that overlaps the given one and the catalog of its owner, for messages; empty if there is none.
 
     Args:
         heads: all heads of the store (`heads_around`).
-        entity_id: the table or view that asks; its own locations, in any branch of its catalog, are ignored.
+        entity_id: table or view whose own locations are ignored, in any branch of its catalog.
     """
     own = catalog.references.store
     branches = head_name(catalog.row, "")
@@ -269,7 +269,7 @@ def foreign_owner(
 
 
 def table_content(state: State, entity_id: int) -> int | None:
-    """The content of the table with that stable id; None if there is none."""
+    """Return the id of the content of the table with that stable id; None if there is none."""
     entry = state.lookup(IDS, id_bytes(entity_id))
     if entry is None or decode_key(entry.value).kind != TABLE:
         return None

@@ -32,7 +32,7 @@ class StoreFiles(NamedTuple):
 
     @classmethod
     def of(cls, stores: Iterable[StoreURI]) -> StoreFiles:
-        """The files of some stores."""
+        """Return the files of the given stores."""
         paths: list[str] = []
         names: list[str] = []
         beginnings: list[str] = []
@@ -54,7 +54,7 @@ class StoreFiles(NamedTuple):
 
     @classmethod
     def of_process(cls) -> StoreFiles:
-        """The files of all stores that this process has open now."""
+        """Return the files of all stores that this process has open now."""
         return cls.of(open_stores())
 
     def holds(self, location: str) -> bool:
@@ -63,12 +63,12 @@ class StoreFiles(NamedTuple):
         return any(is_in(path, name) for name in self.names) or path.startswith(self.beginnings)
 
     def identities(self) -> frozenset[Identity]:
-        """The identities of the local files and folders that are there now."""
+        """Return the identities of the local files and folders that exist now."""
         return frozenset(found for path in self.paths if (found := identity(path)) is not None)
 
 
 def folded(path: str) -> str:
-    """A path normalized for comparison; in lower case, because file systems may ignore letter case."""
+    """Return a path normalized for comparison, in lower case, because file systems may ignore letter case."""
     folder, _, name = path.rpartition("/")
     if name in ("", ".", "..") or "%" in name or not name.isascii():
         return normal_path(path).casefold()

@@ -1,4 +1,4 @@
-"""Every head of a store that can be reached or recovered: of each realm, catalog and branch."""
+"""All heads of a store that can be reached or recovered, in all realms, catalogs and branches."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from polaris_spark.system.recovery.lost import refuse_lost, unlisted
 from polaris_spark.system.registry import REFERENCES, ROOT, Registered, listed_in
 
 _GONE = (RealmState.PURGING, RealmState.PURGED, RealmState.GONE)
-"""States from which no realm comes back."""
+"""States of realms that cannot be recovered."""
 
 _SERVED = (RealmState.ACTIVE, RealmState.INACTIVE)
-"""States of realms whose registry lists every reference; one that is being loaded has rows before that."""
+"""States of realms whose registry lists every reference. A realm that is being loaded has rows that are not listed yet.
+"""
 
 Objects = Callable[[RealmRecord], ObjectStore]
-"""The objects of a realm."""
+"""Function that returns the object store of a realm."""
 
 
 class StoreHead(NamedTuple):
@@ -37,31 +38,32 @@ class StoreHead(NamedTuple):
     realm: str
     """Instance id of the realm."""
     catalog: str
-    """For messages: realm and catalog, and the branch unless it is `main`."""
+    """Realm and catalog, and the branch unless it is `main`; for messages."""
     reference: str
     head: Head
     properties: Mapping[str, str]
-    """The catalog's."""
+    """Properties of the catalog."""
     grace_beyond_ms: int = 0
-    """How much longer (or shorter) its catalog's grace period is than that of the session that reads it."""
+    """Grace period of the catalog minus that of the session that reads the head, in milliseconds."""
     moved: bool = False
-    """Whether another store serves its realm by now: this is what it was then."""
+    """Whether the realm was moved and another store serves it now. This head is then as it was at the move."""
 
     def snapshot(self, store: ObjectStore) -> Snapshot:
-        """Its commit, opened for reading."""
+        """Return the commit of the head, opened for reading."""
         return Snapshot(store, b"", self.head, store.get(self.head.commit, Commit))
 
     def owner(self, key: bytes) -> str:
-        """A table or view of it for messages, by its key in the index of names."""
+        """Return the full name of a table or view for messages, given its key in the index `names`."""
         decoded = decode_key(key)
         return f"{self.catalog}.{dotted((*decoded.path, decoded.name))}"
 
 
 def store_heads(backend: Backend, objects: Objects, clock: Clock) -> list[StoreHead]:
-    """The newest heads of all branches of all catalogs of a store, read now.
+    """Return the newest heads of all branches of all catalogs of a store, read now.
 
     Raises:
-        CorruptionError: one cannot be read, or was lost with its row or its registration: nobody can say what it needs.
+        CorruptionError: a head cannot be read, or was lost with its row or its registration. It is then unknown which
+            files it needs.
     """
     records = [record for record in Realms(backend, clock).all() if record.state not in _GONE]
     return [head for record in records for head in _of_realm(record, objects(record), clock)]
@@ -71,7 +73,7 @@ def _of_realm(record: RealmRecord, store: ObjectStore, clock: Clock) -> Iterator
     if record.state in _SERVED and MOVED_TO not in record.properties:
         _refuse_unlisted(record, store)
     row = store.backend.read_reference(record.instance, ROOT)
-    if row is None:  # it is being made
+    if row is None:  # the realm is being created
         return
     registry = _open(store, read_head(row, ROOT))
     registered = listed_in(registry.index(REFERENCES))
@@ -105,7 +107,7 @@ def _refuse_unlisted(record: RealmRecord, store: ObjectStore) -> None:
 
 
 def _head(store: ObjectStore, registered: Registered, clock: Clock) -> Head:
-    """Its newest head; of one whose row is not written yet, the first."""
+    """Return the newest head of a reference; the first head if the reference's row is not written yet."""
     row = store.backend.read_reference(store.realm, registered.row_name)
     if row is None and registered.registration.state == "live":
         refuse_lost(store, registered, clock)
@@ -114,7 +116,7 @@ def _head(store: ObjectStore, registered: Registered, clock: Clock) -> Head:
 
 
 def _catalogs(store: ObjectStore, head: Head) -> dict[str, CatalogRow]:
-    """Catalogs by what names of their references begin with."""
+    """Return the catalogs by their entity id in hexadecimal, as in the names of their references."""
     names = _open(store, head).index(NAMES)
     ids = [entry.pointer for _, entry in names.range(*children((), CATALOG))]
     return {f"{row.entity_id:x}": row for row in store.get_many(ids, CatalogRow).values()}

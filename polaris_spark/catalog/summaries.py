@@ -1,4 +1,4 @@
-"""Summaries of snapshots: totals counted on from those of another parent."""
+"""Summaries of snapshots, with totals recomputed for another parent."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ _TOTALS: Final = {
     "total-position-deletes": ("added-position-deletes", "removed-position-deletes"),
     "total-equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
 }
-"""Totals of a summary, and what is added to and taken from each (Iceberg's `SnapshotSummary`)."""
+"""Totals of a summary, each with the fields that are added to it and subtracted from it (Iceberg's `SnapshotSummary`).
+"""
 
 NOTHING: Final[Mapping[str, str]] = dict.fromkeys(_TOTALS, "0")
 """The totals of a table without snapshots."""
 
 
 _MOST_DIGITS: Final = 18
-"""Of a number that fits 64 bits whatever its digits."""
+"""Maximum number of decimal digits of a number in a summary; every number of this length fits in 64 bits."""
 
 
 def number_in(summary: Mapping[str, object], name: str) -> int | None:
-    """A number in a summary, whose values are any text that a client sent; None where it is absent or none."""
+    """Return a number in a summary; None if it is absent or not a number. Clients may send any text as a value."""
     text = str(summary.get(name, ""))
     return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
 
 
 def counted_on(sent: Mapping[str, str], before: Mapping[str, str], kept: int) -> dict[str, str]:
-    """A summary that was sent, with totals counted on from the head's; what that lacks, or garbles, is left out.
+    """Return a summary that was sent, with totals computed from those of the head. A total that the head's summary
+    lacks or has in a malformed form is left out.
 
     Args:
-        before: the head's.
-        kept: how many of the head's manifests the snapshot keeps.
+        before: summary of the head.
+        kept: number of the head's manifests that the snapshot keeps.
     """
     summary = {name: value for name, value in sent.items() if name not in _TOTALS}
     for total, (added, removed) in _TOTALS.items():

@@ -1,4 +1,4 @@
-"""Tables: every change is an entry in the indexes and a new table object that shares what has not changed."""
+"""Changes of tables. Each change writes index entries and a new table row, which shares unchanged rows with the old."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from polaris_spark.errors import (
 
 
 class TableChange(ContentChange[Table]):
-    """A change that leaves a table behind."""
+    """A change that stores new content of a table."""
 
     kind = TABLE
     cls = Table
@@ -79,10 +79,10 @@ class CreateTable(TableChange):
             return self.store(state, None, draft, prepared)
 
     def draft(self, state: State, prepared: Prepared) -> TableDraft:
-        """The new table, not yet stored: all that a staged creation does.
+        """Return the new table, not yet stored. A staged creation does no more than this.
 
         Raises:
-            NoSuchNamespaceError: its namespace does not exist.
+            NoSuchNamespaceError: the namespace does not exist.
             AlreadyExistsError: the name is taken.
         """
         self.require_place(state)
@@ -102,7 +102,7 @@ class CreateTable(TableChange):
         return naming_properties(self.context.binding.at(state), self.request.get("properties") or ())
 
     def _with_defaults(self, state: State) -> dict[str, Any]:
-        """The request, with the catalog's properties of new tables."""
+        """Return the request, with the catalog's properties for new tables."""
         effective, asked = self.context.binding.at(state), self.request.get("properties")
         if not effective.table_defaults and not effective.table_overrides:
             return self.request
@@ -113,12 +113,13 @@ class CreateTable(TableChange):
 
 
 _ENOUGH_PREPARATIONS = 2
-"""Once a change was prepared this often, and others still came first, it reads a list that is missing while it is
-applied: a list never changes, so the outcome is the same, and nobody starves."""
+"""Number of preparations after which a change reads a missing manifest list while it is applied, instead of preparing
+again because other commits came first. A list never changes, so the outcome is the same, and no change waits forever.
+"""
 
 
 class TableCommit(NamedTuple):
-    """Requirements and updates for one table, as the REST protocol writes them."""
+    """Requirements and updates for one table, as in the REST protocol."""
 
     name: TableName
     requirements: Sequence[dict[str, Any]]
@@ -126,10 +127,10 @@ class TableCommit(NamedTuple):
 
 
 class CommitTable(TableChange):
-    """Apply updates to one table if its requirements hold; `assert-create` makes it a creation.
+    """Apply updates to one table if the requirements hold; with `assert-create`, create the table.
 
-    Where they do not hold because others came first, the request may still be merged (`merging`) or rebased
-    (`rebasing`); what is neither is a conflict.
+    If the requirements do not hold because other commits came first, the request may still be merged (`merging`) or
+    rebased (`rebasing`). Otherwise it is a conflict.
     """
 
     def __init__(
@@ -137,9 +138,9 @@ class CommitTable(TableChange):
     ) -> None:
         """
         Args:
-            size: of the request, where that was checked as part of a larger one.
+            size: size of the request, if it was already checked as part of a larger request.
         Raises:
-            BadRequestError: the request is beyond a bound.
+            BadRequestError: the request exceeds a bound.
         """
         self.size = size or require_commits_within([(commit.requirements, commit.updates)])
         super().__init__(context, operation, commit.name)
@@ -197,7 +198,7 @@ class CommitTable(TableChange):
         return stored
 
     def _add_defaults(self, state: State, draft: TableDraft) -> None:
-        """Give a new table the catalog's properties of new tables; the format version is as the updates have it."""
+        """Give a new table the catalog's properties for new tables. The format version stays as the updates set it."""
         effective = self.context.binding.at(state)
         missing = {
             name: text for name, text in effective.table_defaults.items() if name not in draft.properties
@@ -210,11 +211,11 @@ class CommitTable(TableChange):
     def _resolved(
         self, state: State, before: Table, prepared: Prepared, conflict: CommitFailedError
     ) -> TableDraft:
-        """The draft of a request that was made on an older state and can be merged or rebased.
+        """Return the draft of a request that was made on an older state, after it is merged or rebased.
 
         Raises:
-            CommitFailedError: it cannot.
-            PrepareAgain: that depends on files that were not read.
+            CommitFailedError: the request can be neither merged nor rebased.
+            PrepareAgain: rebasing needs files that were not read.
         """
         draft = TableDraft.of(before, state, now_ms=prepared.now, check_time=state.check_time)
         updates = None
@@ -257,9 +258,9 @@ class CommitTable(TableChange):
         return rebased.updates
 
     def _read_lists(self, view: State, append: Append) -> dict[str, ManifestList | BadRequestError]:
-        """The manifest lists that rebasing needs, if it will be needed as far as can be seen."""
+        """Return the manifest lists that rebasing needs; none if rebasing seems unnecessary at present."""
         files = self.context.manifest_files
-        # Not recorded as read: `apply` sees for itself what has become of the table meanwhile.
+        # This lookup is not recorded as read, because `apply` reads the table again.
         entry = view.base.index(NAMES).get(self.key)
         if entry is None or files is None:
             return {}
@@ -279,7 +280,8 @@ class CommitTable(TableChange):
         return lists
 
     def _read_list(self, draft: TableDraft, files: ManifestFiles, location: str) -> ManifestList:
-        """A manifest list; clients choose where it is, so only where this catalog's clients may have files read."""
+        """Return a manifest list. Clients choose its location, so it must lie where clients of this catalog may have
+        files read."""
         if self.context.allowed is not None:
             places = (*self.context.allowed, *locations.used(draft.location, draft.properties))
             if not locations.is_allowed(places, locations.segments(location)):

@@ -1,8 +1,8 @@
-"""Tables and views that were imported without reading their metadata files: loaded when their metadata is first used.
+"""Tables and views that were imported without reading their metadata files. They are loaded when they are first used.
 
-Whatever reads the content of such a table as a `Table` gets a `WrongTypeError`. `Loading.loading` answers it by loading
-the table in a commit of its own, then lets the reader try again. So what works on tables need not know of them, and
-whoever has none pays nothing.
+Code that reads the content of an unloaded table as a `Table` gets a `WrongTypeError`. `loading` handles this error: it
+loads the table in a separate commit and then runs the code again. So code for tables needs no case for unloaded ones,
+and a catalog without them has no extra cost.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ UNLOADED = type_name(Unloaded)
 
 
 def loading(action: Callable[[], R], load: Callable[[int], None]) -> R:
-    """Carry out what reads contents; those that are not loaded yet are loaded, and it is carried out again.
+    """Run an action that reads contents. If it meets a content that is not loaded, load it and run the action again.
 
     Args:
-        action: has no effect when it raises.
-        load: loads the content of this id.
+        action: must have no effect when it raises.
+        load: loads the content with this id.
     Raises:
-        PolarisError: as `action` and `load`.
+        PolarisError: as raised by `action` and `load`.
     """
     last = 0
     while True:
@@ -57,9 +57,9 @@ class _Prepared(NamedTuple):
 
 
 class LoadImported(CatalogChange[None]):
-    """Read the metadata file of a table or view that was imported unread, and put its rows in place.
+    """Read the metadata file of a table or view that was imported without reading it, and store its rows.
 
-    If it is loaded, changed or dropped already, nothing happens.
+    Nothing happens if the table or view was loaded, changed or dropped in the meantime.
     """
 
     action = "load-imported"
@@ -70,7 +70,7 @@ class LoadImported(CatalogChange[None]):
         self.files = files
 
     def prepare(self, view: State) -> object:
-        """Read the file, wherever the table is now."""
+        """Read the file. The table or view is found by its entity id, because it may have been renamed."""
         entity = id_bytes(self.unloaded.entity_id)
         named = view.lookup(IDS, entity)
         found = find(view, named.value) if named is not None else None
@@ -107,7 +107,7 @@ class LoadImported(CatalogChange[None]):
         before = holdings_of(self.unloaded)
         try:
             after = holdings_of(rows.value)
-            # By now a client may have written the file that was imported.
+            # A client may have written the file since the import.
             self.context.require_allowed(after.owned | after.unconfirmed, also=before.owned)
             occupy(self.context, state, found.entity_id, before, after)
         except (BadRequestError, ForbiddenError) as error:

@@ -1,4 +1,4 @@
-"""Views: versions of SQL text under names that they share with tables."""
+"""Changes of views. A view has versions of SQL text; a view and a table cannot have the same name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from polaris_spark.commits.state import State
 
 
 class ViewChange(ContentChange[View]):
-    """A change that leaves a view behind."""
+    """A change that stores new content of a view."""
 
     kind = VIEW
     cls = View

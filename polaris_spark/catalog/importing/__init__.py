@@ -1,1 +1,1 @@
-"""Import: tables and views of another catalog, or of a directory tree, by the metadata files that they have."""
+"""Import of tables and views from another catalog, or from a directory tree, by their metadata files."""

@@ -1,4 +1,4 @@
-"""Any catalog that pyiceberg can open as a source: REST, Glue, Hive and so on."""
+"""Catalogs that pyiceberg can open, as sources of an import: REST, Glue, Hive and so on."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from polaris_spark.errors import SourceError
 
 
 class PyIcebergTables:
-    """A catalog of pyiceberg."""
+    """A catalog that pyiceberg opens, as a source."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         """
         Args:
-            properties: as pyiceberg's `load_catalog` takes them: `type`, `uri`, `token`, and so on.
+            properties: properties for pyiceberg's `load_catalog`: `type`, `uri`, `token`, and so on.
         Raises:
-            SourceError: there is no such catalog, or it does not answer.
+            SourceError: the catalog does not exist, or does not respond.
         """
         try:
             given = {SNAPSHOT_LOADING_MODE: "refs", **properties}
             self._catalog: Catalog = load_catalog("source", **given)
-        except Exception as error:  # whatever a catalog's library raises
+        except Exception as error:  # libraries of catalogs raise many types
             raise SourceError(f"the catalog cannot be opened: {type(error).__name__}: {error}") from error
 
     def entries(self) -> Iterator[Listed | ListedNamespace]:
@@ -42,7 +42,8 @@ class PyIcebergTables:
                 yield from self._contents(above)
 
     def _namespaces(self, above: NamespaceName) -> list[NamespaceName]:
-        """Those directly below; catalogs without nesting answer with the same ones or refuse."""
+        """Return the namespaces directly below one. Catalogs without nesting return their namespaces again, which are
+        left out, or raise an error."""
         try:
             listed = self._catalog.list_namespaces(above) if above else self._catalog.list_namespaces()
         except Exception as error:  # as above
@@ -72,7 +73,7 @@ class PyIcebergTables:
     def _views(self, namespace: NamespaceName) -> list[tuple[str, ...]]:
         try:
             return sorted(self._catalog.list_views(namespace))
-        except Exception as error:  # a catalog without views refuses in a way of its own
+        except Exception as error:  # each catalog without views raises another error
             if isinstance(self._catalog, RestCatalog) and not isinstance(error, NotImplementedError):
                 raise SourceError(f"views of {'.'.join(namespace)} cannot be listed: {error}") from error
             return []
@@ -81,7 +82,7 @@ class PyIcebergTables:
         return self._catalog.load_table(identifier).metadata_location
 
     def _view(self, identifier: tuple[str, ...]) -> str:
-        """pyiceberg's views do not say where their metadata file is, so the protocol is asked for it."""
+        """Return the metadata location of a view. pyiceberg's views do not have it, so it is requested over REST."""
         rest: Any = self._catalog
         if not isinstance(rest, RestCatalog):
             raise SourceError("views can be imported from SQL and REST catalogs only")
@@ -95,7 +96,7 @@ def _listed(identifier: tuple[str, ...], kind: bytes, locate: Callable[[tuple[st
     namespace, name = tuple(identifier[:-1]), identifier[-1]
     try:
         return Listed(namespace, name, kind, locate(identifier))
-    except Exception as error:  # as above: the others can be imported all the same
+    except Exception as error:  # as above: the other tables can still be imported
         return Listed(
             namespace, name, kind, "", f"the source cannot load it: {type(error).__name__}: {error}"
         )

@@ -1,8 +1,8 @@
-"""Directory trees as sources: every directory with a folder `metadata` of metadata files in it is a table.
+"""Directory trees as sources. A directory that contains a folder `metadata` with metadata files is a table.
 
-A table is named by its path below the root, and nothing is looked for inside of one. Its newest metadata file is that
-of the highest version: `v3.metadata.json` as Hadoop's catalog names them, `00003-<uuid>.metadata.json` as others do,
-each maybe compressed (`.gz.metadata.json`, `.metadata.json.gz`).
+The name of a table is its path below the root. A table whose folder contains other tables is reported with a problem.
+The newest metadata file is the one with the highest version: `v3.metadata.json` in Hadoop's catalog,
+`00003-<uuid>.metadata.json` in others. Each may be compressed (`.gz.metadata.json`, `.metadata.json.gz`).
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ _NAME = re.compile(r"(?:v(?P<hadoop>\d+)|(?P<other>\d+)-[^/]+?)(?:\.gz)?\.metada
 
 
 _OF_TABLES = (METADATA, "data")
-"""Folders of the table itself, which are not searched for other tables; nor are the folders of partitions."""
+"""Folders of the table itself. These and the folders of partitions are not searched for other tables."""
 
 _LOOKS = 100
-"""Number of folders in a table's folder that are searched for other tables, the uppermost first."""
+"""Maximum number of folders in a table's folder that are searched for other tables, the uppermost first."""
 
 _LONGEST_HINT = 4_096
-"""Longest version hint that is read, in bytes."""
+"""Maximum size of a version hint, in bytes."""
 
 
 class Version(NamedTuple):
-    """A metadata file by its name; the newest sorts last."""
+    """A metadata file by its name; the newest version sorts last."""
 
     number: int
     changed: float
-    """Seconds since 1970: which of two files of one number is newer, one of them being from a commit that failed."""
+    """Modification time, in seconds since 1970. It decides which of two files with the same number is newer; one of
+    them is from a failed commit."""
     file: str
     hadoop: bool
 
 
 def versions(folder: Directory) -> list[Version]:
-    """The metadata files of a folder, oldest first."""
+    """Return the metadata files of a folder, the oldest first."""
     found = []
     for file, changed in folder.files.items():
         match = _NAME.fullmatch(file)
@@ -55,19 +56,19 @@ def versions(folder: Directory) -> list[Version]:
 
 
 class DirectoryTree:
-    """Tables below a root. With `hadoop`, by the conventions of Iceberg's Hadoop catalog.
+    """Tables below a root directory. With `hadoop`, the conventions of Iceberg's Hadoop catalog are used.
 
-    There, the version hint says which version is the current one (and later ones in a row follow it, as
-    `HadoopTableOperations.refresh` does), and every directory that is no table is a namespace.
+    By these conventions, the version hint names the current version. If later versions follow it without a gap, the
+    last of them is current, as in `HadoopTableOperations.refresh`. Every directory that is not a table is a namespace.
     """
 
     def __init__(self, root: str, properties: Mapping[str, str], *, hadoop: bool = False) -> None:
         """
         Args:
-            root: a path of this machine or a URI.
-            properties: of pyiceberg's FileIO.
+            root: a path on this machine, or a URI.
+            properties: properties of pyiceberg's FileIO.
         Raises:
-            SourceError: nothing here can list it.
+            SourceError: no file system here can list the root.
         """
         self.root = absolute(root)
         self.hadoop = hadoop
@@ -89,7 +90,8 @@ class DirectoryTree:
         yield from self._below((), self.root, found)
 
     def _below(self, path: tuple[str, ...], at: str, found: Directory) -> Iterator[Listed | ListedNamespace]:
-        """Depth first, without recursion: a tree may be deeper than Python's stack."""
+        """Yield the entries below a directory, depth first. This uses no recursion, because a tree may be deeper than
+        Python's stack."""
         waiting = [iter(self._children(path, at, found))]
         while waiting:
             child = next(waiting[-1], None)
@@ -105,7 +107,7 @@ class DirectoryTree:
     def _children(
         self, path: tuple[str, ...], at: str, found: Directory
     ) -> Iterator[tuple[Listed | ListedNamespace | None, tuple[tuple[str, ...], str, Directory] | None]]:
-        """Each directory as an entry, or as something to look below, or both."""
+        """Yield each child as an entry, or as a directory to search (path, location, content), or as both."""
         for name, what in found.unread.items():
             yield Listed(path, name, None, f"{at}/{name}", what), None
         if METADATA in found.files:
@@ -129,8 +131,8 @@ class DirectoryTree:
                 yield ListedNamespace(inner) if is_namespace else None, (inner, here, below)
 
     def _apart(self, table: Listed, at: str, found: Directory) -> tuple[Listed, Directory | None]:
-        """A table, and the directory in which to search for other tables if its folder contains some. In that case the
-        table gets a problem, because it would own the files of the other tables."""
+        """Return a table, and the directory to search for other tables if the table's folder contains some. In that
+        case the table gets a problem, because it would own the files of the other tables."""
         within = [name for name in found.directories if name not in _OF_TABLES and "=" not in name]
         waiting, looked = [f"{at}/{name}" for name in within], 0
         while waiting and looked < _LOOKS:
@@ -142,13 +144,13 @@ class DirectoryTree:
                         f"its folder holds another table, {here}: register this one by its metadata file"
                     )
                     return table._replace(problem=problem), found._replace(directories=within)
-            except OSError:  # told where the folder is looked into
+            except OSError:  # reported when the folder itself is searched
                 continue
             waiting += [f"{here}/{name}" for name in below.directories]
         return table, None
 
     def _table(self, path: tuple[str, ...], at: str) -> Listed | None:
-        """The table at a location; None if there is no metadata file of one."""
+        """Return the table at a location; None if there is no metadata file."""
         folder = self._list(f"{at}/{METADATA}")
         found = [version for version in versions(folder) if version.hadoop or not self.hadoop]
         kind = TABLE if self.hadoop else None
@@ -163,8 +165,8 @@ class DirectoryTree:
         return Listed(namespace, name, kind, f"{at}/{METADATA}/{newest.file}", problem)
 
     def _hinted(self, at: str, found: list[Version]) -> tuple[Version, str]:
-        """The version that the hint names. A hint that cannot be read counts as missing, as with Iceberg; a hint with a
-        path is a problem."""
+        """Return the version that the hint names, and the problem with the hint. A hint that cannot be read counts as
+        missing, as in Iceberg; a hint with a path is a problem."""
         try:
             text = self._files.read(f"{at}/{METADATA}/{HINT}", limit=_LONGEST_HINT)
         except BadRequestError:

@@ -1,12 +1,12 @@
-"""Runs an import: lists names of a source, writes rows in parallel, and commits names by the hundred.
+"""Runs an import: lists names of a source, writes rows in parallel, and commits many names at once.
 
-| step | a crash right after it leaves behind |
+| step | what a crash right after the step leaves behind |
 | --- | --- |
 | 1. list some names of the source, compare them with the catalog | nothing |
-| 2. read their metadata files and write rows, in parallel | rows that nothing points to: swept later |
-| 3. give names to hundreds of them in one commit | those that are imported; the next run finds them there |
+| 2. read their metadata files and write rows, in parallel | rows that nothing points to; a sweep deletes them later |
+| 3. give names to many of them in one commit | imported tables and views; the next run skips them |
 
-These steps repeat until the source has no more names. An import that was interrupted is run again.
+These steps repeat until the source has no more names. An interrupted import is simply run again.
 """
 
 from __future__ import annotations
@@ -41,45 +41,45 @@ from polaris_spark.errors import CorruptionError, InputError, PolarisError, Sour
 from polaris_spark.ids import MAX_ID
 
 WAVE = 4_000
-"""Tables that are listed, read and placed before the next are listed."""
+"""Number of tables and views that are listed, read and placed before the next ones are listed."""
 
 IDS_EACH = 128
-"""Ids handed out for each table of the first wave; later waves go by what was used."""
+"""Number of ids that are assigned for each table of the first wave; later waves use the numbers that were needed."""
 
 KINDS = {TABLE: "table", VIEW: "view"}
 
 Run = Callable[[Sequence[Portion]], Iterable[Result]]
-"""Carries out portions, somewhere and in any order (`reading.write_portion`)."""
+"""Function that carries out portions in threads or on executors, in any order (`reading.write_portion`)."""
 
 
 class ImportOptions(NamedTuple):
-    """What to import, and how."""
+    """Options of an import."""
 
     into: NamespaceName = ()
-    """Namespace below which everything is put."""
+    """Namespace of this catalog below which everything is imported."""
     namespaces: Sequence[str] = ()
-    """Namespaces of the source, levels joined by dots: only these, and those below them; all if empty."""
+    """Namespaces of the source to import, with those below them; levels joined by dots. Empty means all."""
     include: Sequence[str] = ()
-    """Patterns of full names, such as `sales.*_2024`: only what matches one of them; all if empty."""
+    """Patterns of the full names to import, such as `sales.*_2024`. Empty means all."""
     lazy: bool = False
-    """Register locations only; metadata is loaded on first use."""
+    """Whether to register locations only; metadata is then loaded on first use."""
     overwrite: bool = False
-    """Replace what has the name but another metadata file."""
+    """Whether to replace a table or view that has the name but another metadata file."""
     dry_run: bool = False
-    """Say what would be done, and do nothing."""
+    """Whether to only report what would be done."""
     parallelism: int = 8
-    """Portions that each wave is cut into."""
+    """Number of portions into which each wave is divided."""
     commit_size: int = 1_000
-    """Tables and views that get their names in one commit."""
+    """Number of tables and views that get their names in one commit."""
     only_present: bool = False
-    """Give no name that the catalog does not have."""
+    """Whether to skip names that the catalog does not have already."""
 
 
 class Row(NamedTuple):
-    """What became of one table or view. In a row about the source itself, only status and message are given."""
+    """Result for a table, view or namespace. In a row about the source itself, only status and message are set."""
 
     table: str | None
-    """Its name; of a namespace, that one's."""
+    """Name of the table, view or namespace."""
     kind: str | None
     metadata_location: str | None
     status: str
@@ -111,7 +111,7 @@ class Importer:
         """
         Args:
             run: reads files and writes rows.
-            check: raises when the import is to stop; called between steps.
+            check: called between steps; raises an error to stop the import.
         Raises:
             InputError: an option cannot be used.
         """
@@ -124,16 +124,16 @@ class Importer:
         self._check = check
         self._ids_each = IDS_EACH
         self._namespaces_left: dict[NamespaceName, dict[str, str]] = {}
-        """Those that were listed, and of which no table matched a pattern yet."""
+        """Listed namespaces with no table so far that matches a pattern, and their properties."""
         self._scratch: State | None = None
-        """What a dry run changes."""
+        """The state that a dry run changes, in memory only."""
 
     def rows(self, source: Source) -> Iterator[Row]:
-        """Import a source: one row for each table and view of it, as soon as it is done.
+        """Import a source. Yield a row for each table and view of the source as soon as it is done.
 
         Raises:
             InputError: nothing of the source can be listed.
-            PolarisError: the catalog cannot be changed any further; what was done stays, and is found there next time.
+            PolarisError: the catalog cannot be changed any further. What was imported stays, and the next run skips it.
         """
         listing = _Listing(source)
         while wave := list(islice(listing, WAVE)):
@@ -157,8 +157,8 @@ class Importer:
         return not wanted or any(full == one or full.startswith(f"{one}.") for one in wanted)
 
     def _namespaces(self, wave: Sequence[Listed | ListedNamespace]) -> dict[NamespaceName, dict[str, str]]:
-        """Namespaces of a wave under their names here, with their properties. Patterns are for tables: with them, only
-        namespaces of matching ones come along."""
+        """Return the namespaces of a wave by their names in this catalog, with their properties. Patterns apply to
+        tables: if there are patterns, only namespaces of matching tables are returned."""
         found = {
             (*self._options.into, *one.name): dict(one.properties)
             for one in wave
@@ -184,7 +184,7 @@ class Importer:
                 if outcome.status == FAILED:
                     yield Row(dotted(name), "namespace", None, FAILED, outcome.message)
         items = self._plan(wave, outcomes)
-        for _ in range(3):  # again for those whose rows a fence overtook
+        for _ in range(3):  # again for items whose rows a new fence made stale
             placements = self._placements(items, outcomes, kinds)
             self._place(placements, namespaces, outcomes)
             items = [item for item in items if outcomes[item.position].status == STALE]
@@ -202,7 +202,7 @@ class Importer:
             yield Row(table, kind, entry.metadata_location, outcome.status, message)
 
     def _plan(self, wave: Sequence[Listed], outcomes: dict[int, Outcome]) -> list[_Item]:
-        """Those that are to be imported; the others have their outcome."""
+        """Return the items to import. All other entries get their outcome here."""
         planned = [self._target(position, entry, outcomes) for position, entry in enumerate(wave)]
         items = [item for item in planned if item is not None]
         fresh = (
@@ -243,7 +243,7 @@ class Importer:
     def _present(
         self, items: Sequence[_Item]
     ) -> list[tuple[int, int, bytes, Table | View | Unloaded] | None]:
-        """What has each name now: entity id, content id, kind and content."""
+        """Return what has each name now: entity id, content id, kind and content; None for a free name."""
         head = self._catalog.head()
         keys = [table_key(item.name, kind) for item in items for kind in KINDS]
         entries = head.index(NAMES).get_many(keys)
@@ -262,7 +262,7 @@ class Importer:
         return found
 
     def _judge(self, item: _Item, kind: bytes, content: Table | View | Unloaded) -> Outcome | None:
-        """The outcome for a name that is taken; None if what has it is to be replaced or loaded."""
+        """Return the outcome for a name that is taken; None if its table or view is to be replaced or loaded."""
         if item.kind not in (None, kind):
             return Outcome(CONFLICT, f"a {KINDS[kind]} has this name")
         if content.metadata_location == item.location:
@@ -275,7 +275,7 @@ class Importer:
     def _placements(
         self, items: Sequence[_Item], outcomes: dict[int, Outcome], kinds: dict[int, bytes | None]
     ) -> dict[int, Placement]:
-        """What the names are to stand for, by position."""
+        """Return the placements of items, by position."""
         if self._options.lazy:
             for item in items:
                 kinds[item.position] = item.kind or TABLE
@@ -304,7 +304,7 @@ class Importer:
         return dict(sorted(placements.items()))
 
     def _read(self, items: Sequence[_Item]) -> list[Result]:
-        """Have the rows written, again with more ids for those that had too few."""
+        """Have the rows of items written. Items for which there were too few ids are repeated with more ids."""
         now = self._catalog.context.clock.now_ms()
         results: list[Result] = []
         needs = {item.position: self._ids_each for item in items}
@@ -355,13 +355,13 @@ class Importer:
 
 
 def _would(outcome: Outcome) -> Outcome:
-    """The outcome of a change that was only tried."""
+    """Return the outcome of a change for a dry run."""
     done = outcome.status not in (FAILED, CONFLICT, EXISTS)
     return Outcome(f"would be {outcome.status}", outcome.message) if done else outcome
 
 
 class _Listing:
-    """The entries of a source up to its end, or to the error that ends it."""
+    """The entries of a source up to its end, or up to the first error."""
 
     def __init__(self, source: Source) -> None:
         self._entries = source.entries()
@@ -378,7 +378,7 @@ class _Listing:
             entry = next(self._entries)
         except StopIteration:
             raise
-        except Exception as error:  # whatever a source's library raises: what was listed before is imported
+        except Exception as error:  # libraries raise many types; entries listed before are imported
             self.error = (
                 error if isinstance(error, SourceError) else SourceError(f"{type(error).__name__}: {error}")
             )
@@ -388,6 +388,6 @@ class _Listing:
 
 
 def summary(rows: Iterable[Row]) -> str:
-    """How many rows there are of each status."""
+    """Return the number of rows of each status, as text."""
     counted = Counter(row.status for row in rows)
     return ", ".join(f"{number} {status}" for status, number in sorted(counted.items())) or "nothing"

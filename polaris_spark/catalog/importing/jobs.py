@@ -1,4 +1,4 @@
-"""Imports as a caller starts them: one at a time for each catalog, with threads unless Spark carries them out."""
+"""Starts imports: one at a time for each catalog, in threads of this process unless Spark runs them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.tasks import Tasks
 
 TASK = "import"
-"""The kind of the coordinated task."""
+"""Kind of the coordinated task (`Tasks`)."""
 
 _READ_TOGETHER = 1_000
 
 
 class Threads:
-    """Carries out portions of an import in threads of this process."""
+    """Runs the portions of an import in threads of this process."""
 
     def __init__(self, store: ObjectStore, files: Files, n: int) -> None:
         self._store = store
@@ -41,7 +41,7 @@ class Threads:
 
 
 class UnloadedContents:
-    """The tables and views of a catalog that were imported unread, as a source: importing them loads them."""
+    """The tables and views of a catalog that are not loaded yet, as a source. Importing them loads them."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -74,17 +74,17 @@ def import_source(
     run: Run | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> list[Row]:
-    """Import a source into a catalog; the task of the catalog is held meanwhile.
+    """Import a source into a catalog. The catalog's import task is held until the import ends.
 
     Args:
-        source: such as `open_source` gives.
-        principal: who is logged.
-        run: carries out portions; threads of this process unless given.
-        check: raises when the import is to stop.
+        source: for example the result of `open_source`.
+        principal: logged as the author.
+        run: runs portions; None uses threads of this process.
+        check: called between steps; raises an error to stop the import.
     Returns:
         a row for each table and view of the source.
     Raises:
-        TaskRunningError: an import into this catalog is running; the message says whose.
+        TaskRunningError: another import into this catalog is running; the message names its owner.
         InputError: nothing of the source can be listed, or an option cannot be used.
     """
     store = catalog.references.store
@@ -110,21 +110,21 @@ def load_imported(
     run: Run | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> list[Row]:
-    """Load what was imported unread: a row for each table and view that was.
+    """Load the tables and views that are not loaded yet. Return a row for each of them.
 
     Raises:
-        BadRequestError: a namespace that is asked for does not exist.
+        BadRequestError: a namespace in the options does not exist.
         TaskRunningError: an import into this catalog is running.
     """
     _refuse_unknown(catalog, options.namespaces)
     source = UnloadedContents(catalog)
-    # What is renamed, dropped or replaced while this runs stays so.
+    # A table or view that is renamed, dropped or replaced while this runs is not restored.
     options = options._replace(into=(), lazy=False, overwrite=False, only_present=True)
     return import_source(catalog, source, principal=principal, options=options, run=run, check=check)
 
 
 def _refuse_unknown(catalog: Catalog, namespaces: Sequence[str]) -> None:
-    """Refuse namespaces that do not exist, by their levels with dots between them."""
+    """Refuse namespaces that do not exist, given as levels joined by dots."""
     if not namespaces:
         return
     keys = (decode_key(key) for key, _ in catalog.head().index(NAMES).range())

@@ -1,4 +1,4 @@
-"""From what a caller says of a source to the source, and what keeps its secrets out of messages."""
+"""Opening of a source from a caller's options, and removal of the options' secrets from messages."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from polaris_spark.errors import InputError
 from polaris_spark.secret_options import REFERENCE, holds_secret, is_secret
 
 SOURCES = ("directory", "hadoop", "sql", "jdbc", "rest", "pyiceberg")
-"""What can be imported from; `jdbc` is `sql`."""
+"""Kinds of sources; `jdbc` is the same as `sql`."""
 
 
 def open_source(
     source: str, location: str, options: Mapping[str, str], file_options: Mapping[str, str]
 ) -> Source:
-    """A source, opened.
+    """Open a source.
 
     Args:
         source: one of `SOURCES`.
         location: the root of the tree, or the URI of the catalog.
-        options: of the source; a value `env:NAME` stands for a variable's. `sql` knows `catalog`, `user` and
-            `password`; `rest` and `pyiceberg` take the properties of pyiceberg's `load_catalog`.
-        file_options: of pyiceberg's FileIO, for trees that are not on this machine.
+        options: options of the source; a value `env:NAME` means the value of that environment variable. `sql` has the
+            options `catalog`, `user` and `password`; `rest` and `pyiceberg` have those of pyiceberg's `load_catalog`.
+        file_options: options of pyiceberg's FileIO, for trees that are not on this machine.
     Raises:
-        InputError: there is no such source, a variable is missing, or a password stands in the location.
-        SourceError: it cannot be opened.
+        InputError: the kind of source does not exist, a variable is missing, or the location contains a password.
+        SourceError: the source cannot be opened.
     """
     if source not in SOURCES:
         raise InputError(f"there is no source {source!r}; there are: {', '.join(SOURCES)}")
@@ -55,7 +55,7 @@ def open_source(
 
 
 def resolved(options: Mapping[str, str]) -> dict[str, str]:
-    """Options with the values of the variables that they name.
+    """Return options in which `env:NAME` is replaced by the value of the environment variable.
 
     Raises:
         InputError: a variable is not set; the message names it.
@@ -72,7 +72,7 @@ def resolved(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class Scrubber:
-    """Takes secrets out of messages."""
+    """Removes secrets from messages."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._secrets = sorted(
@@ -80,7 +80,7 @@ class Scrubber:
         )
 
     def __call__(self, message: str) -> str:
-        """The message without the values of secret options."""
+        """Return the message without the values of secret options."""
         for secret in reversed(self._secrets):
             message = message.replace(secret, "***")
         return message
@@ -91,10 +91,10 @@ def _is_secret(name: str, given: str) -> bool:
 
 
 def _refuse_password(location: str) -> None:
-    """A location stands in statements, plans and logs.
+    """Refuse a location that contains a secret, because locations appear in statements, plans and logs.
 
     Raises:
-        InputError: it carries a password, or another secret.
+        InputError: the location contains a password, or another secret.
     """
     if holds_secret(location):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Giving names to what was imported: many tables and views in one commit, each with an outcome and a log entry."""
+"""Gives names to imported tables and views: many of them in one commit, each with an outcome and a log entry."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from polaris_spark.commits.state import State
 from polaris_spark.errors import AlreadyExistsError, BadRequestError, ForbiddenError, InputError, RequestError
 
 Properties = Mapping[NamespaceName, Mapping[str, str]]
-"""What a source says of namespaces."""
+"""Properties of the namespaces of a source, by namespace."""
 
 IMPORTED: Final = "imported"
 REGISTERED: Final = "registered"
@@ -48,36 +48,37 @@ EXISTS: Final = "exists"
 CONFLICT: Final = "conflict"
 FAILED: Final = "failed"
 STALE: Final = "stale"
-"""The rows were written before a fence of the catalog, so a sweep may take them: they are to be written again."""
+"""The rows were written before a fence of the catalog, so a sweep may delete them: they must be written again."""
 
 
 class Outcome(NamedTuple):
-    """What became of a table or view."""
+    """Result of the import of a table, view or namespace."""
 
     status: str
     message: str = ""
 
 
 class Placement(NamedTuple):
-    """A name, and what it is to stand for. Without `content`, only its metadata file's location is registered."""
+    """A name, and the table or view that gets the name. Without `content`, only the metadata location is registered."""
 
     name: TableName
     kind: bytes
     metadata_location: str
     entity_id: int
     replaces: int
-    """The content that the name stands for now; 0 where the name is free."""
+    """Id of the content that has the name now; 0 if the name is free."""
     content: int = 0
     first_id: int = 0
-    """The lowest id of the rows that were written for it."""
+    """The lowest id of the rows that were written for the table or view."""
     held: Holdings = Holdings()  # immutable
-    """Locations that it uses; those of one without `content` are known from its metadata file's location."""
+    """Locations that the table or view uses. Without `content`, the metadata location determines them instead."""
 
 
 class Place(CatalogChange[list[Outcome]]):
-    """Give names to many tables and views. Namespaces that are missing are created with them.
+    """Give names to many tables and views. Missing namespaces are created in the same commit.
 
-    One that conflicts, with a name or with a location, is left out and told in its outcome; the others are placed.
+    A table or view that conflicts with a name or a location is left out, and its outcome reports this. The others are
+    placed.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Place(CatalogChange[list[Outcome]]):
         raise AssertionError("imports have no operation ids")
 
     def _place(self, state: State, now: int, placement: Placement) -> Outcome:
-        """Every check comes before the first effect, since there is no savepoint for each."""
+        """Place one table or view. All checks come before the first effect, because there is no savepoint for each."""
         name, kind = placement.name, placement.kind
         check_name((*name.namespace, name.name))
         if not placement.replaces:
@@ -143,7 +144,7 @@ class Place(CatalogChange[list[Outcome]]):
 
 
 def _unloaded(placement: Placement) -> Unloaded | None:
-    """The row of a table or view that is registered by its metadata file's location only."""
+    """Return the row of a table or view if only its metadata location is registered, otherwise None."""
     if placement.content:
         return None
     away = unconfirmed_of(folder_of(placement.metadata_location), {}, placement.metadata_location)
@@ -162,10 +163,10 @@ def _unconfirmed_message(name: TableName, away: str) -> str:
 def ensure_namespace(
     change: CatalogChange[list[Outcome]], state: State, now: int, name: NamespaceName, properties: Properties
 ) -> None:
-    """Create a namespace and those above it, as far as they are missing.
+    """Create a namespace and the namespaces above it, if they are missing.
 
     Raises:
-        BadRequestError: there is no name, or it is reserved.
+        BadRequestError: the name is empty, or is reserved.
     """
     if not name:
         raise BadRequestError("a table at the root of its catalog needs a namespace: import it into one")
@@ -182,7 +183,7 @@ def ensure_namespace(
 
 
 class PlaceNamespaces(CatalogChange[list[Outcome]]):
-    """Create the namespaces of a source, those without tables, too."""
+    """Create the namespaces of a source, including those without tables."""
 
     def __init__(self, context: Context, operation: Operation, properties: Properties) -> None:
         super().__init__(context, operation)

@@ -1,7 +1,7 @@
-"""Metadata files written into the store as rows that nothing names yet: what executors, or threads, do for an import.
+"""Reads metadata files and writes them as rows without names: the work of executors or threads in an import.
 
-Ids come in blocks from the driver, which alone has a lease. A portion that runs out of ids writes nothing for the
-tables that are left, and says how many they need.
+The driver, which alone has a lease, assigns blocks of ids. If a portion runs out of ids, it writes nothing for the
+remaining tables and returns how many ids they need.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from polaris_spark.errors import PolarisError
 from polaris_spark.store.objects import ObjectStore
 
 BATCH_BYTES = 4 * 2**20
-"""Rows are written in batches of about so many bytes."""
+"""Approximate size of a batch of rows that are written together, in bytes."""
 
 
 class Wanted(NamedTuple):
     """A metadata file to be read."""
 
     position: int
-    """By which the driver knows it."""
+    """Position of the item in the driver's wave."""
     kind: bytes | None
-    """`TABLE`, `VIEW`, or None where the file is to say it."""
+    """`TABLE` or `VIEW`; None to take the kind from the file."""
     location: str
     entity_id: int
 
@@ -43,33 +43,33 @@ class Portion(NamedTuple):
     now_ms: int
     """Milliseconds since 1970."""
     write: bool = True
-    """Whether rows are written; else the files are only judged."""
+    """Whether rows are written; otherwise the files are only checked."""
 
 
 class Result(NamedTuple):
-    """What became of a file."""
+    """Result of reading a metadata file."""
 
     position: int
     kind: bytes = b""
     content: int = 0
-    """Id of its table or view."""
+    """Id of the row of the table or view."""
     first_id: int = 0
-    """The lowest id of its rows."""
+    """The lowest id of the rows of the table or view."""
     ids: int = 0
-    """How many ids it took, or needs."""
+    """Number of ids that the rows took, or need."""
     held: Holdings = Holdings()  # immutable
-    """Locations that it uses."""
+    """Locations that the table or view uses."""
     error: str = ""
-    """Why it cannot be imported."""
+    """Why the file cannot be imported."""
 
     @property
     def unfinished(self) -> bool:
-        """Whether it needs more ids than there were."""
+        """Whether the file needs more ids than were left."""
         return not self.content and not self.error
 
 
 class _Block:
-    """Ids handed out one by one, and counted beyond the last."""
+    """Returns ids one by one, and continues to count when none are left."""
 
     def __init__(self, ranges: Sequence[range]) -> None:
         self._ids = chain.from_iterable(ranges)
@@ -77,11 +77,11 @@ class _Block:
         self.short = False
 
     def begin(self) -> None:
-        """Start another file."""
+        """Begin the next file."""
         self.first = self.used = 0
 
     def next_id(self) -> int:
-        """The next id; 0 when there is none left."""
+        """Return the next id; 0 if none are left."""
         self.used += 1
         id = next(self._ids, 0)
         self.first = self.first or id
@@ -90,10 +90,10 @@ class _Block:
 
 
 def write_portion(store: ObjectStore, files: Files, portion: Portion) -> Iterator[Result]:
-    """Read the files of a portion, write their rows durably, and say for each what became of it.
+    """Read the files of a portion and write their rows durably. Yield the result of each file.
 
     Raises:
-        TryAgainError, OutcomeUnknownError: from the database. Rows that were written are harmless.
+        TryAgainError, OutcomeUnknownError: from the database. Rows that were already written do no harm.
     """
     block = _Block(portion.ids)
     written: list[tuple[int, msgspec.Struct]] = []
@@ -115,7 +115,7 @@ def write_portion(store: ObjectStore, files: Files, portion: Portion) -> Iterato
 
 
 def _write(store: ObjectStore, objects: list[tuple[int, msgspec.Struct]]) -> None:
-    """Without the cache: nobody here reads them again."""
+    """Write rows without adding them to the cache, because this process does not read them again."""
     if objects:
         store.backend.write_objects(store.realm, store.rows(objects))
 

@@ -1,4 +1,4 @@
-"""What an import reads names from."""
+"""Interface of the sources from which an import reads names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Listed(NamedTuple):
     namespace: NamespaceName
     name: str
     kind: bytes | None
-    """`TABLE` or `VIEW`; None where only its metadata file can say."""
+    """`TABLE` or `VIEW`; None if only the metadata file shows the kind."""
     metadata_location: str
     problem: str = ""
-    """Why it cannot be imported, if so."""
+    """Why the table or view cannot be imported; empty if it can."""
 
 
 class ListedNamespace(NamedTuple):
@@ -31,9 +31,9 @@ class Source(Protocol):
     """A catalog or directory tree to import from."""
 
     def entries(self) -> Iterator[Listed | ListedNamespace]:
-        """Everything in it, read as it is asked for; a namespace comes before what is in it.
+        """Yield all entries, which are read lazily. A namespace comes before its tables and views.
 
         Raises:
-            Exception: whatever its library raises; what was listed before is good.
+            Exception: any error of the source's library; the entries yielded before are valid.
         """
         ...

@@ -1,4 +1,4 @@
-"""SQL databases as sources: the tables of Iceberg's `JdbcCatalog` and of pyiceberg's `SqlCatalog`, which are the same.
+"""SQL databases as sources. Iceberg's `JdbcCatalog` and pyiceberg's `SqlCatalog` have the same tables:
 
 | table | columns |
 | --- | --- |
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 PAGE = 5_000
-"""Rows read at once."""
+"""Number of rows that one query returns at most."""
 
 _DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
-"""Drivers of databases whose URI names none."""
+"""SQLAlchemy drivers for databases whose URI does not name a driver."""
 
 _TABLES, _NAMESPACES = "iceberg_tables", "iceberg_namespace_properties"
 _EXISTS = "exists"
-"""The property by which a namespace without properties has a row."""
+"""Name of the property in the row of a namespace that has no properties of its own."""
 
 
 class SqlTables:
-    """A catalog in a SQL database, only read."""
+    """A catalog in a SQL database, as a source. The database is only read."""
 
     def __init__(self, uri: str, catalog: str, options: Mapping[str, str]) -> None:
         """
         Args:
-            uri: of SQLAlchemy, or of JDBC (`jdbc:sqlite:/path`, `jdbc:postgresql://host/db`).
-            catalog: its name in the database; empty if there is one only.
+            uri: URI for SQLAlchemy or JDBC (`jdbc:sqlite:/path`, `jdbc:postgresql://host/db`).
+            catalog: name of the catalog in the database; empty if there is only one catalog.
             options: `user` and `password`.
         Raises:
             MissingLibraryError: SQLAlchemy or the database's driver is not installed.
-            SourceError: the URI names no database.
+            SourceError: the URI does not name a database.
         """
         self._engine = _engine(uri, options)
         self._catalog = catalog
@@ -73,7 +73,7 @@ def _columns(connection: Connection) -> set[str]:
 
 
 def _chosen(connection: Connection, asked: str) -> str:
-    """The catalog that was asked for, or the only one."""
+    """Return the name of the requested catalog, or of the only catalog."""
     names = sorted(
         {row[0] for row in _select(connection, f"SELECT DISTINCT catalog_name FROM {_TABLES}")}
         | {row[0] for row in _select_if_there(connection, f"SELECT DISTINCT catalog_name FROM {_NAMESPACES}")}
@@ -102,7 +102,8 @@ def _namespaces(connection: Connection, catalog: str) -> Iterator[ListedNamespac
 
 
 def _tables(connection: Connection, catalog: str, *, typed: bool) -> Iterator[Listed]:
-    """Pages in the order of the primary key, each beginning after the last row of the one before."""
+    """Yield the tables and views of a catalog. They are read in pages, in the order of the primary key; each page
+    begins after the last row of the previous one."""
     kind = "iceberg_type" if typed else "NULL"
     query = (
         f"SELECT table_namespace, table_name, metadata_location, {kind} FROM {_TABLES} "
@@ -120,7 +121,7 @@ def _tables(connection: Connection, catalog: str, *, typed: bool) -> Iterator[Li
 
 
 def _levels(namespace: str) -> NamespaceName:
-    """Both catalogs join levels by dots, without an escape."""
+    """Return the levels of a namespace. Both catalogs join levels by dots, without escaping dots in names."""
     return tuple(namespace.split(".")) if namespace else ()
 
 
@@ -131,7 +132,7 @@ def _select(connection: Connection, query: str, **values: str) -> list[Any]:
 
 
 def _select_if_there(connection: Connection, query: str, **values: str) -> list[Any]:
-    """The rows of a query over the namespaces' table, which an old catalog may lack."""
+    """Return the rows of a query of the namespaces' table; none if an old catalog lacks the table."""
     from sqlalchemy import inspect
 
     return _select(connection, query, **values) if inspect(connection).has_table(_NAMESPACES) else []
@@ -157,7 +158,7 @@ def _engine(uri: str, options: Mapping[str, str]) -> Engine:
 
 
 def sqlalchemy_uri(uri: str) -> str:
-    """A URI of JDBC as SQLAlchemy writes it; others stay as they are."""
+    """Return a JDBC URI in SQLAlchemy's form; other URIs are not changed."""
     sqlite = re.fullmatch(r"jdbc:sqlite:(?:file:)?([^?]*)(\?.*)?", uri)
     if sqlite is not None:
         return f"sqlite:///{sqlite[1]}"

@@ -1,4 +1,4 @@
-"""Directories listed one by one, on this machine or in an object store."""
+"""Listing of single directories, on this machine or in an object store."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from polaris_spark.errors import SourceError
 
 
 class Directory(NamedTuple):
-    """What a directory holds, each sorted by name."""
+    """The entries of a directory, sorted by name."""
 
     directories: list[str]
     files: dict[str, float]
-    """Names of files, with the times at which they were changed last (seconds since 1970)."""
+    """Names of files, with their modification times in seconds since 1970."""
     unread: dict[str, str]
     """Names of links, pipes and other entries that are not read, each with its kind or the error."""
 
 
 List = Callable[[str], Directory]
-"""Lists the directory at a location.
+"""Function that lists the directory at a location.
 
 Raises:
-    OSError: it cannot be listed.
+    OSError: the directory cannot be listed.
 """
 
 
 def lister(root: str, properties: Mapping[str, str]) -> List:
-    """What lists directories at and below `root`.
+    """Return a function that lists directories at and below `root`.
 
     Args:
-        properties: of pyiceberg's FileIO, for what does not lie on this machine.
+        properties: properties of pyiceberg's FileIO, for directories that are not on this machine.
     Raises:
-        SourceError: nothing here can list such a location.
+        SourceError: no file system here can list the location.
     """
     if local_path(root) is not None:
         return _local
-    from pyiceberg.io.pyarrow import PyArrowFileIO  # here, because it takes seconds, and most trees are local
+    from pyiceberg.io.pyarrow import PyArrowFileIO  # takes seconds, and most trees are local
 
     uri = urlsplit(root)
     try:
@@ -70,10 +70,10 @@ def _scan(path: Path) -> Directory:
 
 
 def _sort_in(entry: os.DirEntry[str], found: Directory) -> None:
-    """Note an entry of a directory by its type.
+    """Add an entry of a directory to `found`, by its type.
 
     Raises:
-        OSError: its type cannot be read, for example that of a symbolic link to itself.
+        OSError: the type cannot be read, for example that of a symbolic link to itself.
     """
     if entry.is_dir(follow_symlinks=False):
         found.directories.append(entry.name)
@@ -86,7 +86,7 @@ def _sort_in(entry: os.DirEntry[str], found: Directory) -> None:
 
 
 class RemoteTree:
-    """Directories of a file system of pyarrow."""
+    """Lists directories of a pyarrow file system."""
 
     def __init__(self, filesystem: object) -> None:
         self._filesystem = filesystem
@@ -94,7 +94,7 @@ class RemoteTree:
     def __call__(self, location: str) -> Directory:
         from pyarrow.fs import FileSelector, FileType
 
-        # Not `urlsplit`, which takes what follows a `?` or `#` in a directory's name away.
+        # `urlsplit` is not used, because it cuts a directory's name at a `?` or `#`.
         scheme, _, path = location.partition("://")
         if scheme in ("hdfs", "viewfs"):
             path = "/" + path.partition("/")[2]

@@ -1,8 +1,8 @@
 """The blocks of Avro object container files, with bounds. Clients choose these files, so they may be hostile.
 
-A block is decompressed only up to `MAX_BLOCK_BYTES`. Schemas are refused if a few bytes of them decode to data without
-end, because the decoder holds the interpreter's lock until it ends: arrays whose items take no bytes, and records that
-contain themselves.
+A block is decompressed only up to `MAX_BLOCK_BYTES`. A schema is refused if a few bytes may decode to unlimited data,
+because the decoder holds the interpreter's lock until it ends. Such schemas have arrays whose items take no bytes, or
+records that contain themselves.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import fastavro
 
 MAX_BLOCK_BYTES: Final = 64 * 2**20
-"""Largest size of a block, compressed or not, in bytes. Writers begin a new block after less than 1 MiB."""
+"""Maximum size of a block, compressed or not, in bytes. Writers begin a new block after less than 1 MiB."""
 
 MAX_BLOCK_RECORDS: Final = 1_000_000
-"""Largest number of records in a block."""
+"""Maximum number of records in a block."""
 
 _SYNC_BYTES: Final = 16
 _PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
@@ -31,7 +31,7 @@ class AvroBlock(NamedTuple):
     """A block of records, decompressed."""
 
     records: int
-    """Their number."""
+    """Number of records."""
     data: bytes
 
 
@@ -41,10 +41,10 @@ class AvroBlocks:
     def __init__(self, stream: BinaryIO) -> None:
         """
         Args:
-            stream: at its beginning.
+            stream: an Avro file, positioned at its beginning.
         Raises:
             ValueError: the schema is refused.
-            Exception: the stream is no Avro file.
+            Exception: the stream is not an Avro file.
         """
         reader: Any = fastavro.block_reader(stream)  # reads the header only
         self.schema: Any = reader.writer_schema
@@ -55,7 +55,7 @@ class AvroBlocks:
         _require_finite(self.schema)
 
     def __iter__(self) -> Iterator[AvroBlock]:
-        """The blocks. Can be had once.
+        """Yield the blocks. They can be read only once.
 
         Raises:
             ValueError: a block is damaged, or exceeds a bound.
@@ -67,7 +67,7 @@ class AvroBlocks:
             data = _decompressed(self.codec, self._stream.read(size))
             if self._stream.read(_SYNC_BYTES) != self._sync:
                 raise ValueError("expected sync marker not found")
-            # Any record takes more than a byte; one that takes none could be there without end.
+            # A record takes at least one byte. Records of no bytes could be repeated without limit.
             if not 0 <= count <= min(len(data), MAX_BLOCK_RECORDS):
                 raise ValueError("its blocks cannot hold so many records")
             yield AvroBlock(count, data)
@@ -85,7 +85,7 @@ class AvroBlocks:
 
 
 def _decompressed(codec: str, data: bytes) -> bytes:
-    """The content of a block.
+    """Return the decompressed content of a block.
 
     Raises:
         ValueError: the block is damaged or too large, or the codec is unknown.
@@ -123,7 +123,7 @@ def _snappy(data: bytes) -> bytes:
 
 
 def _zstandard(data: bytes, most: int) -> bytes:
-    """Decompress up to `most` bytes of a block by one of the libraries that fastavro uses."""
+    """Decompress up to `most` bytes of a block with one of the libraries that fastavro uses."""
     for library in ("compression.zstd", "backports.zstd"):
         with contextlib.suppress(ImportError):
             return bytes(import_module(library).ZstdDecompressor().decompress(data, most))
@@ -131,7 +131,7 @@ def _zstandard(data: bytes, most: int) -> bytes:
 
 
 def _require_finite(schema: Any) -> None:
-    """Refuse schemas whose data can be larger than a multiple of its bytes.
+    """Refuse a schema if decoded data can be larger than a fixed multiple of the encoded bytes.
 
     Raises:
         ValueError: items of an array take no bytes, or a record contains itself.
@@ -161,7 +161,7 @@ def _check_types(schema: Any, named: dict[str, list[Any]], around: Collection[st
 
 
 def _may_be_empty(schema: Any, named: dict[str, list[Any]]) -> bool:
-    """Whether a value of a type may take no bytes. A choice of types takes some."""
+    """Whether a value of a type may take no bytes. A value of a union takes at least one."""
     if isinstance(schema, str):
         if schema in _PRIMITIVES:
             return schema == "null"
@@ -176,5 +176,5 @@ def _may_be_empty(schema: Any, named: dict[str, list[Any]]) -> bool:
 
 
 def _simple(name: str) -> str:
-    """A name without its namespace."""
+    """Return a name without its namespace."""
     return name.rpartition(".")[2]

@@ -40,7 +40,7 @@ BOUNDS: Final[Mapping[str, int]] = {
     "versions of a view": 10_000,
     "representations in a view version": 100,
 }
-"""Each bound by the name of the counted thing. Nested columns count as columns."""
+"""Maximum of each counted quantity, by its name. Nested columns count as columns."""
 
 _ADDED: Final = {
     "add-schema": "schemas of a table or view",
@@ -136,7 +136,7 @@ def require_schema_within(schema: object) -> int:
     """Refuse a schema that exceeds a bound. Works without recursion, so deep nesting does no harm.
 
     Returns:
-        its number of columns, including nested ones.
+        the number of columns in the schema, including nested ones.
     Raises:
         BadRequestError: a bound is exceeded; the message names the bound and the value.
     """
@@ -174,7 +174,7 @@ def require_creation_within(request: Mapping[str, Any]) -> int:
     Args:
         request: decoded; a CreateTableRequest, CreateViewRequest or CreateNamespaceRequest of the specification.
     Returns:
-        its size, as `require_commits_within` counts it.
+        the size of the request, as `require_commits_within` counts it.
     Raises:
         BadRequestError: a bound is exceeded; the message names the bound and the value.
     """
@@ -216,14 +216,14 @@ def require_properties_growth(before: Mapping[str, str], after: Mapping[str, str
 
 
 def require_totals_growth(before: tuple[int, int], after: tuple[int, int]) -> None:
-    """As `require_properties_growth`, given the number and the bytes of the properties."""
+    """Do the checks of `require_properties_growth`, given the number and the bytes of the properties."""
     for what, old, new in zip(("properties", "bytes of properties"), before, after, strict=True):
         if new > old:
             require_within(what, new)
 
 
 def bytes_of(properties: Mapping[str, Any] | Collection[Any]) -> int:
-    """Size of properties, or of names of properties, in UTF-8 bytes."""
+    """Return the size of properties, or of names of properties, in UTF-8 bytes."""
     texts = [*properties, *(properties.values() if isinstance(properties, Mapping) else ())]
     return sum(
         len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
@@ -233,7 +233,7 @@ def bytes_of(properties: Mapping[str, Any] | Collection[Any]) -> int:
 
 
 def encoded_bytes(properties: Mapping[str, Any] | Collection[Any]) -> int:
-    """An upper estimate of `bytes_of`, which is faster to compute."""
+    """Return an upper estimate of `bytes_of`, which is faster to compute."""
     try:
         return len(_encode(properties))
     except UnicodeEncodeError:  # refused by the code that reads them

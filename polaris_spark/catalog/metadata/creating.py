@@ -39,7 +39,7 @@ from polaris_spark.catalog.metadata.versions import DEFAULT_FORMAT_VERSION, SUPP
 from polaris_spark.clock import CheckTime, unlimited
 
 NEW_TABLE_PROPERTIES = {"write.parquet.compression-codec": "zstd"}
-"""Properties that a new table has unless its request says otherwise."""
+"""Properties that a new table has unless its request sets them."""
 
 _COMMIT_PROPERTIES = (
     "commit.retry.num-retries",
@@ -54,17 +54,17 @@ _COLUMN_METRICS = "write.metadata.metrics.column."
 def create_table(
     request: Json, *, uuid: str, location: str, now_ms: int, check_time: CheckTime = unlimited
 ) -> TableDraft:
-    """The draft of a new table.
+    """Return the draft of a new table.
 
     Args:
-        request: `schema`, and maybe `partition-spec`, `write-order` and `properties`; of these, `format-version`
-            chooses the version (default 2) and other reserved ones are not stored.
-        uuid: of the table.
-        location: where it lives; the request's own is for the caller to weigh.
+        request: `schema`, and optionally `partition-spec`, `write-order` and `properties`. The property
+            `format-version` sets the version (default 2); other reserved properties are not stored.
+        uuid: UUID of the table.
+        location: location of the table. A location in the request is ignored here; the caller handles it.
         now_ms: milliseconds since 1970 UTC.
-        check_time: called at each step; what it raises ends the change.
+        check_time: called at each step; an error that it raises ends the change.
     Raises:
-        BadRequestError: the request is malformed, or its parts do not fit together.
+        BadRequestError: the request is malformed, or its parts are inconsistent.
     """
     as_object(request, "create table request")
     asked = get_text_map(request, "properties") if request.get("properties") is not None else {}
@@ -92,7 +92,7 @@ def check_properties(properties: dict[str, str], schema: SchemaIndex, format_ver
     """Refuse properties that a new table cannot have.
 
     Raises:
-        BadRequestError: naming the property.
+        BadRequestError: a property is refused; the message names it.
     """
     for name in properties:
         column = name.removeprefix(_COLUMN_METRICS)

@@ -1,4 +1,4 @@
-"""Default values of columns: a check against the column's type, and the one way to write them.
+"""Default values of columns: a check against the column's type, and the normalized form in which they are written.
 
 The rules are those of Iceberg's `SingleValueParser` and `Types.NestedField`
 (specification: https://iceberg.apache.org/spec/#json-single-value-serialization).
@@ -32,18 +32,19 @@ _ZONED = re.compile(f"{_DATE}T{_TIME}{_ZONE}", re.ASCII | re.IGNORECASE)
 
 _LEAP_CYCLE_YEARS = 400
 _NANOSECOND_RANGE = ("1677-09-21T00:12:43.145224193", "2262-04-11T23:47:16.854775807")
-"""Nanoseconds since 1970 that fit 64 bits, as text that sorts like its value."""
+"""First and last timestamp whose nanoseconds since 1970 fit in 64 bits. The texts sort in the order of the timestamps.
+"""
 
 
 def default_value(kind: str, type: str, value: Any) -> Any:
-    """A default value as metadata writes it.
+    """Return a default value in the form in which metadata writes it.
 
     Args:
         kind: the type's name without parameters.
-        type: the type's normal text.
+        type: the type's normalized text.
         value: decoded JSON, not null.
     Raises:
-        BadRequestError: it is not a value of the type, or columns of the type cannot have one.
+        BadRequestError: the value is not a value of the type, or columns of the type cannot have a default value.
     """
     if kind in ("struct", "list", "map"):
         raise invalid(f"Invalid default value for {kind}: {value} (must be null)")
@@ -73,7 +74,7 @@ def _double(_: str, value: Any) -> float | None:
 
 
 def _float(_: str, value: Any) -> float | None:
-    """The nearest 32-bit value, in the fewest digits that name it."""
+    """Return the nearest 32-bit value, with the fewest digits that identify it; None if there is none."""
     if not isinstance(value, float):
         return None
     try:
@@ -104,7 +105,7 @@ def _fixed(type: str, value: Any) -> str | None:
 
 
 def _decimal(type: str, value: Any) -> str | None:
-    """A decimal of exactly the type's scale."""
+    """Return a decimal that has exactly the type's scale; None if the value is not one."""
     if not isinstance(value, str) or not _DECIMAL.fullmatch(value):
         return None
     number = Decimal(value)
@@ -141,7 +142,7 @@ def _timestamp(*, zoned: bool, digits: int) -> Callable[[str, Any], str | None]:
 
 
 def _day(match: re.Match[str]) -> str | None:
-    """The date that a match begins with, if the calendar has it."""
+    """Return the date at the beginning of a match; None if the calendar does not have this date."""
     year, month, day = int(match[1]), int(match[2]), int(match[3])
     try:
         date(year or _LEAP_CYCLE_YEARS, month, day)
@@ -151,7 +152,8 @@ def _day(match: re.Match[str]) -> str | None:
 
 
 def _clock(match: re.Match[str], group: int, digits: int) -> str:
-    """The time of day in a match's groups after `group`: with seconds, and no more of their digits than needed."""
+    """Return the time of day in a match's groups after `group`: with seconds, and with a fraction of at most `digits`
+    digits without trailing zeros."""
     hour, minute, second, fraction = match.groups()[group : group + 4]
     fraction = (fraction or "")[:digits].rstrip("0")
     return f"{hour}:{minute}:{second or '00'}" + (f".{fraction}" if fraction else "")

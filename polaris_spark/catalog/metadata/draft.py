@@ -1,9 +1,8 @@
-"""A table being changed: what a row says, changed by requests, frozen into a new row and new pieces.
+"""A table that is being changed: the values of a row, changed by requests, then frozen into a new row and new pieces.
 
-Drafts are cheap where little changes: nothing is read or parsed before it is needed, so a change of
-properties costs neither schemas nor snapshots. The rules of the individual updates are in `table_updates`;
-what is checked when all of them are applied is here and in `snapshot_history` (Iceberg's
-`TableMetadata.Builder.build`).
+A draft is cheap if little changes: nothing is read or parsed before it is needed, so a change of properties reads
+neither schemas nor snapshots. The rules of the individual updates are in `table_updates`. The checks after all updates
+are applied are here and in `snapshot_history` (Iceberg's `TableMetadata.Builder.build`).
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ from polaris_spark.clock import CheckTime, unlimited
 from polaris_spark.index import IndexRoot
 
 SNAPSHOT_QUOTA = 1024
-"""Bytes of the snapshot index that a table's row embeds."""
+"""Maximum number of bytes of the snapshot index that a table's row embeds."""
 STATISTICS_QUOTA = 512
-"""Bytes of each statistics index that a table's row embeds."""
+"""Maximum number of bytes of each statistics index that a table's row embeds."""
 
 _PLAIN = frozenset({"assign-uuid", "set-location", "set-properties", "remove-properties"})
 _ADDING = frozenset({"add-schema", "add-spec", "add-sort-order"})
@@ -57,7 +56,7 @@ _PREVIOUS_VERSIONS_DEFAULT = 100
 
 
 class TableDraft:
-    """A table with changes that are not yet written. Fields are those of `Table`; see `TableDraft.of`."""
+    """A table with changes that are not yet written. Its fields are those of `Table`. Created by `TableDraft.of`."""
 
     __slots__ = (
         "_encryption_keys",
@@ -116,21 +115,23 @@ class TableDraft:
         self.check_time = check_time
         self.now_ms = now_ms
         self.overflow_bound: float = overflow.BOUND
-        """Bytes of refs, and of properties, that the row embeds; infinite where the realm allows no index of them."""
+        """Maximum number of bytes of refs, and of properties, that the row embeds; infinite if the realm does not allow
+        an index of them."""
         self._start = start = EMPTY_TABLE if table is None else table
         self.origin = "create"
-        """How a draft without a base came about: `create` or `register`."""
+        """How a draft without a base was created: `create` or `register`."""
         self.changes: list[tuple[str, Any]] = []
         """(action, detail) of each update that had an effect, in order; see `record`."""
         self.added: set[tuple[str, int | None]] = set()
-        """Those of `changes` that added a schema, a spec or a sort order."""
+        """The items of `changes` that added a schema, a spec or a sort order."""
         self.changes_content = False
         """Whether anything but the uuid, location or properties is changed."""
         self.uuid = start.uuid
         self.format_version = start.format_version
         self.location = start.location
         self.last_updated_ms = max(now_ms, start.last_updated_ms)
-        """Never behind the base's, so that what was written stays valid whatever the clock says."""
+        """Milliseconds since 1970. Never before the base's time, so that written metadata stays valid even if the clock
+        is wrong."""
         self.last_sequence_number = self.highest_sequence_number = start.last_sequence_number
         self.last_column_id = start.last_column_id
         self.current_schema_id = start.current_schema_id
@@ -151,12 +152,12 @@ class TableDraft:
         """New entries of the snapshot log."""
         self.summary_of_snapshot: dict[str, str] = {}
         self.imported_log: list[bytes] = []
-        """Items of the snapshot log that a metadata file brought."""
+        """Items of the snapshot log of the metadata file that was parsed."""
         self._metadata_items: list[bytes] = []
         self._forget()
 
     def _forget(self) -> None:
-        """Nothing of the base is read or copied yet."""
+        """Begin with nothing of the base read or copied."""
         self._properties: dict[str, str] | SpilledValues[str] | None = None
         self._encryption_keys: dict[str, list[bytes]] | None = None
         self._refs: dict[str, Ref] | SpilledValues[Ref] | None = None
@@ -174,13 +175,13 @@ class TableDraft:
     def of(
         cls, table: Table | None, reader: ObjectReader, *, now_ms: int, check_time: CheckTime = unlimited
     ) -> TableDraft:
-        """A draft of a table, or of a new one.
+        """Return a draft of a table, or of a new table.
 
         Args:
-            table: the table as it is; None builds one from nothing, as `assert-create` commits do.
-            reader: where pieces and shards are read.
+            table: the table in its current state; None creates a new table, as `assert-create` commits do.
+            reader: reads pieces and shards.
             now_ms: the time of the change, milliseconds since 1970 UTC.
-            check_time: called at each step; what it raises ends the change.
+            check_time: called at each step; an error that it raises ends the change.
         """
         return cls(table, reader, now_ms=now_ms, check_time=check_time)
 
@@ -190,7 +191,7 @@ class TableDraft:
         return bool(self.changes) or self.base is None
 
     def record(self, action: str, detail: Any = None) -> None:
-        """Note that an update had an effect."""
+        """Record that an update had an effect."""
         self.changes.append((action, detail))
         self.changes_content = self.changes_content or action not in _PLAIN
         if action in _ADDING:
@@ -204,7 +205,7 @@ class TableDraft:
         return self.own_properties()
 
     def own_properties(self) -> MutableMapping[str, str]:
-        """The properties, for changing them."""
+        """Return the properties as a mapping that may be changed."""
         if self._properties is None:
             own, more = self._start.properties, self._start.more_properties
             self._properties = (
@@ -220,7 +221,8 @@ class TableDraft:
         return tuple([(id, text) for id, texts in self._encryption_keys.items() for text in texts])
 
     def own_encryption_keys(self) -> dict[str, list[bytes]]:
-        """The texts of the encryption keys by id, for changing them; an imported table may have several of one id."""
+        """Return the texts of the encryption keys by id, as a dict that may be changed. An imported table may have
+        several keys with the same id."""
         if self._encryption_keys is None:
             self._encryption_keys = {}
             for id, text in self._start.encryption_keys:
@@ -246,14 +248,14 @@ class TableDraft:
             self._refs_of.setdefault(ref.snapshot_id, {})[ref.name] = None
 
     def remove_ref(self, name: str) -> bool:
-        """Remove a branch or tag; whether there was one."""
+        """Remove a branch or tag. Return whether it existed."""
         before = self.refs.pop(name, None)
         if before is not None and self._refs_of is not None:
             del self._refs_of[before.snapshot_id][name]
         return before is not None
 
     def refs_of(self, snapshot_id: int) -> list[str]:
-        """Names of the branches and tags of a snapshot."""
+        """Return the names of the branches and tags of a snapshot."""
         if self._refs_of is None:
             self._refs_of = {}
             for ref in self.refs.values():
@@ -317,15 +319,15 @@ class TableDraft:
         return self._partition_statistics
 
     def take_order(self) -> int:
-        """The position in its array of the next indexed piece."""
+        """Return the array position of the next indexed piece, and advance the position."""
         self.next_order += 1
         return self.next_order - 1
 
     def current_schema(self) -> SchemaIndex:
-        """The columns of the current schema.
+        """Return the columns of the current schema.
 
         Raises:
-            BadRequestError: there is none yet.
+            BadRequestError: the table has no current schema yet.
         """
         found = self.schema_index(self.current_schema_id)
         if found is None:
@@ -333,7 +335,7 @@ class TableDraft:
         return found
 
     def schema_index(self, id: int) -> SchemaIndex | None:
-        """The columns of the schema with this number; None if there is none."""
+        """Return the columns of the schema with this id; None if there is no schema with this id."""
         found = self._schema_indexes.get(id)
         if found is None:
             schema = self.schemas.get(id)
@@ -343,19 +345,19 @@ class TableDraft:
         return found
 
     def remove_schemas(self, ids: Collection[int]) -> None:
-        """Remove the schemas with these numbers."""
+        """Remove the schemas with these ids."""
         self.schemas.remove(ids)
         for id in ids:
             self._schema_indexes.pop(id, None)
 
     def import_logs(self, snapshot_log: list[bytes], metadata_log: list[bytes]) -> None:
-        """Set the logs of a table that is built from nothing; the texts are compact."""
+        """Set the logs of a table without a base; the texts are compact JSON."""
         self.imported_log = snapshot_log
         self._metadata_items = metadata_log
 
     def summary(self) -> dict[str, str]:
-        """What the changes are, for the audit log: all their actions, joined by commas, in `action`; the last
-        added snapshot's id, operation and counts."""
+        """Return a description of the changes for the audit log: all their actions, joined by commas, in `action`; the
+        id, operation and counts of the last added snapshot."""
         actions = dict.fromkeys(action for action, _ in self.changes)
         first = [self.origin] if self.base is None else []
         return {"action": ",".join((*first, *actions)), **self.summary_of_snapshot}
@@ -363,14 +365,15 @@ class TableDraft:
     def freeze(
         self, new_id: NewId, *, metadata_location: str, entity_id: int | None = None
     ) -> tuple[Table, NewRows]:
-        """The table after the changes, and the new pieces and shards that it points to. Call it once.
+        """Return the table after the changes, and the new pieces and shards that it points to. Call this only once.
 
-        The base's location goes into the metadata log, as far as `write.metadata.previous-versions-max` allows.
+        The base's metadata location is added to the metadata log, which keeps at most
+        `write.metadata.previous-versions-max` items.
 
         Args:
-            new_id: issues the ids of new objects.
-            metadata_location: of the new version.
-            entity_id: of a new table; a changed one keeps its own.
+            new_id: returns the ids of new objects.
+            metadata_location: location of the new version's metadata file.
+            entity_id: entity id of a new table; None keeps the id of a changed table.
         Raises:
             BadRequestError: the result would not be valid metadata.
         """
@@ -453,7 +456,7 @@ class TableDraft:
             frozen = own.freeze(new_id, rows, self.overflow_bound)
         else:
             refs = self._start.refs if own is None else tuple([self._placed(ref) for ref in own.values()])
-            most = sum([len(ref.text) + 4 * len(ref.name) for ref in refs])  # a letter has at most 4 bytes
+            most = sum([len(ref.text) + 4 * len(ref.name) for ref in refs])  # a character has at most 4 bytes
             if more is not None or most <= self.overflow_bound:
                 return refs, more
             by_name = {ref.name: ref for ref in refs}
@@ -461,7 +464,7 @@ class TableDraft:
         return tuple(frozen.embedded.values()), frozen.others
 
     def _placed(self, ref: Ref) -> Ref:
-        """A branch or tag with the pointer to its snapshot."""
+        """Return a branch or tag with the pointer to its snapshot."""
         if ref.snapshot:
             return ref
         place = self.snapshots.place(ref.snapshot_id)

@@ -1,8 +1,8 @@
-"""Logs that grow at one end: newest items inline, older ones in pieces that merge by size.
+"""Logs that grow at one end. The newest items are inline, older items are in pieces that are merged by size.
 
-Appending writes at most one piece, and a log of n items stands in O(log n) pieces, because a full tail
-becomes a piece that swallows the pieces before it as long as they are not larger (the logarithmic method of
-Bentley and Saxe, 1980). Items leave a log at its old end only.
+Appending writes at most one piece, and a log of n items has O(log n) pieces: a full tail becomes a piece, and the
+pieces before it are merged into it as long as they are not larger (the logarithmic method of Bentley and Saxe, 1980).
+Items are removed only at the old end.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Sequence
 from polaris_spark.catalog.metadata.rows import Log, LogItems, LogSegment, NewId, NewRows, ObjectReader
 
 SEPARATOR = b",\n"
-"""Between the items of a piece. Items are compact JSON, where a line feed never occurs."""
+"""Separator of the items in a piece. Items are compact JSON, which never contains a line feed."""
 
 TAIL = 8
-"""Items kept inline at most; one more folds all but the newest into a piece."""
+"""Maximum number of inline items. If there are more, all but the newest are folded into a piece."""
 
 
 def count(log: Log) -> int:
-    """Number of items."""
+    """Return the number of items."""
     return sum(segment.items for segment in log.segments) - log.skip + len(log.tail)
 
 
 def append(log: Log, items: Sequence[bytes], reader: ObjectReader, new_id: NewId) -> tuple[Log, NewRows]:
-    """A log with these compact JSON texts at its end, and the new pieces."""
+    """Return a log with these compact JSON texts at its end, and the new pieces."""
     tail = (*log.tail, *items)
     if len(tail) <= TAIL:
         return Log(log.segments, log.skip, tail), []
@@ -32,7 +32,7 @@ def append(log: Log, items: Sequence[bytes], reader: ObjectReader, new_id: NewId
 
 
 def drop_first(log: Log, items: int) -> Log:
-    """A log without its first `items` items; reads and writes nothing."""
+    """Return a log without its first `items` items; reads and writes nothing."""
     segments, skip = log.segments, log.skip + items
     while segments and segments[0].items <= skip:
         skip -= segments[0].items
@@ -41,20 +41,20 @@ def drop_first(log: Log, items: int) -> Log:
 
 
 def keep_last(log: Log, items: int) -> Log:
-    """A log of at most its last `items` items; reads and writes nothing."""
+    """Return a log with at most its last `items` items; reads and writes nothing."""
     excess = count(log) - items
     return drop_first(log, excess) if excess > 0 else log
 
 
 def texts(log: Log, reader: ObjectReader) -> list[bytes]:
-    """All items as parts that, joined by commas, are the inside of a JSON array."""
+    """Return all items as a list of texts. Joined by commas, the texts are the content of a JSON array."""
     parts = [_segment_text(log, position, reader) for position in range(len(log.segments))]
     parts += log.tail
     return parts
 
 
 def first(log: Log, most: int, reader: ObjectReader) -> list[bytes]:
-    """Up to `most` items, the oldest first; no more pieces are read than hold them."""
+    """Return up to `most` items, the oldest first. Only the pieces that hold these items are read."""
     found: list[bytes] = []
     for position in range(len(log.segments)):
         if len(found) >= most:
@@ -64,12 +64,12 @@ def first(log: Log, most: int, reader: ObjectReader) -> list[bytes]:
 
 
 def text(log: Log, reader: ObjectReader) -> bytes:
-    """All items as the inside of a JSON array."""
+    """Return all items as the content of a JSON array."""
     return b",".join(texts(log, reader))
 
 
 def items(log: Log, reader: ObjectReader) -> list[bytes]:
-    """All items, oldest first."""
+    """Return all items, the oldest first."""
     found: list[bytes] = []
     for position in range(len(log.segments)):
         found += _segment_text(log, position, reader).split(SEPARATOR)

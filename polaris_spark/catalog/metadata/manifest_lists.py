@@ -1,7 +1,7 @@
 """Manifest lists as Avro files (specification: https://iceberg.apache.org/spec/#manifest-lists).
 
-Records are read with the schema that they were written with, and fields are told by their Iceberg field ids: writers
-name some of them differently. Nothing of a record is lost when it moves to another list, or it is not moved.
+Records are read with the schema that they were written with. Fields are identified by their Iceberg field ids, because
+writers name some fields differently. A record is moved to another list only if nothing of the record is lost.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ CONTENT = 517
 FIRST_ROW_ID = 520
 
 DATA_CONTENT = 0
-"""Value of `CONTENT` of manifests of data files; those of version 1 have none."""
+"""Value of `CONTENT` of manifests of data files; in format version 1, manifests have no such field."""
 
 Manifest = dict[int | str, Any]
-"""One record: values by Iceberg field id, or by name where a field has none. Absent fields are null ones."""
+"""One record: values by Iceberg field id, or by name if a field has no id. Null fields are left out."""
 
 _BLOCK_BYTES = 64_000
-"""How large a block grows before another one is begun, in bytes before compression, as with Avro's Java library."""
+"""Size up to which a block is filled, in bytes before compression; the same as in Avro's Java library."""
 
 _WEIGHT = 8
-"""How much more memory a list may take than its blocks: records are parsed where they must be."""
+"""Memory that a list may take, as a multiple of the size of its blocks. Parsed records take more than encoded ones."""
 
 
 class Block:
-    """Consecutive records as Avro writes them, and once they were written, compressed."""
+    """Consecutive records in Avro's encoding. The compressed form is cached when it is first needed."""
 
     __slots__ = ("_packed", "count", "data")
 
@@ -55,7 +55,7 @@ class Block:
         self._packed: bytes | None = None
 
     def packed(self, codec: str) -> bytes:
-        """The records compressed; a block is only ever written with one codec."""
+        """Return the compressed records. A block is only ever written with one codec."""
         if codec == "null":
             return self.data
         if self._packed is None:
@@ -65,41 +65,41 @@ class Block:
 
 
 class ManifestList:
-    """A manifest list that was read, or is to be written. Immutable; records are parsed when they are asked for."""
+    """A manifest list that was read, or is to be written. Immutable; records are parsed when they are first used."""
 
     def __init__(
         self, schema: Json, metadata: dict[str, str], codec: str, blocks: Sequence[Block], weight: int
     ) -> None:
         self.schema = schema
-        """The Avro schema of its records."""
+        """The Avro schema of the records."""
         self.metadata = metadata
-        """The file's metadata without Avro's own."""
+        """The key-value metadata of the file, without Avro's own keys."""
         self.codec = codec
-        """Avro's name of the compression."""
+        """Avro's name of the compression codec."""
         self.blocks = tuple(blocks)
         self.count = sum(block.count for block in blocks)
-        """How many manifests it lists."""
+        """Number of manifests in the list."""
         self.weight = weight
-        """About how many bytes of memory are held by it alone."""
+        """Approximate memory that this list does not share with other lists, in bytes."""
 
     @cached_property
     def manifests(self) -> tuple[Manifest, ...]:
-        """Its records.
+        """The records of the list.
 
         Raises:
-            BadRequestError: they cannot be read.
+            BadRequestError: the records cannot be read.
         """
         found = [_decode(self, block.data, block.count) for block in self.blocks]
         return tuple(manifest for manifests in found for manifest in manifests)
 
     @cached_property
     def fields(self) -> dict[int | str, str]:
-        """The names of the records' fields by their Iceberg field ids."""
+        """The names of the records' fields, by Iceberg field id, or by name if a field has no id."""
         return {field.get("field-id", field["name"]): field["name"] for field in self.schema["fields"]}
 
     @cached_property
     def parsed(self) -> Any:
-        """The schema as fastavro wants it."""
+        """The schema in the form that fastavro requires."""
         return fastavro.parse_schema(self.schema)
 
     @property
@@ -109,23 +109,23 @@ class ManifestList:
 
     @property
     def body(self) -> bytes:
-        """All records as Avro writes them."""
+        """All records in Avro's encoding."""
         return b"".join(block.data for block in self.blocks)
 
     def __contains__(self, path: str) -> bool:
-        """Whether it lists a manifest."""
+        """Whether the list has the manifest with this path."""
         text = path.encode()
-        # Bytes first: whether they are there at all is known without parsing.
+        # Search the bytes first: if they do not contain the path, nothing needs to be parsed.
         return any(text in block.data for block in self.blocks) and any(
             manifest[PATH] == path for manifest in self.manifests
         )
 
 
 def parse(data: bytes) -> ManifestList:
-    """A manifest list from its file's content.
+    """Return the manifest list in the content of a file.
 
     Raises:
-        BadRequestError: it is not such a file, or is encrypted.
+        BadRequestError: the content is not a manifest list, or is encrypted.
     """
     try:
         reader = AvroBlocks(io.BytesIO(data))
@@ -139,14 +139,14 @@ def parse(data: bytes) -> ManifestList:
         metadata = {key: value for key, value in reader.metadata.items() if not key.startswith("avro.")}
     except PolarisError:
         raise
-    except Exception as error:  # whatever a decoder raises on bytes that are something else
+    except Exception as error:  # decoders raise many types on bytes that are not Avro
         raise BadRequestError(f"not a manifest list: {error}") from error
     weight = _WEIGHT * sum(len(block.data) for block in blocks)
     return ManifestList(schema, metadata, reader.codec, blocks, weight)
 
 
 def first_records(whole: ManifestList, rest: ManifestList) -> tuple[Manifest, ...] | None:
-    """The records that one list has before those of another, which follow byte by byte; None if they do not."""
+    """Return the first records of `whole` if its other records equal those of `rest` byte for byte; otherwise None."""
     if whole.schema != rest.schema:
         return None
     body, tail = whole.body, rest.body
@@ -165,14 +165,17 @@ def prepend(
     metadata: dict[str, str],
     sync: bytes,
 ) -> tuple[ManifestList, bytes]:
-    """A list of new records and those of another list, and its file; in the schema of `like`.
+    """Return a list of new records followed by those of `rest`, and the content of its file.
 
-    What the other list has is copied as it is where schemas are the same, so that the effort hardly grows with it.
+    If the schemas are equal, the blocks of `rest` are copied unchanged, so that the cost hardly grows with their size.
 
     Args:
+        like: the list whose schema is used.
+        rest: the list whose records follow; None if there are none.
+        metadata: key-value metadata of the file.
         sync: 16 bytes that separate the blocks of the file.
     Raises:
-        BadRequestError: a record has a field that the schema has not, or lacks one that it must have.
+        BadRequestError: a record has a field that the schema does not have, or lacks a required field.
     """
     codec = like.codec if like.codec in ("null", "deflate") else "deflate"
     blocks = [_encode(like, new)] if new else []
@@ -200,7 +203,7 @@ def _decode(like: ManifestList, data: bytes, count: int) -> tuple[Manifest, ...]
         for _ in range(count):
             record: Any = fastavro.schemaless_reader(stream, like.parsed, None)
             found.append({key: value for name, key in names if (value := record[name]) is not None})
-    except Exception as error:  # whatever a decoder raises on bytes that are something else
+    except Exception as error:  # decoders raise many types on bytes that are not Avro
         raise BadRequestError(f"not a manifest list: {error}") from error
     if stream.tell() != len(data) or not all(isinstance(manifest.get(PATH), str) for manifest in found):
         raise BadRequestError("not a manifest list: its records are something else")
@@ -225,7 +228,7 @@ def _encode(like: ManifestList, manifests: Sequence[Manifest]) -> Block:
 
 
 def avro_long(number: int) -> bytes:
-    """A number that is not negative as Avro writes it: zigzag, seven bits a byte, lowest first."""
+    """Return a number that is not negative in Avro's encoding: zigzag, seven bits per byte, lowest bits first."""
     number <<= 1
     out = bytearray()
     while number > 0x7F:

@@ -1,4 +1,4 @@
-"""Where the metadata file of a version lies (Iceberg's `BaseMetastoreTableOperations`)."""
+"""Location of the metadata file of a version (Iceberg's `BaseMetastoreTableOperations`)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _EXTENSIONS = {"none": ".metadata.json", "gzip": ".gz.metadata.json"}
 
 
 def metadata_location(draft: TableDraft | ViewDraft, uuid: str) -> str:
-    """The location of a draft's metadata file: `<directory>/<number>-<uuid>.metadata.json`.
+    """Return the location of a draft's metadata file: `<directory>/<number>-<uuid>.metadata.json`.
 
-    The directory is the property `write.metadata.path`, else `metadata` below the location. The number has
-    five digits and is one more than in the location before, or 0. Names of files to be compressed end in
-    `.gz.metadata.json`.
+    The directory is the property `write.metadata.path` or, if it is not set, `metadata` below the location. The number
+    has five digits and is one more than in the previous metadata location, or 0 if there is none. The names of
+    compressed files end in `.gz.metadata.json`.
 
     Args:
         uuid: makes the name unique.
@@ -35,7 +35,7 @@ def metadata_location(draft: TableDraft | ViewDraft, uuid: str) -> str:
 
 
 def metadata_directory(draft: TableDraft | ViewDraft | Table) -> str:
-    """Where the metadata files of a draft or table lie, without a trailing slash.
+    """Return the folder of the metadata files of a draft or table, without a trailing slash.
 
     Raises:
         BadRequestError: there is no directory.
@@ -47,11 +47,11 @@ def metadata_directory(draft: TableDraft | ViewDraft | Table) -> str:
 
 
 def is_compressed(location: str) -> bool:
-    """Whether the name of a metadata file says that it is compressed with gzip."""
+    """Whether the name of a metadata file indicates that it is compressed with gzip."""
     return location.endswith((".gz.metadata.json", ".metadata.json.gz"))
 
 
 def version_of(location: str) -> int:
-    """The number in the name of a metadata file, -1 if it has none."""
+    """Return the number in the name of a metadata file; -1 if the name has none."""
     number, dash, _ = location.rsplit("/", 1)[-1].partition("-")
     return int(number) if dash and number.isascii() and number.isdigit() else -1

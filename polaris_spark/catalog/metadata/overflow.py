@@ -1,14 +1,14 @@
-"""Refs and properties of a table that are too many for its row: an index holds them, and the row its root.
+"""Refs and properties of a table that are too large for its row. An index holds them, and the row has the index's root.
 
 A row embeds its refs (branches and tags) and its properties while they are small. Above `BOUND` bytes they move into a
-spillable index, so that neither a commit nor the row grows with their number: the row then embeds only what is read
-without the index. That is the branch `main`, and the properties by which the catalog decides (`stays_in_row`). A change
-makes the move both ways: back into the row when less than a quarter of the bound is left. Rows of earlier releases,
+spillable index, so that neither a commit nor the row grows with their number. The row then embeds only what is read
+without the index: the branch `main`, and the properties that the catalog itself reads (`stays_in_row`). A change that
+leaves less than a quarter of the bound in the index moves all of them back into the row. Rows of earlier releases,
 which embed everything, stay valid.
 
-An index key is the name in UTF-8, a long name cut and followed by its hash. The entry's value holds the JSON member of
-the metadata's object, name and value, so that rendering joins texts. The entry of a ref points to the snapshot that the
-ref names.
+An index key is the name in UTF-8; a long name is cut and followed by its hash. The entry's value holds a member of the
+JSON object in the metadata, with name and value, so that rendering only joins texts. The entry of a ref points to the
+snapshot that the ref names.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ MAIN_REF = "main"
 """The branch of a table that `current-snapshot-id` follows."""
 
 BOUND = 2048
-"""Bytes of refs, and of properties, that a row embeds before they move into an index."""
+"""Maximum number of bytes of refs, and of properties, that a row embeds before they move into an index."""
 QUOTA = 2048
-"""Bytes of each of the two indexes that a row embeds: the latest changes."""
+"""Maximum number of bytes of each of the two indexes that a row embeds; these hold the latest changes."""
 _RETURN_DIVISOR = 4
-"""Indexed values move back into the row when their bytes times this are below the bound."""
+"""Indexed values move back into the row if their size in bytes, times this number, is below the bound."""
 
 _LONGEST_NAME = 1024
 _ORDER_BYTES = 8
@@ -57,15 +57,15 @@ V = TypeVar("V")
 def stays_in_row(name: str) -> bool:
     """Whether a property stays in the row whatever the number of properties.
 
-    These are the properties that the catalog itself reads: retention, locations, switches. `Table.properties` holds
-    them always, so that code without a reader, such as the search for orphans, decides correctly. Rows rely on this
-    rule: another one needs a new revision of them.
+    These are the properties that the catalog itself reads: retention, locations, switches. `Table.properties` always
+    holds them, so that code without a reader, such as the search for orphan files, decides correctly. Stored rows
+    depend on this rule: a different rule needs a new revision of the rows.
     """
     return name.startswith(_ALWAYS_EMBEDDED) and not name.startswith(_METRICS_OF_COLUMNS)
 
 
 def key_of(name: str) -> bytes:
-    """The index key of a name.
+    """Return the index key of a name.
 
     Raises:
         BadRequestError: the name is not valid Unicode.
@@ -78,26 +78,26 @@ def key_of(name: str) -> bytes:
 
 
 class Codec(Protocol[V]):
-    """How values of one kind stand in an index."""
+    """Conversion of values of one kind to and from index entries."""
 
     def stays(self, name: str) -> bool:
-        """Whether the row embeds this name always."""
+        """Whether the row always embeds the value of this name."""
 
     def size(self, name: str, value: V) -> int:
-        """Bytes of a name and its value."""
+        """Return the size of a name and its value, in bytes."""
 
     def encode(self, name: str, value: V) -> Entry:
-        """The index entry of a value.
+        """Return the index entry of a value.
 
         Raises:
             BadRequestError: the text is not valid Unicode.
         """
 
     def decode(self, pointer: int, value: bytes) -> tuple[str, V]:
-        """Name and value of an index entry.
+        """Return the name and the value of an index entry, given its pointer and its value.
 
         Raises:
-            CorruptionError: it is not one.
+            CorruptionError: the entry cannot be decoded.
         """
 
 
@@ -162,14 +162,14 @@ REF_CODEC: Codec[Ref] = _Refs()
 
 
 class Frozen(NamedTuple, Generic[V]):
-    """What a row embeds of refs or properties, and the others."""
+    """The refs or properties that a row embeds, and the index of the others."""
 
     embedded: Mapping[str, V]
     others: Overflow | None
 
 
 class SpilledValues(MutableMapping[str, V]):
-    """The refs or properties of a draft of which an index holds the most. Reads the index as far as it is asked."""
+    """The refs or properties of a draft if an index holds most of them. Only the needed parts of the index are read."""
 
     def __init__(
         self, embedded: Mapping[str, V], others: Overflow, reader: ObjectReader, codec: Codec[V]
@@ -179,9 +179,9 @@ class SpilledValues(MutableMapping[str, V]):
         self._others = others
         self._index = Index(others.index, reader.read_shards)
         self._changed: dict[str, V | None] = {}
-        """New values that belong into the index; None: removed."""
+        """New values that belong in the index; None for a removed value."""
         self._read: dict[str, V | None] = {}
-        """What the index said of names that were looked up."""
+        """Values of the names that were looked up in the index; None for a name that is not in it."""
         self._count, self._size = others.count, others.size
 
     def __getitem__(self, name: str) -> V:
@@ -191,7 +191,7 @@ class SpilledValues(MutableMapping[str, V]):
         return found
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a name, or a default."""
+        """Return the value of a name, or a default."""
         found = self._find(name)
         return default if found is None else found
 
@@ -226,7 +226,7 @@ class SpilledValues(MutableMapping[str, V]):
             raise KeyError(name)
 
     def _forget(self, name: str) -> bool:
-        """Count an old value no longer; whether there is one."""
+        """Subtract an old value from the totals. Return whether there is one."""
         before = self._find(name)
         if before is None:
             return False
@@ -241,15 +241,15 @@ class SpilledValues(MutableMapping[str, V]):
         return iter(self.all())
 
     def items(self) -> ItemsView[str, V]:
-        """Names with values; reads everything."""
+        """Return names with values; reads everything."""
         return self.all().items()
 
     def values(self) -> ValuesView[V]:
-        """The values; reads everything."""
+        """Return the values; reads everything."""
         return self.all().values()
 
     def all(self) -> dict[str, V]:
-        """All of them: those of the row, then the others by name. Reads everything."""
+        """Return all values by name: those of the row, then those of the index. Reads everything."""
         found = dict(self._embedded)
         _, pointers, values = self._index.columns()
         found.update(map(self._codec.decode, pointers, values))
@@ -262,18 +262,18 @@ class SpilledValues(MutableMapping[str, V]):
 
     @property
     def size(self) -> int:
-        """Bytes of all names and values."""
+        """Size of all names and values, in bytes."""
         return self._size + _size(self._embedded, self._codec)
 
     def replace(self, change: Callable[[V], V]) -> None:
-        """Replace the values of the row, and new ones, by what `change` makes of them; their sizes stay."""
+        """Replace the values in the row, and new values, by the results of `change`, which must have the same sizes."""
         self._embedded = {name: change(value) for name, value in self._embedded.items()}
         for name, value in self._changed.items():
             if value is not None:
                 self._changed[name] = change(value)
 
     def freeze(self, new_id: NewId, rows: NewRows, bound: float) -> Frozen[V]:
-        """What a row holds; new shards are put into `rows`. Call it once."""
+        """Return the values in the form in which a row holds them; add new shards to `rows`. Call this only once."""
         if not self._count or self._size * _RETURN_DIVISOR < bound:
             return Frozen(self.all(), None)
         if not self._changed:
@@ -294,7 +294,7 @@ class SpilledValues(MutableMapping[str, V]):
 def spill(
     values: Mapping[str, V], reader: ObjectReader, codec: Codec[V], bound: float, new_id: NewId, rows: NewRows
 ) -> Frozen[V]:
-    """What a row holds of values that it embedded, or would embed; new shards are put into `rows`."""
+    """Return values that are all in memory, in the form in which a row holds them. New shards are added to `rows`."""
     if _size(values, codec) <= bound:
         return Frozen(values, None)
     others = {name: value for name, value in values.items() if not codec.stays(name)}
@@ -308,7 +308,7 @@ def spill(
 
 
 def all_refs(table: Table, reader: ObjectReader) -> tuple[Ref, ...]:
-    """The branches and tags of a table, those of its row first.
+    """Return the branches and tags of a table, those in its row first.
 
     Raises:
         CorruptionError: a shard of their index is missing or unreadable.
@@ -319,7 +319,7 @@ def all_refs(table: Table, reader: ObjectReader) -> tuple[Ref, ...]:
 
 
 def all_properties(table: Table, reader: ObjectReader) -> dict[str, str]:
-    """The properties of a table, those of its row first.
+    """Return the properties of a table, those in its row first.
 
     Raises:
         CorruptionError: a shard of their index is missing or unreadable.
@@ -335,16 +335,16 @@ def _decoded(others: Overflow, reader: ObjectReader, codec: Codec[V]) -> Iterato
 
 
 class RenderedRefs(NamedTuple):
-    """The branches and tags of a table as its metadata writes them."""
+    """The branches and tags of a table, in the form of its metadata."""
 
     members: list[bytes]
     """Members of the JSON object `refs`."""
     snapshots: set[tuple[int, int]]
-    """Positions of the snapshots that they name, with the pointers to them."""
+    """Array position and pointer of each snapshot that a branch or tag names."""
 
 
 def rendered_refs(table: Table, reader: ObjectReader) -> RenderedRefs:
-    """The branches and tags of a table for rendering: those of the index are not decoded.
+    """Return the branches and tags of a table for rendering; those in the index are not decoded.
 
     Raises:
         CorruptionError: a shard of their index is missing or unreadable.
@@ -362,7 +362,7 @@ def rendered_refs(table: Table, reader: ObjectReader) -> RenderedRefs:
 
 
 def rendered_properties(table: Table, reader: ObjectReader) -> bytes:
-    """The properties of a table as a JSON object; those of the index are not decoded.
+    """Return the properties of a table as a JSON object; those in the index are not decoded.
 
     Raises:
         CorruptionError: a shard of their index is missing or unreadable.
@@ -376,8 +376,8 @@ def rendered_properties(table: Table, reader: ObjectReader) -> bytes:
 
 
 def current_piece(table: Table, reader: ObjectReader) -> int:
-    """The pointer to the current snapshot; 0 where no branch or tag names it. An imported table may lack `main`; of
-    others nothing is read.
+    """Return the pointer to the current snapshot; 0 if no branch or tag names it. The index of refs is read only if the
+    row has no ref to the current snapshot, as in an imported table without the branch `main`.
 
     Raises:
         CorruptionError: a shard of the index of refs is missing or unreadable.

@@ -1,7 +1,7 @@
-"""Metadata files as drafts, for registration and import: what came in comes out again, field by field.
+"""Parser of metadata files into drafts, for registration and import. Every field of a file is kept.
 
-The checks are those of Iceberg's `TableMetadataParser` and `TableMetadata`, since what they refuse no Java
-client could load.
+The checks are those of Iceberg's `TableMetadataParser` and `TableMetadata`, because no Java client could load metadata
+that these refuse.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ _decode_any = msgspec.json.Decoder().decode
 
 
 def parse_table(text: bytes | str, *, now_ms: int) -> TableDraft:
-    """The draft of a table that a metadata file describes. Times and logs stay as they are.
+    """Return the draft of the table that a metadata file describes. Times and logs are kept as they are.
 
     Args:
         text: the file's content, decompressed.
-        now_ms: the time of updates that follow, milliseconds since 1970 UTC.
+        now_ms: the time of later updates of the draft, milliseconds since 1970 UTC.
     Raises:
-        BadRequestError: it is not valid table metadata of a supported format version.
+        BadRequestError: the text is not valid table metadata of a supported format version.
     """
     fields = read_fields(text)
     scalars = {name: _decode_any(fields[name]) for name in _SCALARS if name in fields}
@@ -120,10 +120,10 @@ def parse_table(text: bytes | str, *, now_ms: int) -> TableDraft:
 
 
 def read_fields(text: bytes | str) -> Raws:
-    """The fields of a metadata file, not decoded.
+    """Return the fields of a metadata file, not decoded.
 
     Raises:
-        BadRequestError: it is not a JSON object.
+        BadRequestError: the text is not a JSON object.
     """
     try:
         return _decode_fields(text)
@@ -132,10 +132,10 @@ def read_fields(text: bytes | str) -> Raws:
 
 
 def read_items(fields: Raws, name: str) -> list[msgspec.Raw]:
-    """The items of an array, not decoded; none where it is absent or null.
+    """Return the items of an array, not decoded; none if the field is absent or null.
 
     Raises:
-        BadRequestError: it is not an array.
+        BadRequestError: the field is not an array.
     """
     if name not in fields or bytes(fields[name]) == b"null":
         return []
@@ -146,7 +146,7 @@ def read_items(fields: Raws, name: str) -> list[msgspec.Raw]:
 
 
 def unknown_fields(fields: Raws, known: frozenset[str]) -> bytes:
-    """Fields that this release does not know, as text to be appended to the known ones."""
+    """Return the fields that are unknown to this release, as JSON text to be appended to the known fields."""
     return b"".join(
         [b"," + encode(name) + b":" + compact(fields[name]) for name in fields if name not in known]
     )
@@ -285,7 +285,7 @@ def _check_order(draft: TableDraft, times: list[int], what: str) -> None:
 
 
 def _required_items(draft: TableDraft, fields: Raws, name: str) -> list[msgspec.Raw] | None:
-    """The items of an array that only version 1 may leave out."""
+    """Return the items of an array that only format version 1 may leave out; None if it is left out."""
     if name in fields:
         return read_items(fields, name)
     if draft.format_version > 1:

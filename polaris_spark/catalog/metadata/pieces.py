@@ -25,7 +25,7 @@ Form = Callable[[Json], object]
 
 
 def form_digest(form: object) -> bytes:
-    """A hash of a form. Equal forms have equal hashes.
+    """Return a hash of a form. Equal forms have equal hashes.
 
     Raises:
         BadRequestError: a string is not valid Unicode.
@@ -84,9 +84,9 @@ class NumberedPieces:
         """Whether all pieces have digests. From then on, new pieces get theirs when they are added."""
         self._digests: dict[int, bytes] = {}
         self._by_digest: dict[bytes, dict[int, None]] = {}
-        """For each digest in `_digests`, the numbers of its pieces, in their order."""
+        """For each digest in `_digests`, the ids of its pieces, in their order."""
         self._highest: list[int] | None = None
-        """A heap of the numbers, negated; some may have been removed."""
+        """A heap of the negated ids. It may contain ids of pieces that were removed."""
 
     def __contains__(self, id: int) -> bool:
         return id in self._pointers
@@ -95,11 +95,11 @@ class NumberedPieces:
         return len(self._pointers)
 
     def ids(self) -> list[int]:
-        """The numbers, in order."""
+        """Return the ids of the pieces, in their order."""
         return list(self._pointers)
 
     def get(self, id: int) -> Json | None:
-        """The piece with this number, parsed; None if there is none."""
+        """Return the piece with this id, parsed; None if there is no piece with this id."""
         if id not in self._pointers:
             return None
         if id not in self._values:
@@ -110,7 +110,7 @@ class NumberedPieces:
         return self._values[id]
 
     def all(self) -> list[tuple[int, Json]]:
-        """Every piece with its number, parsed."""
+        """Return every piece with its id, parsed."""
         unread = [
             self._pointers[id] for id in self._pointers if id not in self._values and id not in self._texts
         ]
@@ -122,7 +122,7 @@ class NumberedPieces:
         return [(id, self.get(id) or {}) for id in self._pointers]
 
     def next_id(self, least: int = 0) -> int:
-        """The number after the highest one, but not below `least`."""
+        """Return the id after the highest one, but not below `least`."""
         if self._highest is None:
             self._highest = [-id for id in self._pointers]
             heapify(self._highest)
@@ -131,11 +131,11 @@ class NumberedPieces:
         return max(least, 1 - self._highest[0]) if self._highest else least
 
     def digest(self, value: Json) -> bytes:
-        """A hash of what `like` compares."""
+        """Return a hash of the values that `like` compares."""
         return form_digest(self._form(value))
 
     def like(self, digest: bytes) -> int | None:
-        """The number of the first piece that has this `digest`; None if there is none."""
+        """Return the id of the first piece that has this `digest`; None if there is none."""
         self._digest_all()
         return next(iter(self._by_digest.get(digest, ())), None)
 
@@ -154,10 +154,10 @@ class NumberedPieces:
         """Add a piece.
 
         Args:
-            text: its JSON text, if known.
-            digest: the result of `digest` for it, if known.
+            text: JSON text of the piece, if known.
+            digest: the result of `digest` for the piece, if known.
         Raises:
-            BadRequestError: the number is taken, or does not fit into 32 bits.
+            BadRequestError: the id is taken, or does not fit into 32 bits.
         """
         check_int(id, "id of a schema, spec, sort order or view version")
         if id in self._pointers:
@@ -172,7 +172,7 @@ class NumberedPieces:
         self._texts[id] = encode(value) if text is None else text
 
     def remove(self, ids: Collection[int]) -> None:
-        """Remove the pieces with these numbers."""
+        """Remove the pieces with these ids."""
         self._changed = True
         for id in ids:
             for held in (self._pointers, self._values, self._texts):
@@ -182,13 +182,13 @@ class NumberedPieces:
                 del self._by_digest[digest][id]
 
     def keep(self, ids: Sequence[int]) -> None:
-        """Keep the pieces with these numbers only, in this order."""
+        """Keep only the pieces with these ids, in this order."""
         kept = set(ids)
         self.remove([id for id in self._pointers if id not in kept])
         self._pointers = {id: self._pointers[id] for id in ids}
 
     def freeze(self, new_id: NewId, rows: NewRows) -> tuple[Numbered, ...]:
-        """The pieces as a row names them; new ones are put into `rows`."""
+        """Return ids and pointers of the pieces for a row; new pieces are added to `rows`."""
         if not self._changed:
             return self._base
         for id, text in self._texts.items():
@@ -200,14 +200,14 @@ class NumberedPieces:
 
 
 class Placed(NamedTuple):
-    """A piece that an index holds, with its position in the array that it belongs to."""
+    """A piece in an index, with its position in the JSON array to which it belongs."""
 
     pointer: int
     order: int
 
 
 class IndexedPieces:
-    """Snapshots or statistics of a draft, by snapshot id; imported tables may have several statistics for one."""
+    """Snapshots or statistics of a draft, by snapshot id. Imported tables may have several statistics for one id."""
 
     __slots__ = ("_added", "_cls", "_index", "_reader", "_removed")
 
@@ -222,21 +222,22 @@ class IndexedPieces:
         return snapshot_id in self._added or self.place(snapshot_id) is not None
 
     def place(self, snapshot_id: int) -> Placed | None:
-        """Where a piece stands that is written already, or has just been frozen."""
+        """Return pointer and position of a piece that is written already, or has just been frozen; None if there is
+        none."""
         if snapshot_id in self._removed:
             return None
         entry = self._index.get(key_of(snapshot_id))
         return None if entry is None else Placed(entry.pointer, int.from_bytes(entry.value, "big"))
 
     def get(self, snapshot_id: int) -> Json | None:
-        """The (first) piece of a snapshot id, parsed."""
+        """Return the first piece of a snapshot id, parsed; None if there is none."""
         if snapshot_id in self._added:
             return decode(self._added[snapshot_id][0][1])
         place = self.place(snapshot_id)
         return None if place is None else decode(self._reader.get(place.pointer, self._cls).text)
 
     def add(self, snapshot_id: int, text: bytes, order: int) -> None:
-        """Add one more piece at a position in the array."""
+        """Add a piece at a position in the array, even if its snapshot id has one already."""
         self._added.setdefault(snapshot_id, []).append((order, text))
 
     def remove(self, snapshot_id: int) -> None:
@@ -245,7 +246,7 @@ class IndexedPieces:
         self._removed.add(snapshot_id)
 
     def values(self) -> Iterator[Json]:
-        """All pieces, parsed, in their order. Reads everything."""
+        """Return all pieces, parsed, in the order of the array. Reads everything."""
         written = [
             (order, id, self._reader.get(pointer, self._cls).text)
             for id, pointer, order in placed(self._index)
@@ -255,7 +256,7 @@ class IndexedPieces:
         return (decode(text) for _, _, text in sorted(written + added))
 
     def freeze(self, new_id: NewId, rows: NewRows, quota: int) -> IndexRoot:
-        """The index as a row embeds it, at most `quota` bytes; new pieces and shards are put into `rows`."""
+        """Return the index as a row embeds it, at most `quota` bytes of it; add new pieces and shards to `rows`."""
         for snapshot_id in self._removed:
             start = key_of(snapshot_id)
             for key, _ in list(self._index.range(start, _after(start))):
@@ -273,19 +274,20 @@ class IndexedPieces:
 
 
 def placed(index: Index) -> Iterator[tuple[int, int, int]]:
-    """(snapshot id, pointer, order) of everything in an index, by key."""
+    """Yield (snapshot id, pointer, position in the array) for every entry of an index, in the order of the keys."""
     for key, entry in index.range(b"", None):
         yield snapshot_id_of(key), entry.pointer, int.from_bytes(entry.value, "big")
 
 
 def key_of(snapshot_id: int, position: int = 0) -> bytes:
-    """The index key of a snapshot id: eight bytes that sort as numbers do, and which one of several."""
+    """Return the index key of a snapshot id: eight bytes that sort like the ids. If there are several pieces for the
+    id, the position among them follows, unless it is 0."""
     key = (snapshot_id + _SIGN).to_bytes(_KEY_BYTES, "big")
     return key + position.to_bytes(4, "big") if position else key
 
 
 def snapshot_id_of(key: bytes) -> int:
-    """The snapshot id of an index key."""
+    """Return the snapshot id of an index key."""
     return int.from_bytes(key[:_KEY_BYTES], "big") - _SIGN
 
 

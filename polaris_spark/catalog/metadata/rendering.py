@@ -1,7 +1,7 @@
 """Table and view metadata as JSON, by concatenating the texts of its pieces.
 
-What comes out is what Iceberg's `TableMetadataParser` and `ViewMetadataParser` read, with every field that
-came in.
+Iceberg's `TableMetadataParser` and `ViewMetadataParser` can read the result. It contains every field that was stored,
+including fields unknown to this release.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from polaris_spark.index import Index, IndexRoot
 
 
 def render(table: Table, reader: ObjectReader, *, snapshots: Literal["all", "refs"]) -> bytes:
-    """The metadata of a table.
+    """Return the metadata of a table.
 
     Args:
-        snapshots: all of them, or only those that branches and tags name. Statistics are always all there:
-            engines decide by them which files are orphans.
+        snapshots: whether to include all snapshots, or only those that branches and tags name. All statistics are
+            always included, because engines use them to decide which files are orphans.
     """
     reader.prefetch(_pieces(table))
     refs = rendered_refs(table, reader)
@@ -65,7 +65,7 @@ def render(table: Table, reader: ObjectReader, *, snapshots: Literal["all", "ref
 
 
 def render_view(view: View, reader: ObjectReader) -> bytes:
-    """The metadata of a view."""
+    """Return the metadata of a view."""
     return b"".join(
         (
             b'{"view-uuid":%b,"format-version":%d' % (encode(view.uuid), view.format_version),
@@ -85,7 +85,7 @@ def render_view(view: View, reader: ObjectReader) -> bytes:
 
 
 def _pieces(table: Table) -> list[int]:
-    """Ids of the pieces that the table itself names: those of snapshots and statistics are in indexes."""
+    """Return the ids of the pieces that the table's row names; other snapshots, and statistics, are in indexes."""
     numbered = (*table.schemas, *table.specs, *table.sort_orders)
     return [piece.piece for piece in numbered] + [ref.snapshot for ref in table.refs]
 
@@ -164,7 +164,7 @@ def _texts(ids: list[int], cls: type[Piece], reader: ObjectReader) -> bytes:
 
 
 def _commas(texts: list[bytes]) -> list[bytes]:
-    """Texts with commas between them, to be joined once with everything else."""
+    """Return texts with commas between them, so that all parts of the metadata are joined in one step."""
     parts = [b","] * (2 * len(texts) - 1)
     parts[::2] = texts
     return parts

@@ -1,4 +1,4 @@
-"""Requirements of commits: what must be true of a table or view before a request's updates are applied.
+"""Requirements of commits: conditions that must hold for a table or view before a request's updates are applied.
 
 Rules and messages are those of Iceberg's `UpdateRequirement`.
 """
@@ -25,8 +25,8 @@ def check(draft: TableDraft, requirement: Json) -> None:
     """Check one requirement against a table as it was before this draft's changes.
 
     Raises:
-        CommitFailedError: it does not hold.
-        BadRequestError: it is unknown, malformed, or not one of tables.
+        CommitFailedError: the requirement does not hold.
+        BadRequestError: the requirement is unknown, malformed, or not a requirement for tables.
     """
     type = as_object(requirement, "update requirement").get("type")
     check_one = _REQUIREMENTS.get(type.lower()) if isinstance(type, str) else None
@@ -36,10 +36,10 @@ def check(draft: TableDraft, requirement: Json) -> None:
 
 
 def check_all(draft: TableDraft, requirements: Sequence[Json]) -> None:
-    """Check all requirements of a request; `assert-create` tolerates no other beside it.
+    """Check all requirements of a request; `assert-create` cannot be combined with others.
 
     Raises:
-        CommitFailedError, BadRequestError: as `check` does.
+        CommitFailedError, BadRequestError: as in `check`.
     """
     if is_create(requirements):
         others = [r for r in requirements if r.get("type") != "assert-create"]
@@ -59,12 +59,12 @@ def is_create(requirements: Sequence[Json]) -> bool:
 
 
 def failed(message: str) -> CommitFailedError:
-    """The error of a requirement that does not hold."""
+    """Return the error for a requirement that does not hold."""
     return CommitFailedError(f"Requirement failed: {message}")
 
 
 def same_uuid(one: str, other: str) -> bool:
-    """Whether two UUIDs are the same, whatever their letters' case."""
+    """Whether two UUIDs are the same, ignoring case."""
     return one.lower() == other.lower()
 
 

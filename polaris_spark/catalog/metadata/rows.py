@@ -1,10 +1,10 @@
 """The rows that hold tables and views: small objects that point to immutable pieces of JSON text.
 
-A piece keeps the text that it came with, so a load concatenates texts, and fields that this release does not
-know survive. A table's row names its schemas, specs and sort orders directly, and its snapshots and
-statistics through indexes, so neither grows with the table's history; many refs or properties are in indexes as well
-(`metadata.overflow`). (Specification:
-https://iceberg.apache.org/spec/#table-metadata, https://iceberg.apache.org/view-spec/).
+A piece keeps its original text, so loading a table concatenates texts, and fields unknown to this release are kept. A
+table's row names its schemas, specs and sort orders directly, and its snapshots and statistics through indexes, so that
+the row does not grow with the table's history. If there are many refs or properties, they are in indexes as well
+(`metadata.overflow`). (Specification: https://iceberg.apache.org/spec/#table-metadata,
+https://iceberg.apache.org/view-spec/).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LogItems(Piece, frozen=True, array_like=True, gc=False):
 
 
 class Numbered(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A piece that metadata names by a number: schema, spec, sort order or view version."""
+    """A piece that has an id in the metadata: schema, spec, sort order or view version."""
 
     id: int
     piece: Strong
@@ -82,7 +82,7 @@ class Ref(msgspec.Struct, frozen=True, array_like=True, gc=False):
     snapshot_id: int
     text: bytes
     order: int
-    """Position of the snapshot among all: the sort key of the `snapshots` array."""
+    """Position of the snapshot among all snapshots: the sort key of the `snapshots` array."""
     snapshot: Strong
 
 
@@ -94,7 +94,7 @@ class LogSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Log(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A log: older items in pieces, the newest inline; the first `skip` items of the first piece are gone."""
+    """A log: older items in pieces, the newest items inline. The first `skip` items of the first piece are removed."""
 
     segments: tuple[LogSegment, ...] = ()
     skip: int = 0
@@ -106,9 +106,9 @@ class Overflow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     index: IndexRoot
     count: int
-    """Entries of the index."""
+    """Number of entries in the index."""
     size: int
-    """Bytes of their names and values."""
+    """Size of the names and values in the index, in bytes."""
 
 
 @object_type("table", revision=3, appended=(("unconfirmed",), ("more_refs", "more_properties")))
@@ -119,7 +119,7 @@ class Table(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
     uuid: str
     format_version: int
     location: str
-    """Without a trailing slash; empty where a version 4 table has none."""
+    """Without a trailing slash; empty if a version 4 table has no location."""
     last_updated_ms: int
     last_sequence_number: int
     last_column_id: int
@@ -138,7 +138,7 @@ class Table(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
     statistics: IndexRoot
     partition_statistics: IndexRoot
     next_order: int
-    """Position that the next piece put into one of the three indexes takes in its array."""
+    """Array position of the next piece that is added to one of the three indexes."""
     encryption_keys: tuple[tuple[str, bytes], ...]
     """Key ids with their JSON texts."""
     snapshot_log: Log
@@ -152,9 +152,9 @@ class Table(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
     """Locations that imported metadata names outside its own folder; the table reads them and does not own them
     (`catalog.ownership`)."""
     more_refs: Overflow | None = None
-    """Refs besides those in `refs`: all but the branch `main`. None where `refs` holds all."""
+    """Refs that are not in `refs`: all except the branch `main`. None if `refs` holds all refs."""
     more_properties: Overflow | None = None
-    """Properties besides those in `properties` (`overflow.stays_in_row`). None where `properties` holds all."""
+    """Properties that are not in `properties` (`overflow.stays_in_row`). None if `properties` holds all properties."""
 
 
 EMPTY_TABLE = Table(
@@ -186,7 +186,7 @@ EMPTY_TABLE = Table(
     metadata_location="",
     extra=b"",
 )
-"""What a table is built from."""
+"""Values with which a new table begins."""
 
 
 @object_type("view", revision=2, appended=(("unconfirmed",),))
@@ -205,7 +205,7 @@ class View(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True)
     metadata_location: str
     extra: bytes
     unconfirmed: tuple[str, ...] = ()
-    """As for tables."""
+    """As in `Table`."""
 
 
 EMPTY_VIEW = View(
@@ -221,53 +221,53 @@ EMPTY_VIEW = View(
     metadata_location="",
     extra=b"",
 )
-"""What a view is built from."""
+"""Values with which a new view begins."""
 
 
 class ObjectReader(Protocol):
-    """Where drafts and renderers read immutable objects; `store` and in-memory dictionaries serve alike."""
+    """Reader of immutable objects for drafts and renderers; from a store or from an in-memory dictionary."""
 
     def get(self, id: int, cls: type[S]) -> S:
-        """The object with this id.
+        """Return the object with this id.
 
         Raises:
-            CorruptionError: it is missing, or of another type.
+            CorruptionError: the object is missing, or has another type.
         """
 
     def get_many(self, ids: Collection[int], cls: type[S]) -> Mapping[int, S]:
-        """Several objects of one type, by id."""
+        """Return several objects of one type, by id."""
 
     def prefetch(self, ids: Collection[int]) -> None:
-        """Objects of any types will be asked for: one read for all of them, where reads take time."""
+        """Announce that objects of any types will be read. If reads take time, all of them are read in one batch."""
 
     @property
     def read_shards(self) -> Callable[[Collection[int]], Mapping[int, Shard]]:
-        """Reads shards of an index, by id."""
+        """Function that reads shards of an index and returns them by id."""
 
 
 NewId = Callable[[], int]
-"""Issues the id of a new object."""
+"""Function that returns the id of a new object."""
 
 NewRows = list[tuple[int, msgspec.Struct]]
 """New objects with their ids, in any order."""
 
 
 class NoObjects:
-    """The reader of drafts that are built from nothing."""
+    """The reader of drafts without a base, which have no stored objects."""
 
     def get(self, id: int, cls: type[S]) -> S:
-        """There is none."""
+        """Raise CorruptionError, because there are no objects."""
         raise CorruptionError(f"object {id} of type {cls.__name__} is read by a draft that has no objects")
 
     def get_many(self, ids: Collection[int], cls: type[S]) -> Mapping[int, S]:
-        """None of them is there."""
+        """Raise CorruptionError if there are any ids."""
         return {id: self.get(id, cls) for id in ids}
 
     def prefetch(self, ids: Collection[int]) -> None:
-        """There is nothing to read."""
+        """Do nothing, because there are no objects to read."""
 
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Shard]:
-        """None of them is there."""
+        """Raise CorruptionError, because there are no shards."""
         raise CorruptionError(f"shards {sorted(ids)} are read by a draft that has no objects")
 
 
@@ -275,7 +275,7 @@ NO_OBJECTS = NoObjects()
 
 
 class WithNew:
-    """A reader that knows new objects before they are written."""
+    """A reader that also returns new objects that are not written yet."""
 
     def __init__(self, reader: ObjectReader, rows: NewRows) -> None:
         self._reader = reader
@@ -283,14 +283,14 @@ class WithNew:
         self.read_shards = reader.read_shards
 
     def get(self, id: int, cls: type[S]) -> S:
-        """The new or written object with this id."""
+        """Return the new or written object with this id."""
         found = self._new.get(id)
         return found if isinstance(found, cls) else self._reader.get(id, cls)
 
     def get_many(self, ids: Collection[int], cls: type[S]) -> Mapping[int, S]:
-        """Several new or written objects."""
+        """Return several new or written objects, by id."""
         return {id: self.get(id, cls) for id in ids}
 
     def prefetch(self, ids: Collection[int]) -> None:
-        """Read those that are not new."""
+        """Prefetch the objects that are not new."""
         self._reader.prefetch([id for id in ids if id not in self._new])

@@ -63,7 +63,7 @@ _SINCE_VERSION_3 = frozenset(
 _MAX_DECIMAL_PRECISION = 38
 _DEFAULT_CRS = "OGC:CRS84"
 _EDGE_ALGORITHMS = ("spherical", "vincenty", "thomas", "andoyer", "karney")
-"""How edges between points are drawn; the first one is the default."""
+"""Interpolation algorithms for edges between points; the first one is the default."""
 
 
 class Column(NamedTuple):
@@ -78,18 +78,18 @@ class Column(NamedTuple):
     kind: str
     """`struct`, `list`, `map`, or the primitive type's name without parameters."""
     type: str
-    """The type as text, normalised."""
+    """The type as normalized text."""
     parent: int | None
     """Id of the column that holds this one."""
     has_default: bool
-    """Whether it has an initial default that is not null."""
+    """Whether the column has an initial default that is not null."""
 
 
 class SchemaIndex:
     """The columns of one schema by id and by name.
 
     Raises:
-        BadRequestError: the schema is malformed, or names or ids stand in it twice.
+        BadRequestError: the schema is malformed, or contains a name or an id twice.
     """
 
     __slots__ = ("by_id", "by_name", "highest_id", "identifiers", "schema_id")
@@ -111,12 +111,13 @@ class SchemaIndex:
             self._check_identifier(id)
 
     def find(self, name: str) -> Column | None:
-        """The column with this full name; lists and maps of structs may leave `element` and `value` out."""
+        """Return the column with this full name; None if there is none. For lists and maps of structs, the name may
+        leave out `element` and `value`."""
         id = self.by_name.get(name)
         return None if id is None else self.by_id[id]
 
     def ancestors(self, column: Column) -> Iterator[Column]:
-        """The columns around one, innermost first."""
+        """Yield the columns that contain a column, the innermost first."""
         while column.parent is not None:
             column = self.by_id[column.parent]
             yield column
@@ -175,10 +176,10 @@ class SchemaIndex:
 
 
 def type_of(type: Any) -> tuple[str, str]:
-    """Kind and normal text of a type; nested types have their kind as text.
+    """Return the kind and the normalized text of a type. The text of a nested type is its kind.
 
     Raises:
-        BadRequestError: there is no such type.
+        BadRequestError: the type does not exist.
     """
     if isinstance(type, dict):
         nested = type.get("type")
@@ -203,7 +204,7 @@ def check_format(index: SchemaIndex, format_version: int) -> None:
     """Refuse types and defaults that a format version does not have.
 
     Raises:
-        BadRequestError: naming each such column.
+        BadRequestError: columns have such types or defaults; the message names the columns.
     """
     if format_version >= 3:
         return
@@ -243,12 +244,12 @@ def check_new_types(index: SchemaIndex) -> None:
 
 
 def schema_form(schema: Json) -> object:
-    """What schemas that differ in nothing but their id have in common. Fields that this release does not know count."""
+    """Return a form that is equal for schemas that differ only in their id. Unknown fields are compared, too."""
     return normal_form(normal_schema(schema))
 
 
 def normal_form(schema: Json) -> object:
-    """The `schema_form` of a schema that `normal_schema` gave."""
+    """Return the `schema_form` of a schema that `normal_schema` returned."""
     identifiers = frozenset(schema.get("identifier-field-ids") or ())
     made = _without_case(schema)
     return {**made, "schema-id": None, "identifier-field-ids": identifiers}
@@ -257,9 +258,10 @@ def normal_form(schema: Json) -> object:
 def fresh_ids(
     schema: Json, schema_id: int, next_id: Callable[[], int], base: SchemaIndex | None = None
 ) -> tuple[Json, SchemaIndex]:
-    """A schema with new column ids, and the old one's index; columns that `base` has by name keep its ids.
+    """Return a schema with new column ids, and the index of the old schema. Columns whose names are in `base` get the
+    ids that they have in `base`.
 
-    A struct's own fields are numbered before what is nested in them.
+    The fields of a struct are numbered before the columns that are nested in them.
     """
     old = SchemaIndex(schema)
     ids: dict[int, int] = {}
@@ -276,8 +278,9 @@ def fresh_ids(
 
 
 def normal_schema(schema: Json) -> Json:
-    """A schema that `SchemaIndex` accepted, as metadata writes it: types and defaults in their normal form."""
-    return _normal_type(schema)  # type: ignore[no-any-return]  # an object stays one
+    """Return a schema that `SchemaIndex` accepted in the form in which metadata writes it, with types and defaults
+    normalized."""
+    return _normal_type(schema)  # type: ignore[no-any-return]  # for an object, an object is returned
 
 
 def _normal_type(type: Any) -> Any:
@@ -302,7 +305,8 @@ def _normal_field(field: Json) -> Json:
 
 
 def _children(type: Any) -> Iterator[tuple[str, int, bool, Any, Json, bool]]:
-    """(label, id, required, type, defaults, short names below keep the label) of nested columns."""
+    """Yield (label, id, required, type, defaults, whether short names of inner columns keep the label) for each column
+    directly in a type."""
     if not isinstance(type, dict):
         return
     if type["type"] == "struct":
@@ -363,7 +367,7 @@ def _parametric_text(kind: str, parts: list[str]) -> str:
 
 
 def _without_case(type: Any) -> Any:
-    """A normal type in which coordinate reference systems that differ in case only are the same."""
+    """Return a normalized type in lower case, so that coordinate reference systems are compared without case."""
     if isinstance(type, str):
         return type.lower()
     made = dict(type)
@@ -376,7 +380,7 @@ def _without_case(type: Any) -> Any:
 
 
 def renumbered(type: Any, number: Callable[[int], int]) -> Any:
-    """A schema or type whose columns have the ids that `number` gives for their old ones."""
+    """Return a schema or type whose columns have the ids that `number` returns for their old ids."""
     if not isinstance(type, dict):
         return type
     if type["type"] == "struct":

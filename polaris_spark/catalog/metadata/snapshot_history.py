@@ -1,8 +1,8 @@
-"""The snapshot log: which snapshot was current when.
+"""The snapshot log: which snapshot was current at which time.
 
-Rules of Iceberg's `TableMetadata.Builder.updateSnapshotLog` and of the checks in `TableMetadata`: snapshots
-that were never current because one request replaced them leave no entry; a removed snapshot takes the history
-up to it with it, since a gap would make time travel lie.
+The rules are those of Iceberg's `TableMetadata.Builder.updateSnapshotLog` and of the checks in `TableMetadata`. A
+snapshot that was never current, because the same request replaced it, gets no entry. If a snapshot is removed, the
+entries up to and including its own are removed as well, because time travel would give wrong results across a gap.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from polaris_spark.catalog.metadata.draft import TableDraft
 
 CLOCK_TOLERANCE_MS = 60_000
-"""How far entries may go back in time: writers' clocks differ."""
+"""Maximum time by which an entry may be before the previous one, in milliseconds, because writers' clocks differ."""
 
 
 class LogEntry(NamedTuple):
-    """Since when (milliseconds since 1970 UTC) a snapshot is current."""
+    """The time at which a snapshot became current, in milliseconds since 1970 UTC, and the snapshot's id."""
 
     timestamp_ms: int
     snapshot_id: int
@@ -42,15 +42,16 @@ _decode_items = msgspec.json.Decoder(list[_Item]).decode
 
 
 def read_entries(texts: bytes) -> list[LogEntry]:
-    """The entries of a log's text, which is the inside of a JSON array."""
+    """Return the entries in a log's text, which is the content of a JSON array."""
     return [LogEntry(item.timestamp_ms, item.snapshot_id) for item in _decode_items(b"[" + texts + b"]")]
 
 
 def updated_log(draft: TableDraft, log: Log, new_id: NewId, rows: NewRows) -> tuple[Log, bool]:
-    """The snapshot log after the changes, and whether it names snapshots that do not exist.
+    """Return the snapshot log after the changes, and whether it names snapshots that do not exist.
 
     Raises:
-        BadRequestError: times would go back too far, or the current snapshot would not be the last entry.
+        BadRequestError: an entry would be too far before the previous one, or the current snapshot would not be the
+            last entry.
     """
     entries, gaps = draft.log_entries, draft.snapshot_log_gaps
     if draft.imported_log:
@@ -77,12 +78,12 @@ def updated_log(draft: TableDraft, log: Log, new_id: NewId, rows: NewRows) -> tu
 
 
 def item_text(entry: LogEntry) -> bytes:
-    """An entry as JSON."""
+    """Return an entry as JSON text."""
     return b'{"timestamp-ms":%d,"snapshot-id":%d}' % entry
 
 
 def _passing_snapshots(draft: TableDraft) -> set[int]:
-    """Snapshots that the draft added and made current, and then replaced but kept."""
+    """Return the ids of snapshots that the draft added and made current, and then replaced but kept."""
     if len(draft.log_entries) < 1 or not draft.added_snapshots:
         return set()
     passed: set[int] = set()
@@ -96,7 +97,7 @@ def _passing_snapshots(draft: TableDraft) -> set[int]:
 
 
 def _cut(draft: TableDraft, log: Log, entries: list[LogEntry]) -> tuple[Log, list[LogEntry]]:
-    """Without everything up to the last entry whose snapshot is missing."""
+    """Return the log and the new entries without everything up to the last entry whose snapshot is missing."""
     for position in reversed(range(len(entries))):
         if entries[position].snapshot_id not in draft.snapshots:
             return Log(), entries[position + 1 :]

@@ -1,7 +1,7 @@
-"""The snapshots of one version of a table: which they are, and what has changed since another version.
+"""The snapshots of a version of a table, and the changes of the snapshots between two versions.
 
-A client that keeps the snapshots of a version asks for the changes since then, which costs what has changed: the two
-indexes share all other shards.
+A client that keeps the snapshots of a version can request the changes since then. The cost depends only on the changes,
+because the two indexes share all other shards.
 """
 
 from __future__ import annotations
@@ -21,40 +21,41 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class SnapshotChanges(NamedTuple):
-    """What leads from the snapshots of one version to those of another."""
+    """The changes that turn the snapshots of one version into those of another."""
 
     removed: list[int]
-    """Ids of snapshots to be taken away first."""
+    """Ids of snapshots to remove first."""
     added: list[bytes]
-    """JSON texts of snapshots to be added at the end, in their order."""
+    """JSON texts of snapshots to append then, in their order."""
 
 
 def fingerprint(table: Table) -> str:
-    """Identifies a set of snapshots within a table, as hexadecimal digits: equal ones hold the same snapshots.
+    """Return an identifier of a version's snapshots, in hexadecimal digits. Versions of one table with equal
+    identifiers have the same snapshots.
 
-    Commits that leave the snapshots alone keep it.
+    A commit that does not change the snapshots does not change the identifier.
     """
     return hashlib.blake2b(_encode(table.snapshots), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def all_named(table: Table) -> bool:
-    """Whether branches and tags name every snapshot, as far as the table's row alone tells."""
+    """Whether branches and tags name every snapshot; False if the table's row alone does not show this."""
     root = table.snapshots
     held = len(root.values) - root.values.count(None)
     return table.more_refs is None and not root.shard and held == len({ref.snapshot_id for ref in table.refs})
 
 
 def all_snapshots(table: Table, reader: ObjectReader) -> SnapshotChanges:
-    """Every snapshot of a version."""
+    """Return every snapshot of a version, as an addition."""
     index = Index(table.snapshots, reader.read_shards)
     return SnapshotChanges([], _texts([(order, pointer) for _, pointer, order in placed(index)], reader))
 
 
 def changes_between(old: Table, new: Table, reader: ObjectReader) -> SnapshotChanges | None:
-    """What leads from the snapshots of `old` to those of `new`.
+    """Return the changes that turn the snapshots of `old` into those of `new`.
 
-    None if it takes more than removing some and adding others at the end: when `new` is the older one and holds
-    snapshots that were removed since, or when the two come from different branches.
+    Return None if removing some snapshots and appending others is not enough: if `new` is the older version and has
+    snapshots that were removed since, or if the two versions come from different branches.
     """
     removed: list[int] = []
     added: list[tuple[int, int]] = []
@@ -69,7 +70,7 @@ def changes_between(old: Table, new: Table, reader: ObjectReader) -> SnapshotCha
 
 
 def _texts(places: list[tuple[int, int]], reader: ObjectReader) -> list[bytes]:
-    """The texts of snapshots at (position, pointer), by position."""
+    """Return the texts of snapshots, given as (position, pointer), in the order of the positions."""
     pointers = [pointer for _, pointer in sorted(places)]
     found = reader.get_many(pointers, Snapshot) if pointers else {}
     return [found[pointer].text for pointer in pointers]

@@ -11,7 +11,7 @@ from polaris_spark.catalog.metadata.schemas import SchemaIndex
 from polaris_spark.catalog.metadata.texts import Json
 
 _Transformed = tuple[int, str]
-"""Source column's id, transform."""
+"""Id of the source column, and the transform."""
 
 
 class SpecFields:
@@ -22,7 +22,7 @@ class SpecFields:
     def __init__(self, specs: Iterable[tuple[int, Json]]) -> None:
         """
         Args:
-            specs: their ids and values, in order.
+            specs: ids and values of the specs, in order.
         """
         self._specs: dict[int, Json] = {}
         self._ids: dict[_Transformed, dict[int, int]] = {}
@@ -66,7 +66,8 @@ class SpecFields:
                     del sources[field["source-id"]]
 
     def field_id(self, source: int, transform: str) -> int | None:
-        """The id of the field with this source and transform in the latest spec that has one."""
+        """Return the id of the field with this source and transform in the latest spec that has such a field; None if
+        no spec has one."""
         found = self._ids.get((source, transform))
         return found[next(reversed(found))] if found else None
 

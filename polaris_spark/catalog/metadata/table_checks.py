@@ -1,4 +1,4 @@
-"""What must hold of a table when all updates of a request are applied (Iceberg's `TableMetadata` constructor)."""
+"""Checks of a table after all updates of a request are applied (Iceberg's `TableMetadata` constructor)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def check_final(draft: TableDraft) -> None:
-    """Check a draft before it is frozen. What its updates did not touch was checked when it was written.
+    """Check a draft before it is frozen. Parts that the updates did not change were checked when they were written.
 
     Raises:
-        BadRequestError: it would not be valid metadata.
+        BadRequestError: the result would not be valid metadata.
     """
     _check_plain(draft)
     if draft.base is None or any(action in _CURRENT for action, _ in draft.changes):

@@ -75,8 +75,8 @@ def add_snapshot(draft: TableDraft, update: Json) -> None:
 
 
 def _normal_snapshot(snapshot: Json) -> Json:
-    """A snapshot as metadata writes it: no sequence number of 0, a summary with an operation or none, and what came
-    with manifest lists only beside one."""
+    """Return a snapshot in the form in which metadata writes it: without a sequence number of 0, with an operation in
+    every summary, and with the fields that belong to manifest lists only if there is a manifest list."""
     made = {name: value for name, value in snapshot.items() if value is not None}
     if not made.get("sequence-number"):
         made.pop("sequence-number", None)
@@ -93,10 +93,10 @@ def _normal_snapshot(snapshot: Json) -> Json:
 
 
 def check_snapshot(snapshot: Json) -> None:
-    """Check that the fields of a snapshot that every reader needs are there.
+    """Check the fields of a snapshot that every reader needs.
 
     Raises:
-        BadRequestError: one is missing or malformed.
+        BadRequestError: a field is missing or malformed.
     """
     get_long(snapshot, "snapshot-id")
     get_long(snapshot, "timestamp-ms")
@@ -144,10 +144,10 @@ def set_snapshot_ref(draft: TableDraft, update: Json) -> None:
 
 
 def read_ref(data: Json) -> Json:
-    """A branch or tag as metadata writes it.
+    """Return a branch or tag in the form in which metadata writes it.
 
     Raises:
-        BadRequestError: the type is unknown, or retention does not fit it or is not above 0.
+        BadRequestError: the type is unknown, or a retention value is not allowed for the type or is not above 0.
     """
     ref: Json = {"snapshot-id": get_long(data, "snapshot-id"), "type": get_text(data, "type").lower()}
     if ref["type"] not in ("branch", "tag"):
@@ -166,7 +166,7 @@ def read_ref(data: Json) -> Json:
 
 
 def ref_fields(ref: Json) -> tuple[Any, ...]:
-    """What two refs must have in common to be equal."""
+    """Return the values by which two refs are compared."""
     return ref["snapshot-id"], ref["type"].lower(), *(ref.get(name) for name in _REF_FIELDS)
 
 
@@ -221,7 +221,7 @@ def check_statistics(file: Json) -> None:
     """Check the fields of a statistics file that every reader needs (Iceberg's `StatisticsFileParser`).
 
     Raises:
-        BadRequestError: one is missing or malformed.
+        BadRequestError: a field is missing or malformed.
     """
     check_partition_statistics(file)
     get_long(file, "file-footer-size-in-bytes")
@@ -235,10 +235,10 @@ def check_statistics(file: Json) -> None:
 
 
 def check_partition_statistics(file: Json) -> None:
-    """As `check_statistics`, for a file of partition statistics.
+    """Check the fields of a partition statistics file that every reader needs.
 
     Raises:
-        BadRequestError: one is missing or malformed.
+        BadRequestError: a field is missing or malformed.
     """
     get_long(file, "snapshot-id")
     get_text(file, "statistics-path")
@@ -278,7 +278,7 @@ def _assign_rows(draft: TableDraft, snapshot: Json) -> None:
 
 
 def _stale(message: str) -> CommitFailedError:
-    """The error of a request that was made on an older state: its client makes it anew on the new one."""
+    """Return the error for a request that was made on an older state. The client then retries on the new state."""
     return CommitFailedError(f"Validation failed, please retry: {message}")
 
 

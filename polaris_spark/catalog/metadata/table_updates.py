@@ -1,45 +1,45 @@
 """Metadata updates of tables, as the REST specification names them, applied to a draft.
 
-The rules are those of Iceberg's `TableMetadata.Builder`; the tests are modules of `tests/metadata/`. Whole sequences
-are compared with Iceberg's Java classes in `tests/differential/`, whose exemptions say where the two differ.
+The rules are those of Iceberg's `TableMetadata.Builder`; the tests are modules of `tests/metadata/`. Sequences of
+updates are compared with Iceberg's Java classes in `tests/differential/`; its exemptions list the differences.
 
 | update | rule | test |
 | --- | --- | --- |
 | assign-uuid | replaces the uuid if it differs | test_table_updates |
-| upgrade-format-version | never down; up to version 4; the same one changes nothing | test_table_updates |
-| add-schema | an equal one keeps its id, else the highest id + 1 | test_schemas |
+| upgrade-format-version | not to an older version; up to 4; the same version changes nothing | test_table_updates |
+| add-schema | an equal schema keeps its id, otherwise it is the highest id + 1 | test_schemas |
 | | last-column-id only grows; types and defaults must exist in the format version | test_schemas |
-| | a default fits its column's type; types and defaults are kept in normal form | test_defaults |
-| set-current-schema | -1 is the last added; must exist | test_schemas |
-| | partition names must not be those of other columns; default spec and order must fit it | test_schemas |
-| | no spec, old ones included, has a source of a type that its transform cannot take | test_partitioning |
-| remove-schemas | not the current one | test_schemas |
-| add-spec | fits the current schema; an equal one keeps its id, else the highest + 1 | test_partitioning |
+| | a default must fit its column's type; types and defaults are stored in normalized form | test_defaults |
+| set-current-schema | -1 means the schema added last; the schema must exist | test_schemas |
+| | partition names must not be names of other columns; default spec and order must fit the schema | test_schemas |
+| | no spec, also no old spec, may have a source of a type that its transform does not accept | test_partitioning |
+| remove-schemas | not the current schema | test_schemas |
+| add-spec | must fit the current schema; an equal spec keeps its id, otherwise highest id + 1 | test_partitioning |
 | | version 1 needs sequential field ids; missing field ids are assigned | test_partitioning |
-| set-default-spec | -1 is the last added; must exist in the end | test_partitioning |
-| remove-partition-specs | not the default one | test_partitioning |
-| add-sort-order | must fit the current schema; an equal one keeps its id, unsorted is 0 | test_partitioning |
-| set-default-sort-order | -1 is the last added; must exist in the end | test_partitioning |
-| add-snapshot | its id is new; its sequence number too, unless it has no parent | test_snapshots |
-| | no snapshot's sequence number is above the last one's in the end | test_snapshots |
+| set-default-spec | -1 means the spec added last; it must exist after all updates | test_partitioning |
+| remove-partition-specs | not the default spec | test_partitioning |
+| add-sort-order | must fit the current schema; an equal order keeps its id; unsorted is 0 | test_partitioning |
+| set-default-sort-order | -1 means the order added last; it must exist after all updates | test_partitioning |
+| add-snapshot | the id must be new; the sequence number too, unless the snapshot has no parent | test_snapshots |
+| | after all updates, no sequence number may be above the table's last sequence number | test_snapshots |
 | | a summary has an operation (default overwrite) or is left out; embedded manifests have no row ids | test_snapshots |
-| | version 3: first-row-id is not behind next-row-id, which grows by added-rows | test_snapshots |
-| set-snapshot-ref | the snapshot exists; main is a branch; an equal ref changes nothing | test_snapshots |
-| | main sets and logs the current snapshot, at its own time if it is new, else now | test_snapshots |
-| remove-snapshot-ref | main leaves no current snapshot; an unknown one changes nothing | test_snapshots |
-| remove-snapshots | with their statistics and refs, and the history up to them | test_snapshots |
-| set-statistics, set-partition-statistics | replace all of that snapshot | test_snapshots |
-| remove-statistics, remove-partition-statistics | an unknown one changes nothing | test_snapshots |
-| set-location | trailing slashes go; the same one changes nothing | test_table_updates |
-| set-properties | `format-version` upgrades; other reserved names are not stored | test_table_updates |
-| remove-properties | unknown ones are ignored | test_table_updates |
+| | version 3: first-row-id must not be below next-row-id, which grows by added-rows | test_snapshots |
+| set-snapshot-ref | the snapshot must exist; main must be a branch; an equal ref changes nothing | test_snapshots |
+| | main sets and logs the current snapshot, with its own time if it is new, otherwise now | test_snapshots |
+| remove-snapshot-ref | without main, there is no current snapshot; an unknown ref changes nothing | test_snapshots |
+| remove-snapshots | also removes their statistics and refs, and the snapshot log up to them | test_snapshots |
+| set-statistics, set-partition-statistics | replaces all statistics of the snapshot | test_snapshots |
+| remove-statistics, remove-partition-statistics | an unknown snapshot changes nothing | test_snapshots |
+| set-location | trailing slashes are removed; the same location changes nothing | test_table_updates |
+| set-properties | `format-version` upgrades the table; other reserved names are not stored | test_table_updates |
+| remove-properties | unknown properties are ignored | test_table_updates |
 | add-encryption-key | a known id changes nothing | test_table_updates |
 | remove-encryption-key | an unknown id changes nothing | test_table_updates |
 
-Four things are done otherwise than in Java, where it fails by accident or writes metadata that contradicts itself:
-removing more unknown snapshots than the table has changes nothing (Java fails); partition fields without ids get
-the next free ones (Java starts at 1000 again); what one request removed is gone for the rest of that request (Java
-can still make it current); a location that differs in trailing slashes only is the same.
+Four rules differ from Java, where Java fails by accident or writes inconsistent metadata: removing more unknown
+snapshots than the table has changes nothing (Java fails); partition fields without ids get the next free ids (Java
+starts at 1000 again); a part that a request removed cannot be used by later updates of that request (Java can still
+make it current); locations that differ only in trailing slashes are the same.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ RESERVED_PROPERTIES = frozenset(
         "default-sort-order",
     }
 )
-"""Names that steer requests and are never stored (Iceberg's `TableProperties.RESERVED_PROPERTIES`)."""
+"""Properties that control requests and are never stored (Iceberg's `TableProperties.RESERVED_PROPERTIES`)."""
 
 
 def apply(draft: TableDraft, update: Json) -> None:
@@ -90,7 +90,7 @@ def apply(draft: TableDraft, update: Json) -> None:
 
     Raises:
         BadRequestError: the update is unknown, malformed or not possible.
-        CommitFailedError: a new snapshot was made on a state that the table has left: make it anew.
+        CommitFailedError: a new snapshot was made on an older state of the table; the client must retry.
     """
     action = as_object(update, "metadata update").get("action")
     apply_one = _UPDATES.get(action.lower()) if isinstance(action, str) else None
@@ -100,10 +100,10 @@ def apply(draft: TableDraft, update: Json) -> None:
 
 
 def apply_all(draft: TableDraft, updates: Sequence[Json]) -> None:
-    """Apply updates in order; a table built from nothing starts in the first format version that they name.
+    """Apply updates in order. A new table begins with the first format version that the updates name.
 
     Raises:
-        BadRequestError, CommitFailedError: as `apply` does.
+        BadRequestError, CommitFailedError: as in `apply`.
     """
     if draft.base is None and not draft.changes:
         for update in updates:
@@ -130,7 +130,7 @@ def set_properties(draft: TableDraft, update: Json) -> None:
 
 
 def remove_properties(draft: TableDraft | ViewDraft, update: Json) -> None:
-    """Apply `remove-properties`, which views have as well."""
+    """Apply `remove-properties`, to a table or a view."""
     removed = get_texts(update, newer_name(update, "removals", "removed"))
     if removed:
         properties = draft.own_properties()
@@ -153,15 +153,15 @@ def upgrade_format_version(draft: TableDraft, update: Json) -> None:
 
 
 def newer_name(update: Json, newer: str, older: str) -> str:
-    """Which of two names of a field an update uses: the older one only where it stands alone."""
+    """Return which of two names of a field an update uses. The older name counts only if the newer one is absent."""
     return older if older in update and newer not in update else newer
 
 
 def parse_version(text: str) -> int:
-    """The value of the property `format-version`.
+    """Return the value of the property `format-version`.
 
     Raises:
-        BadRequestError: it is not a number.
+        BadRequestError: the value is not a number.
     """
     version = parse_int(text)
     if version is None:
@@ -170,10 +170,10 @@ def parse_version(text: str) -> int:
 
 
 def strip_trailing_slash(location: str) -> str:
-    """A location without slashes at its end.
+    """Return a location without slashes at its end.
 
     Raises:
-        BadRequestError: it is empty.
+        BadRequestError: the location is empty.
     """
     if not location:
         raise invalid("path must not be null or empty")

@@ -1,4 +1,4 @@
-"""JSON texts, and the reading of request fields with the errors that Iceberg's JSON readers give."""
+"""JSON texts, and functions that read fields of requests with the errors of Iceberg's JSON readers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_DIGITS = 19
 
 
 def encode(value: Any) -> bytes:
-    """A value as compact JSON text.
+    """Return a value as compact JSON text.
 
     Raises:
         BadRequestError: a string is not valid Unicode.
@@ -35,10 +35,10 @@ def encode(value: Any) -> bytes:
 
 
 def decode(text: bytes | msgspec.Raw) -> Json:
-    """A JSON object from its text.
+    """Return a JSON object from its text.
 
     Raises:
-        BadRequestError: it is not a JSON object.
+        BadRequestError: the text is not a JSON object.
     """
     try:
         return _decode_object(text)
@@ -47,53 +47,53 @@ def decode(text: bytes | msgspec.Raw) -> Json:
 
 
 def compact(text: bytes | msgspec.Raw) -> bytes:
-    """The same JSON text without white space between tokens."""
+    """Return the same JSON text without white space between tokens."""
     return msgspec.json.format(bytes(text), indent=-1)
 
 
 def invalid(message: str) -> BadRequestError:
-    """The error for what Java refuses as an illegal argument."""
+    """Return the error for a request that Java refuses with `IllegalArgumentException`."""
     return BadRequestError(message, type="IllegalArgumentException")
 
 
 def refused(message: str) -> BadRequestError:
-    """The error for what Java refuses by validation."""
+    """Return the error for a request that Java refuses with `ValidationException`."""
     return BadRequestError(message, type="ValidationException")
 
 
 def get_int(data: Mapping[str, Any], name: str) -> int:
-    """A required 32-bit integer.
+    """Return a required 32-bit integer.
 
     Raises:
-        BadRequestError: missing, or something else.
+        BadRequestError: the field is missing, or has another type.
     """
     return _whole(data, name, _MAX_INT, "an integer")
 
 
 def get_long(data: Mapping[str, Any], name: str) -> int:
-    """A required 64-bit integer.
+    """Return a required 64-bit integer.
 
     Raises:
-        BadRequestError: missing, or something else.
+        BadRequestError: the field is missing, or has another type.
     """
     return _whole(data, name, _MAX_LONG, "a long")
 
 
 def find_int(data: Mapping[str, Any], name: str) -> int | None:
-    """A 32-bit integer, or None where it is absent or null."""
+    """Return a 32-bit integer; None if the field is absent or null."""
     return None if data.get(name) is None else get_int(data, name)
 
 
 def find_long(data: Mapping[str, Any], name: str) -> int | None:
-    """A 64-bit integer, or None where it is absent or null."""
+    """Return a 64-bit integer; None if the field is absent or null."""
     return None if data.get(name) is None else get_long(data, name)
 
 
 def get_text(data: Mapping[str, Any], name: str) -> str:
-    """A required string.
+    """Return a required string.
 
     Raises:
-        BadRequestError: missing, or something else.
+        BadRequestError: the field is missing, or has another type.
     """
     value = _present(data, name, "string")
     if not isinstance(value, str):
@@ -102,15 +102,15 @@ def get_text(data: Mapping[str, Any], name: str) -> str:
 
 
 def find_text(data: Mapping[str, Any], name: str) -> str | None:
-    """A string, or None where it is absent or null."""
+    """Return a string; None if the field is absent or null."""
     return None if data.get(name) is None else get_text(data, name)
 
 
 def get_object(data: Mapping[str, Any], name: str) -> Json:
-    """A required object.
+    """Return a required object.
 
     Raises:
-        BadRequestError: missing, or something else.
+        BadRequestError: the field is missing, or has another type.
     """
     value = _present(data, name, "field")
     if not isinstance(value, dict):
@@ -119,15 +119,15 @@ def get_object(data: Mapping[str, Any], name: str) -> Json:
 
 
 def find_object(data: Mapping[str, Any], name: str) -> Json | None:
-    """An object, or None where it is absent or null."""
+    """Return an object; None if the field is absent or null."""
     return None if data.get(name) is None else get_object(data, name)
 
 
 def as_object(value: Any, what: str) -> Json:
-    """A value that must be an object; `what` names it in the error.
+    """Return a value that must be an object; `what` names the value in the error.
 
     Raises:
-        BadRequestError: it is something else.
+        BadRequestError: the value is not an object.
     """
     if not isinstance(value, dict):
         raise invalid(f"Cannot parse {what} from non-object value: {_shown(value)}")
@@ -135,10 +135,10 @@ def as_object(value: Any, what: str) -> Json:
 
 
 def get_objects(data: Mapping[str, Any], name: str) -> list[Json]:
-    """A required array of objects.
+    """Return a required array of objects.
 
     Raises:
-        BadRequestError: missing, or something else.
+        BadRequestError: the field is missing, or has another type.
     """
     value = _present(data, name, "field")
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
@@ -147,10 +147,10 @@ def get_objects(data: Mapping[str, Any], name: str) -> list[Json]:
 
 
 def get_longs(data: Mapping[str, Any], name: str) -> list[int]:
-    """A required array of 64-bit integers.
+    """Return a required array of 64-bit integers.
 
     Raises:
-        BadRequestError: missing, or something else.
+        BadRequestError: the field is missing, or has another type.
     """
     found = _list(data, name, int, "number")
     for item in found:
@@ -160,10 +160,10 @@ def get_longs(data: Mapping[str, Any], name: str) -> list[int]:
 
 
 def get_ints(data: Mapping[str, Any], name: str) -> list[int]:
-    """A required array of 32-bit integers.
+    """Return a required array of 32-bit integers.
 
     Raises:
-        BadRequestError: missing, or something else.
+        BadRequestError: the field is missing, or has another type.
     """
     found = get_longs(data, name)
     for item in found:
@@ -172,10 +172,10 @@ def get_ints(data: Mapping[str, Any], name: str) -> list[int]:
 
 
 def check_int(number: int, what: str) -> int:
-    """The number, if it fits into 32 bits; Iceberg's Java code cannot read a larger one.
+    """Return the number if it fits into 32 bits. Iceberg's Java code cannot read larger numbers.
 
     Raises:
-        BadRequestError: it does not fit.
+        BadRequestError: the number does not fit.
     """
     if not -_MAX_INT <= number < _MAX_INT:
         raise invalid(f"Invalid {what}: {number} does not fit into 32 bits")
@@ -183,14 +183,14 @@ def check_int(number: int, what: str) -> int:
 
 
 def check_long(number: int, what: str) -> int:
-    """As `check_int`, for 64 bits."""
+    """Return the number if it fits into 64 bits; raises as `check_int`."""
     if not -_MAX_LONG <= number < _MAX_LONG:
         raise invalid(f"Invalid {what}: {number} does not fit into 64 bits")
     return number
 
 
 def parse_int(text: str) -> int | None:
-    """A text as a 32-bit integer, as Java's `Integer.parseInt` reads ASCII digits; None if it is no such number."""
+    """Return a text as a 32-bit integer, read like ASCII digits by Java's `Integer.parseInt`; None if it is not one."""
     if not _DIGITS.fullmatch(text):
         return None
     digits = text.lstrip("+-").lstrip("0") or "0"
@@ -201,19 +201,19 @@ def parse_int(text: str) -> int | None:
 
 
 def get_texts(data: Mapping[str, Any], name: str) -> list[str]:
-    """A required array of strings.
+    """Return a required array of strings.
 
     Raises:
-        BadRequestError: missing, or something else.
+        BadRequestError: the field is missing, or has another type.
     """
     return _list(data, name, str, "string")
 
 
 def get_text_map(data: Mapping[str, Any], name: str) -> dict[str, str]:
-    """A required object whose values are strings.
+    """Return a required object whose values are strings.
 
     Raises:
-        BadRequestError: missing, or something else.
+        BadRequestError: the field is missing, or has another type.
     """
     value = _present(data, name, "map")
     if not isinstance(value, dict):

@@ -22,7 +22,7 @@ from polaris_spark.catalog.metadata.texts import (
 )
 
 FIRST_PARTITION_ID = 1000
-"""Ids of partition fields start here."""
+"""Lowest id of a partition field."""
 
 _WIDTH = re.compile(r"(\w+)\[(-?\d+)\]", re.ASCII)
 _WITH_WIDTH = ("bucket", "truncate")
@@ -41,7 +41,7 @@ _SOURCES = {
 
 
 def normal_transform(text: str) -> str:
-    """A transform as Iceberg writes it; an unknown one stays as it is."""
+    """Return a transform in the form in which Iceberg writes it; an unknown transform is not changed."""
     match = _WIDTH.fullmatch(text)
     width = parse_int(match[2]) if match else None
     if match and width is not None and match[1].lower() in _WITH_WIDTH:
@@ -50,10 +50,10 @@ def normal_transform(text: str) -> str:
 
 
 def read_transform(text: str) -> str:
-    """A transform as it came in a request, in normal form.
+    """Return a transform of a request in normalized form.
 
     Raises:
-        BadRequestError: its width is not a positive 32-bit integer: Java's `Transforms` could not read it.
+        BadRequestError: the width is not a positive 32-bit integer, so Java's `Transforms` could not read it.
     """
     match = _WIDTH.fullmatch(text)
     if match:
@@ -68,10 +68,10 @@ def read_transform(text: str) -> str:
 
 
 def read_spec(spec: Json) -> Json:
-    """A partition spec as it came in a request, its transforms in normal form.
+    """Return a partition spec of a request, with its transforms in normalized form.
 
     Raises:
-        BadRequestError: it is malformed, or only some of its fields have ids.
+        BadRequestError: the spec is malformed, or only some of its fields have ids.
     """
     fields = [_read_partition_field(field) for field in get_objects(spec, "fields")]
     with_ids = sum("field-id" in field for field in fields)
@@ -84,13 +84,14 @@ def read_spec(spec: Json) -> Json:
 
 
 def with_field_ids(spec: Json, last_id: int, known: Callable[[int, str], int | None] | None = None) -> Json:
-    """A spec whose fields all have ids: the given id, else the id of the same source and transform, else the next one.
+    """Return a spec whose fields all have ids. A field without an id gets the id of the same source and transform in
+    other specs if there is one, otherwise the next id.
 
     Args:
         last_id: the highest field id of the table.
         known: returns the field id of a source and transform in other specs, or None; None if there are no other specs.
     Raises:
-        BadRequestError: no next id fits into 32 bits.
+        BadRequestError: the next id does not fit into 32 bits.
     """
     fields: list[Json] = []
     taken: set[int] = set()
@@ -106,10 +107,10 @@ def with_field_ids(spec: Json, last_id: int, known: Callable[[int, str], int | N
 
 
 def check_names(spec: Json, schema: SchemaIndex) -> None:
-    """Refuse a partition name that is empty, used twice, or the name of another column than its source.
+    """Refuse a partition name that is empty, used twice, or the name of a column other than its source.
 
     Raises:
-        BadRequestError: naming it.
+        BadRequestError: a name is refused; the message names it.
     """
     seen: set[str] = set()
     for field in spec["fields"]:
@@ -125,10 +126,10 @@ def check_names(spec: Json, schema: SchemaIndex) -> None:
 
 
 def check_spec(spec: Json, schema: SchemaIndex) -> None:
-    """Refuse a spec whose sources are missing, in lists or maps, or of a type its transform cannot take.
+    """Refuse a spec with a source that is missing, in a list or map, or of a type that its transform does not accept.
 
     Raises:
-        BadRequestError: naming the field or type.
+        BadRequestError: the spec is refused; the message names the field or the type.
     """
     for field in spec["fields"]:
         if field["transform"] == "void":
@@ -146,11 +147,11 @@ def check_spec(spec: Json, schema: SchemaIndex) -> None:
 
 
 def check_readable(spec: Json, schema: SchemaIndex) -> None:
-    """Refuse what no Java client could load: a spec, maybe an old one, whose source has become of a type that its
-    transform cannot take. A source that is gone does no harm.
+    """Refuse a spec, also an old one, if its source now has a type that its transform does not accept. No Java client
+    could load such a spec. A source that does not exist any more is allowed.
 
     Raises:
-        BadRequestError: naming the type.
+        BadRequestError: the spec is refused; the message names the type.
     """
     for field in spec["fields"]:
         column = schema.by_id.get(field["source-id"])
@@ -162,10 +163,10 @@ def check_readable(spec: Json, schema: SchemaIndex) -> None:
 
 
 def check_sort_order(order: Json, schema: SchemaIndex) -> None:
-    """Refuse a sort order whose sources are missing or of a type its transform cannot take.
+    """Refuse a sort order with a source that is missing, or of a type that its transform does not accept.
 
     Raises:
-        BadRequestError: naming the field or type.
+        BadRequestError: the sort order is refused; the message names the field or the type.
     """
     for field in order["fields"]:
         column = schema.by_id.get(field["source-id"])
@@ -178,7 +179,7 @@ def check_sort_order(order: Json, schema: SchemaIndex) -> None:
 
 
 def can_transform(transform: str, kind: str) -> bool:
-    """Whether a transform takes values of a type; unknown transforms take any."""
+    """Whether a transform accepts values of a type; unknown transforms accept every type."""
     if transform == "identity":
         return kind not in _NOT_IDENTITY
     match = _WIDTH.fullmatch(transform)
@@ -187,10 +188,10 @@ def can_transform(transform: str, kind: str) -> bool:
 
 
 def read_sort_order(order: Json) -> Json:
-    """A sort order as it came in a request, its words in normal form.
+    """Return a sort order of a request, with transforms, directions and null orders in normalized form.
 
     Raises:
-        BadRequestError: it is malformed, or its id does not fit: 0 is the unsorted order's and no other's.
+        BadRequestError: the order is malformed, or has a wrong id: the unsorted order, and only this, has the id 0.
     """
     id, fields = (
         get_int(order, "order-id"),
@@ -204,22 +205,22 @@ def read_sort_order(order: Json) -> Json:
 
 
 def spec_form(spec: Json) -> object:
-    """What specs that partition alike have in common: sources, transforms and names in the same order."""
+    """Return a form that is equal for equivalent specs: sources, transforms and names, in order."""
     return _each(spec, _partition_key)
 
 
 def sort_order_form(order: Json) -> object:
-    """What orders that sort alike have in common."""
+    """Return a form that is equal for equivalent sort orders."""
     return _each(order, _sort_key)
 
 
 def has_sequential_ids(spec: Json) -> bool:
-    """Whether the partition field ids count up from 1000, as format version 1 needs."""
+    """Whether the partition field ids count up from 1000, as format version 1 requires."""
     return all(f["field-id"] == FIRST_PARTITION_ID + i for i, f in enumerate(spec["fields"]))
 
 
 def last_field_id(spec: Json) -> int:
-    """The highest partition field id, 999 if there is none."""
+    """Return the highest partition field id; 999 if there is none."""
     return max((f["field-id"] for f in spec["fields"]), default=FIRST_PARTITION_ID - 1)
 
 

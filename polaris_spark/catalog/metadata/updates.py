@@ -1,6 +1,6 @@
-"""Requirements and updates of either kind of content: tables in `table_updates`, views in `view_updates`.
+"""Requirements and updates of tables (`table_updates`) and of views (`view_updates`).
 
-The rules, with the tests that show them, are listed in those two modules.
+Those two modules list the rules, with the tests for them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ def check(draft: TableDraft | ViewDraft, requirement: Json) -> None:
     """Check one requirement, before any update is applied.
 
     Raises:
-        CommitFailedError: it does not hold.
-        BadRequestError: it is unknown, malformed, or of the other kind.
+        CommitFailedError: the requirement does not hold.
+        BadRequestError: the requirement is unknown, malformed, or for the other kind (table or view).
     """
     if isinstance(draft, TableDraft):
         requirements.check(draft, requirement)
@@ -27,10 +27,10 @@ def check(draft: TableDraft | ViewDraft, requirement: Json) -> None:
 
 
 def check_all(draft: TableDraft | ViewDraft, required: Sequence[Json]) -> None:
-    """Check all requirements of a request; `assert-create` tolerates no other beside it.
+    """Check all requirements of a request; `assert-create` cannot be combined with others.
 
     Raises:
-        CommitFailedError, BadRequestError: as `check` does.
+        CommitFailedError, BadRequestError: as in `check`.
     """
     if isinstance(draft, TableDraft):
         requirements.check_all(draft, required)
@@ -43,8 +43,8 @@ def apply(draft: TableDraft | ViewDraft, update: Json) -> None:
     """Apply one update of the REST specification.
 
     Raises:
-        BadRequestError: the update is unknown, malformed, not possible, or of the other kind.
-        CommitFailedError: a new snapshot was made on a state that the table has left: make it anew.
+        BadRequestError: the update is unknown, malformed, not possible, or for the other kind (table or view).
+        CommitFailedError: a new snapshot was made on an older state of the table; the client must retry.
     """
     if isinstance(draft, TableDraft):
         table_updates.apply(draft, update)
@@ -56,7 +56,7 @@ def apply_all(draft: TableDraft | ViewDraft, updates: Sequence[Json]) -> None:
     """Apply all updates of a request, in order.
 
     Raises:
-        BadRequestError, CommitFailedError: as `apply` does.
+        BadRequestError, CommitFailedError: as in `apply`.
     """
     if isinstance(draft, TableDraft):
         table_updates.apply_all(draft, updates)

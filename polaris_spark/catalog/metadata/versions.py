@@ -1,13 +1,13 @@
-"""Format versions of tables and views, and what came with them."""
+"""Format versions of tables and views, and the versions that introduced certain features."""
 
 DEFAULT_FORMAT_VERSION = 2
-"""Of a new table."""
+"""Format version of a new table."""
 SUPPORTED_FORMAT_VERSION = 4
-"""The newest one of tables, as in Iceberg 1.12."""
+"""Newest supported format version of tables, as in Iceberg 1.12."""
 ROW_LINEAGE_VERSION = 3
-"""Brought row ids to snapshots."""
+"""First format version whose snapshots have row ids."""
 OPTIONAL_LOCATION_VERSION = 4
-"""Lets tables be without a location."""
+"""First format version in which a table may have no location."""
 
 VIEW_FORMAT_VERSION = 1
-"""The only one of views."""
+"""The only format version of views."""

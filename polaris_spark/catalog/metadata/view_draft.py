@@ -1,4 +1,4 @@
-"""A view being changed: what a row says, changed by requests, frozen into a new row and new pieces.
+"""A view that is being changed: the values of a row, changed by requests, then frozen into a new row and new pieces.
 
 The rules are those of Iceberg's `ViewMetadata.Builder`; the individual updates are in `view_updates`.
 """
@@ -43,7 +43,7 @@ _decode_log = msgspec.json.Decoder(list[_LogItem]).decode
 
 
 class ViewDraft:
-    """A view with changes that are not yet written. Fields are those of `View`; see `ViewDraft.of`."""
+    """A view with changes that are not yet written. Its fields are those of `View`. Created by `ViewDraft.of`."""
 
     __slots__ = (
         "_properties",
@@ -77,7 +77,7 @@ class ViewDraft:
         self.now_ms = now_ms
         self._start = start = EMPTY_VIEW if view is None else view
         self.origin = "create"
-        """How a draft without a base came about: `create` or `register`."""
+        """How a draft without a base was created: `create` or `register`."""
         self.changes: list[tuple[str, Any]] = []
         """(action, detail) of each update that had an effect, in order."""
         self.uuid = start.uuid
@@ -93,25 +93,25 @@ class ViewDraft:
         self.log_item: bytes | None = None
         """The new entry of the version log."""
         self.imported_log: list[bytes] = []
-        """Items of the version log that a metadata file brought, compact."""
+        """Items of the version log of the metadata file that was parsed, as compact JSON."""
         self._properties: dict[str, str] | None = None
 
     @classmethod
     def of(
         cls, view: View | None, reader: ObjectReader, *, now_ms: int, check_time: CheckTime = unlimited
     ) -> ViewDraft:
-        """A draft of a view, or of a new one.
+        """Return a draft of a view, or of a new view.
 
         Args:
-            view: the view as it is; None builds one from nothing.
-            reader: where pieces are read.
+            view: the view in its current state; None creates a new view.
+            reader: reads pieces.
             now_ms: the time of the change, milliseconds since 1970 UTC.
-            check_time: called at each step; what it raises ends the change.
+            check_time: called at each step; an error that it raises ends the change.
         """
         return cls(view, reader, now_ms=now_ms, check_time=check_time)
 
     def record(self, action: str, detail: Any = None) -> None:
-        """Note that an update had an effect."""
+        """Record that an update had an effect."""
         self.changes.append((action, detail))
 
     @property
@@ -125,30 +125,31 @@ class ViewDraft:
         return self._start.properties if self._properties is None else self._properties
 
     def own_properties(self) -> dict[str, str]:
-        """The properties, for changing them."""
+        """Return the properties as a dict that may be changed."""
         if self._properties is None:
             self._properties = dict(self._start.properties)
         return self._properties
 
     def summary(self) -> dict[str, str]:
-        """What the changes are, for the audit log: `action`, all kinds joined by commas."""
+        """Return a description of the changes for the audit log: all their actions, joined by commas, in `action`."""
         first = [self.origin] if self.base is None else []
         return {"action": ",".join((*first, *dict.fromkeys(action for action, _ in self.changes)))}
 
     def freeze(
         self, new_id: NewId, *, metadata_location: str, entity_id: int | None = None
     ) -> tuple[View, NewRows]:
-        """The view after the changes, and the new pieces that it points to. Call it once.
+        """Return the view after the changes, and the new pieces that it points to. Call this only once.
 
-        Old versions go when there are more than `version.history.num-entries` (default 10), but neither the
-        current one nor those that this draft adds; the log before a version that is gone goes too.
+        If there are more than `version.history.num-entries` (default 10) versions, old ones are removed, but not the
+        current version and those that this draft adds. Log entries up to the last one of a removed version are removed
+        as well.
 
         Args:
-            new_id: issues the ids of new objects.
-            metadata_location: of the new version.
-            entity_id: of a new view; a changed one keeps its own.
+            new_id: returns the ids of new objects.
+            metadata_location: location of the new version's metadata file.
+            entity_id: entity id of a new view; None keeps the id of a changed view.
         Raises:
-            BadRequestError: the result would not be valid metadata, or loses a dialect that it must keep.
+            BadRequestError: the result would not be valid metadata, or would lack a dialect that it must keep.
         """
         if self.base is not None and not self.changes:
             return self.base, []
@@ -218,7 +219,7 @@ class ViewDraft:
         return logs.drop_first(log, gone[-1] + 1) if gone else log
 
     def _expire_versions(self) -> bool:
-        """Remove versions beyond the history's size, and say whether any went."""
+        """Remove versions beyond the size of the history. Return whether any were removed."""
         size = self._history_size()
         keep = max(len(self.added_versions | {self.current_version_id}), size)
         if len(self.versions) <= keep:
@@ -238,11 +239,11 @@ class ViewDraft:
 
 
 def version_form(version: Json) -> object:
-    """What view versions that differ in nothing but their id and time have in common."""
+    """Return a form that is equal for view versions that differ only in their id and time."""
     return [version.get(name) for name in _SAME_VERSION]
 
 
 def dialects(version: Json | None) -> set[str]:
-    """The SQL dialects that a view version has a query for."""
+    """Return the SQL dialects for which a view version has a query, in lower case."""
     representations = [] if version is None else version["representations"]
     return {r["dialect"].lower() for r in representations if r["type"].lower() == "sql"}

@@ -1,4 +1,4 @@
-"""View metadata files as drafts, for registration and import (Iceberg's `ViewMetadataParser`)."""
+"""Parser of view metadata files into drafts, for registration and import (Iceberg's `ViewMetadataParser`)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _decode = msgspec.json.Decoder().decode
 
 
 def parse_view(text: bytes | str, *, now_ms: int) -> ViewDraft:
-    """The draft of a view that a metadata file describes.
+    """Return the draft of the view that a metadata file describes.
 
     Args:
         text: the file's content, decompressed.
-        now_ms: the time of updates that follow, milliseconds since 1970 UTC.
+        now_ms: the time of later updates of the draft, milliseconds since 1970 UTC.
     Raises:
-        BadRequestError: it is not valid view metadata of a supported format version.
+        BadRequestError: the text is not valid view metadata of a supported format version.
     """
     fields = read_fields(text)
     scalars = {name: _decode(fields[name]) for name in _SCALARS if name in fields}

@@ -5,12 +5,12 @@ The rules are those of Iceberg's `ViewMetadata.Builder`; the tests are in `tests
 | update | rule | test |
 | --- | --- | --- |
 | assign-uuid | only once | test_views |
-| upgrade-format-version | never down; 1 is the only version | test_views |
-| add-schema | an equal one keeps its id, else the highest id + 1 | test_views |
-| add-view-version | an equal one keeps its id, else its own or the highest id + 1 | test_views |
-| | schema -1 is the last added; queries are SQL, one for each dialect | test_views |
-| set-current-view-version | -1 is the last added; must exist | test_views |
-| | is logged, at the version's own time if it is new, else now | test_views |
+| upgrade-format-version | not to an older version; 1 is the only version | test_views |
+| add-schema | an equal schema keeps its id, otherwise it is the highest id + 1 | test_views |
+| add-view-version | an equal version keeps its id, otherwise it is the sent id or the highest id + 1 | test_views |
+| | schema -1 means the schema added last; queries must be SQL, one for each dialect | test_views |
+| set-current-view-version | -1 means the version added last; the version must exist | test_views |
+| | the change is logged, with the version's own time if it is new, otherwise now | test_views |
 | set-location, set-properties, remove-properties | as for tables; no property is reserved | test_views |
 """
 
@@ -55,8 +55,8 @@ def check_view(draft: ViewDraft, requirement: Json) -> None:
     """Check one requirement against a view as it was before this draft's changes.
 
     Raises:
-        CommitFailedError: it does not hold.
-        BadRequestError: it is unknown, malformed, or not one of views.
+        CommitFailedError: the requirement does not hold.
+        BadRequestError: the requirement is unknown, malformed, or not a requirement for views.
     """
     type = as_object(requirement, "update requirement").get("type")
     if type != "assert-view-uuid":
@@ -72,7 +72,7 @@ def apply_view(draft: ViewDraft, update: Json) -> None:
     """Apply one update of the REST specification to a draft.
 
     Raises:
-        BadRequestError: the update is unknown, malformed, not possible, or not one of views.
+        BadRequestError: the update is unknown, malformed, not possible, or not an update for views.
     """
     action = as_object(update, "metadata update").get("action")
     apply_one = _UPDATES.get(action.lower()) if isinstance(action, str) else None
@@ -87,7 +87,7 @@ def apply_view_updates(draft: ViewDraft, updates: Sequence[Json]) -> None:
     """Apply updates in order.
 
     Raises:
-        BadRequestError: as `apply_view` does.
+        BadRequestError: as in `apply_view`.
     """
     for update in updates:
         draft.check_time()
@@ -97,16 +97,16 @@ def apply_view_updates(draft: ViewDraft, updates: Sequence[Json]) -> None:
 def create_view(
     request: Json, *, uuid: str, location: str, now_ms: int, check_time: CheckTime = unlimited
 ) -> ViewDraft:
-    """The draft of a new view.
+    """Return the draft of a new view.
 
     Args:
-        request: `schema`, `view-version` and maybe `properties` (the REST specification's CreateViewRequest).
-        uuid: of the view.
-        location: where its metadata lives; the request's own is for the caller to weigh.
+        request: `schema`, `view-version` and optionally `properties` (the REST specification's CreateViewRequest).
+        uuid: UUID of the view.
+        location: location of the view. A location in the request is ignored here; the caller handles it.
         now_ms: milliseconds since 1970 UTC.
-        check_time: called at each step; what it raises ends the change.
+        check_time: called at each step; an error that it raises ends the change.
     Raises:
-        BadRequestError: the request is malformed, has no query, or one that is not SQL.
+        BadRequestError: the request is malformed, has no query, or has a query that is not SQL.
     """
     as_object(request, "create view request")
     draft = ViewDraft.of(None, NO_OBJECTS, now_ms=now_ms, check_time=check_time)
@@ -129,10 +129,10 @@ def create_view(
 
 
 def read_version(version: Json) -> Json:
-    """A view version, checked for the fields that every reader needs.
+    """Return a view version after checking the fields that every reader needs.
 
     Raises:
-        BadRequestError: one is missing or malformed.
+        BadRequestError: a field is missing or malformed.
     """
     get_int(version, "version-id")
     get_int(version, "schema-id")
