@@ -21,7 +21,7 @@ _POINTER_BYTES = 12
 
 
 def embedded_size(key: bytes, pointer: int, value: bytes | None) -> int:
-    """Return the bytes that one embedded change takes in its row, within a few percent (more often above than below)."""
+    """Return the size of one embedded change in its row, in bytes, within a few percent (rather too large)."""
     return (
         len(key)
         + _HEADER_BYTES
