@@ -61,10 +61,10 @@ _OVERHEAD: Final = 100
 
 
 def open_backend(uri: StoreURI, options: Options) -> BigtableBackend:
-    """The store in the instance that `uri` names; options as the module says. Connects when it is first used.
+    """The store in the instance that `uri` names; the module lists the options. Connects at first use.
 
     Raises:
-        StoreURIError: the URI names no instance, or an option is unknown or its value is.
+        StoreURIError: the URI names no instance, or an option or its value is not valid.
     """
     return BigtableBackend(Settings.parse(uri, options))
 

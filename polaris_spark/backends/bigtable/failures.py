@@ -1,6 +1,6 @@
-"""What a failure of Bigtable means for what was asked: certainly not done, or not known.
+"""Translation of Bigtable failures to errors, by outcome: certainly not done, or unknown.
 
-| status | what it means | raised |
+| status | meaning | raised |
 | --- | --- | --- |
 | `UNAVAILABLE`, no connection came about | nothing was sent | `TryAgainError` |
 | `UNAVAILABLE`, no credentials could be got | nothing was sent | `StateError` |
@@ -12,7 +12,7 @@
 | `PERMISSION_DENIED`, `UNAUTHENTICATED` | the caller may not | `StateError` |
 | `FAILED_PRECONDITION`, `INVALID_ARGUMENT`, `UNIMPLEMENTED`, `OUT_OF_RANGE` | refused | `StateError` |
 
-*Unknown* is `OutcomeUnknownError` for a write, `TryAgainError` for a read. gRPC itself repeats only what a server
+*Unknown* means `OutcomeUnknownError` for a write, `TryAgainError` for a read. gRPC itself repeats only what a server
 certainly never looked at; the repetitions of Google's client libraries are in their layers above, which are not used.
 """
 
@@ -80,7 +80,7 @@ def may_have_been_done(error: Exception) -> bool:
 def explained(
     error: Exception, where: str, doing: str, *, writes: bool, doubtful: bool = False
 ) -> PolarisError:
-    """A failure as one of our errors.
+    """Return a failure as an error of this package.
 
     Args:
         where: the store, for the message.

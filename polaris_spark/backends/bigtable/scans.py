@@ -27,7 +27,7 @@ _END: Final = b"\xff"
 
 
 def splits(calls: Calls, table: Table, kind: TableKind, realms: Sequence[str] | None, n: int) -> list[Split]:
-    """About `n` splits."""
+    """Return about `n` splits."""
     n = max(1, n)
     samples = _samples(calls, table)
     if realms is not None:
@@ -42,7 +42,7 @@ def splits(calls: Calls, table: Table, kind: TableKind, realms: Sequence[str] | 
 
 
 def scan(calls: Calls, table: Table, split: Split) -> Iterator[pa.RecordBatch]:
-    """Rows of a split in record batches."""
+    """Yield the rows of a split in record batches."""
     read, batch = _ROWS[split.table]
     rows: list[Any] = []
     size = 0

@@ -49,7 +49,7 @@ class Settings:
 
     @classmethod
     def parse(cls, uri: StoreURI, options: Options) -> Settings:
-        """Settings from a store URI and options, which hold the URI's own, too.
+        """Return the settings from a store URI and options, which include the options of the URI.
 
         Raises:
             StoreURIError: the URI names no instance, or an option or its value is unknown.
@@ -98,7 +98,7 @@ class Settings:
 
     @property
     def where(self) -> str:
-        """How errors name the store."""
+        """The store's name for error messages."""
         at = "" if self.host == _HOST else f" at {self.host}"
         return f"bigtable://{self.project}/{self.instance}/{self.prefix}{at}"
 

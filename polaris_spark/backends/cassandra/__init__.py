@@ -23,7 +23,7 @@ in every datacenter, or `dc1:3,dc2:3`. `?datacenter=` says whose nodes are asked
 Durability is the cluster's `commitlog_sync`. `periodic`, Cassandra's default, acknowledges before the log is on disk:
 a write survives as long as one of the replicas that acknowledged it keeps its power. `group` and `batch` flush first.
 
-Nothing waits for ever: `?connect_timeout=` (10 s) for a connection, `?timeout=` (30 s) for an operation, and
+All waits are bounded: `?connect_timeout=` (10 s) for a connection, `?timeout=` (30 s) for an operation, and
 heartbeats for a silent network. What may be repeated is, within a third of that. `?concurrency=` (128) bounds the
 requests under way. `?tls=verify-ca` or `verify-full`, with `?tls_ca=`, encrypts.
 
@@ -74,10 +74,10 @@ T = TypeVar("T", ObjectKey, ObjectRow)
 
 
 def open_backend(uri: StoreURI, options: Options) -> CassandraBackend:
-    """The store in the keyspace that `uri` names; options as the module says. Connects when it is first used.
+    """The store in the keyspace that `uri` names; the module lists the options. Connects at first use.
 
     Raises:
-        StoreURIError: the URI names no keyspace, or an option is unknown or its value is.
+        StoreURIError: the URI names no keyspace, or an option or its value is not valid.
     """
     return CassandraBackend(Settings.parse(uri, options))
 

@@ -1,6 +1,6 @@
-"""What a failure of Cassandra means for what was asked: certainly not done, or not known.
+"""Translation of Cassandra failures to errors, by outcome: certainly not done, or unknown.
 
-| what came back | what it means | raised |
+| response | meaning | raised |
 | --- | --- | --- |
 | `NoHostAvailable`, sent to nobody | no node is connected: certainly **not** done | `TryAgainError` |
 | `Unavailable` | too few replicas live, found before anything was sent to one | `TryAgainError` |
@@ -13,7 +13,7 @@
 | `ReadTimeout`, `ReadFailure`, `WriteFailure`, `ServerError`, `Overloaded` | some replicas may have done it | unknown |
 | `OperationTimedOut`, `ConnectionShutdown` | no answer; it may still be under way | unknown |
 
-*Unknown* is `OutcomeUnknownError` for a write, `TryAgainError` for a read. See
+*Unknown* means `OutcomeUnknownError` for a write, `TryAgainError` for a read. See
 https://cassandra.apache.org/doc/latest/cassandra/architecture/guarantees.html and the native protocol's error codes.
 The driver repeats nothing: its policies would send a statement to the next node after a lost connection, and a
 conditional one that had taken place would then answer that it had not. What may be repeated is repeated by
@@ -62,7 +62,7 @@ def too_much(error: BaseException | None) -> bool:
 def explained(
     where: str, error: Exception, *, writes: bool, sent: bool = True, conditional: bool = False
 ) -> PolarisError:
-    """A failure as one of our errors.
+    """Return a failure as an error of this package.
 
     Args:
         writes: whether what was asked changes anything.

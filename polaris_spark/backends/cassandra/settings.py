@@ -20,7 +20,7 @@ EVERYWHERE: Final = "replication_factor"
 
 _KNOWN: Final = (
     "concurrency", "connect_timeout", "datacenter", "password", "replication", "serial", "timeout", "tls", "tls_ca"
-)  # fmt: skip  # names that read as one list
+)  # fmt: skip  # reads better as one list
 _KEYSPACE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}", re.ASCII)
 _DATACENTER: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
 _REPLICAS: Final = re.compile(r"(?:(?P<datacenter>[^:]+):)?(?P<factor>[1-9][0-9]{0,2})", re.ASCII)
@@ -31,7 +31,7 @@ class Settings:
     """A store's place in a cluster. Durations are in milliseconds."""
 
     where: str
-    """The URI, without password, as errors show it."""
+    """The store's URI for error messages, without password."""
     hosts: tuple[Host, ...]
     keyspace: str
     user: str | None = None
@@ -55,10 +55,10 @@ class Settings:
 
     @classmethod
     def parse(cls, uri: StoreURI, options: Options) -> Settings:
-        """Settings from a store URI and options, which hold the URI's own, too.
+        """Return the settings from a store URI and options, which include the options of the URI.
 
         Raises:
-            StoreURIError: the URI names no host or keyspace, or an option is unknown or its value is.
+            StoreURIError: the URI names no host or keyspace, or an option or its value is not valid.
         """
         given = Given(uri.scheme, options, _KNOWN)
         if not _KEYSPACE.fullmatch(uri.path) or uri.path.lower().startswith("system"):

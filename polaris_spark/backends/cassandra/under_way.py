@@ -60,7 +60,7 @@ class UnderWay:
         finally:
             try:  # noqa: SIM105  # entering `suppress` could be interrupted too
                 self._sending.release()
-            except RuntimeError:  # it was not free
+            except RuntimeError:  # this thread did not acquire it
                 pass
 
     def _wait(self, deadline: float) -> None:

@@ -50,7 +50,7 @@ def open_backend(uri: StoreURI, options: Options) -> DynamoDBBackend:
     """The store in the tables that `uri` names. Connects when it is first used.
 
     Raises:
-        StoreURIError: the URI names no region, or an option is unknown or its value is.
+        StoreURIError: the URI names no region, or an option or its value is not valid.
     """
     return DynamoDBBackend(Settings.parse(uri, options))
 

@@ -1,6 +1,6 @@
-"""What a failure of DynamoDB means for what was asked: certainly not done, or not known.
+"""Translation of DynamoDB failures to errors, by outcome: certainly not done, or unknown.
 
-| what came back | what it means | raised |
+| response | meaning | raised |
 | --- | --- | --- |
 | `ProvisionedThroughputExceeded`, `Throttling`, `RequestLimitExceeded`, ... | nothing was done | `TryAgainError` |
 | no connection came about | nothing was sent | `TryAgainError` |
@@ -10,7 +10,7 @@
 | any other answer of status 4xx | nothing was done | `StateError` |
 | status 5xx, no answer in time, a lost connection, half an answer | unknown | below |
 
-*Unknown* is `OutcomeUnknownError` for a write, `TryAgainError` for a read. Meanings are those of
+*Unknown* means `OutcomeUnknownError` for a write, `TryAgainError` for a read. Meanings are those of
 https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Programming.Errors.html; that a write which was
 answered with a 5xx may have been done is said there, too.
 """

@@ -47,7 +47,7 @@ class Requests:
         self._pool: ThreadPoolExecutor | None = None
 
     def close(self) -> None:
-        """Refuse what comes later; requests under way end first."""
+        """Refuse later requests, and wait until requests in progress end."""
         with self._lock:
             self._closed = True
             pool, client = self._pool, self._client
@@ -120,7 +120,7 @@ class Requests:
                 )
 
     def each(self, function: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
-        """What `function` gives for each argument, side by side; all have ended when the first error is raised."""
+        """Call `function` for each argument in parallel, and return the results. Raise errors after all calls end."""
         given = list(arguments)
         if len(given) < 2:
             return [function(argument) for argument in given]

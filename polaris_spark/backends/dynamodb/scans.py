@@ -24,7 +24,7 @@ _SEGMENTS: Final = 1_024
 
 
 def splits(table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-    """About `n` splits."""
+    """Return about `n` splits."""
     n = max(1, min(n, _SEGMENTS))
     parts: list[tuple[object, ...]]
     if realms is not None and not realms:
@@ -40,7 +40,7 @@ def splits(table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
 
 
 def scan(requests: Requests, split: Split) -> Iterator[pa.RecordBatch]:
-    """Rows of a split in record batches."""
+    """Yield the rows of a split in record batches."""
     rows: list[Any] = []
     size = 0
     make: Any = object_batch if split.table == "objects" else reference_batch

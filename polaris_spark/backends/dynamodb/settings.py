@@ -38,7 +38,7 @@ class Settings:
     password: Secret | None = None
     endpoint: str | None = None
     timeout: int = 30_000
-    """How long one request may take, with its repetitions."""
+    """Maximum duration of one request, including retries."""
     connections: int = 32
     """Most requests of this process at the same time."""
 
@@ -47,7 +47,7 @@ class Settings:
         """Settings of a store.
 
         Raises:
-            StoreURIError: the region is missing, the prefix is not usable, or an option is unknown or its value is.
+            StoreURIError: the region is missing, the prefix is not usable, or an option or its value is not valid.
         """
         given = Given(uri.scheme, options, _OPTIONS)
         if (uri.user is None) != (given.password is None):
@@ -67,7 +67,7 @@ class Settings:
 
     @property
     def where(self) -> str:
-        """How errors name the store; no secret is in it."""
+        """The store's name for error messages, without secrets."""
         at = f" at {self.endpoint}" if self.endpoint else ""
         return f"dynamodb://{self.region}/{self.prefix}{at}"
 

@@ -59,10 +59,10 @@ _WRITTEN_AT_ONCE: Final = 16 * 2**20  # bytes; the driver cuts this again by the
 
 
 def open_backend(uri: StoreURI, options: Options) -> MongoDBBackend:
-    """The store in the database that `uri` names; options as the module says. Connects when it is first used.
+    """The store in the database that `uri` names; the module lists the options. Connects at first use.
 
     Raises:
-        StoreURIError: the URI names no host or database, or an option is unknown or its value is.
+        StoreURIError: the URI names no host or database, or an option or its value is not valid.
     """
     return MongoDBBackend(Settings.parse(uri, options))
 

@@ -1,6 +1,6 @@
-"""What a failure of MongoDB means for what was asked: certainly not done, or not known.
+"""Translation of MongoDB failures to errors, by outcome: certainly not done, or unknown.
 
-| what came back | code | what it means |
+| response | code | meaning |
 | --- | --- | --- |
 | no primary found, no free connection, refused to connect | none | certainly **not** done |
 | a write concern error | any | done by the primary, and perhaps undone by the next one: unknown |
@@ -13,7 +13,7 @@
 | any other error of the server | | not done |
 | the connection ended, or no answer came in time | none | unknown |
 
-*Unknown* is `OutcomeUnknownError` for a write, `TryAgainError` for a read. Codes are those of MongoDB's
+*Unknown* means `OutcomeUnknownError` for a write, `TryAgainError` for a read. Codes are those of MongoDB's
 `src/mongo/base/error_codes.yml`.
 """
 

@@ -41,7 +41,7 @@ def splits(opened: Opened, table: Table, realms: Sequence[str] | None, n: int) -
 
 
 def scan(connections: Connections, split: Split) -> Iterator[pa.RecordBatch]:
-    """The rows of a split."""
+    """Yield the rows of a split in record batches."""
     ranges: tuple[tuple[Any, Any], ...] = split.detail  # type: ignore[assignment]  # as made by splits()
     for low, high in ranges:
         if split.table == "objects":
@@ -116,6 +116,6 @@ def _batches(documents: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any
 
 
 def _grouped(items: Sequence[T], n: int) -> list[Sequence[T]]:
-    """At most `n` runs of items of about equal length."""
+    """Return at most `n` consecutive groups of items, of about equal length."""
     size = max(1, -(-len(items) // max(1, n)))
     return [items[first : first + size] for first in range(0, len(items), size)]

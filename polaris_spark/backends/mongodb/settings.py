@@ -20,7 +20,7 @@ _OF_MONGODB: Final = (
     "appName", "authMechanism", "authMechanismProperties", "authSource", "compressors", "directConnection",
     "loadBalanced", "replicaSet", "srvMaxHosts", "srvServiceName", "tls", "tlsCAFile", "tlsCRLFile",
     "tlsCertificateKeyFile",
-)  # fmt: skip  # names that read as one list
+)  # fmt: skip  # reads better as one list
 _DECIDED: Final = {
     "w": "writes wait for a majority",
     "journal": "writes wait for the journal",
@@ -40,7 +40,7 @@ class Settings:
     """A store's place in a cluster. Durations are in milliseconds."""
 
     where: str
-    """The URI, without password, as errors show it."""
+    """The store's URI for error messages, without password."""
     address: str
     """Scheme, hosts and database, as PyMongo takes them."""
     database: str
@@ -57,7 +57,7 @@ class Settings:
 
     @classmethod
     def parse(cls, uri: StoreURI, options: Options) -> Settings:
-        """Settings from a store URI and options, which hold the URI's own, too.
+        """Return the settings from a store URI and options, which include the options of the URI.
 
         Raises:
             StoreURIError: an option or its value is unknown, or the URI names no host or database.

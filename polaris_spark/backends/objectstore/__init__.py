@@ -68,7 +68,7 @@ def open_backend(uri: StoreURI, options: Options) -> ObjectStoreBackend:
     """The store under a prefix of a bucket.
 
     Raises:
-        StoreURIError: the URI names no bucket, or an option is unknown or its value is.
+        StoreURIError: the URI names no bucket, or an option or its value is not valid.
     """
     if uri.scheme == "file":
         from polaris_spark.backends.objectstore import local

@@ -84,7 +84,7 @@ class Requests(ABC):
         """Names of what lies directly below a prefix and has more below it."""
 
     def each(self, function: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
-        """What `function` gives for each argument, side by side; all have ended when the first error is raised."""
+        """Call `function` for each argument in parallel, and return the results. Raise errors after all calls end."""
         self.refuse_if_unusable()
         given = list(arguments)
         if not given:
@@ -117,7 +117,7 @@ class Requests(ABC):
             raise self._closed_error()
 
     def close(self) -> None:
-        """Refuse what comes later; requests under way end first."""
+        """Refuse later requests, and wait until requests in progress end."""
         self._closed = True
         with self._lock:
             pool, self._pool = self._pool, None

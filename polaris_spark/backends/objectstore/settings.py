@@ -45,7 +45,7 @@ class Settings:
     region: str | None = None
     virtual_hosted: bool = False
     timeout: int = 30_000
-    """How long one request may take, with its repetitions."""
+    """Maximum duration of one request, including retries."""
     connections: int = 32
     """Most requests at the same time for batches of rows."""
 
@@ -54,7 +54,7 @@ class Settings:
         """Settings of a store.
 
         Raises:
-            StoreURIError: the bucket is missing, the prefix is not usable, or an option is unknown or its value is.
+            StoreURIError: the bucket is missing, the prefix is not usable, or an option or its value is not valid.
         """
         given = Given(uri.scheme, options, _OPTIONS[uri.scheme])
         if not uri.authority:
@@ -84,7 +84,7 @@ class Settings:
 
     @property
     def where(self) -> str:
-        """How errors name the store; no secret is in it."""
+        """The store's name for error messages, without secrets."""
         at = f" at {self.endpoint}" if self.endpoint else ""
         return f"{self.scheme}://{self.bucket}/{self.prefix}{at}"
 

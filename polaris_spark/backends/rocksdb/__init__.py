@@ -55,7 +55,7 @@ def open_backend(uri: StoreURI, options: Options) -> RocksDBBackend:
     """The store in the directory that `uri` names; option `synchronous` (full, normal).
 
     Raises:
-        StoreURIError: an option is unknown or its value is.
+        StoreURIError: an option or its value is not valid.
     """
     return RocksDBBackend(uri.path, Settings.parse(options))
 

@@ -26,7 +26,7 @@ class Settings:
 
     @classmethod
     def parse(cls, options: Options) -> Settings:
-        """Settings from the options of a store URI.
+        """Return the settings from the options of a store URI.
 
         Raises:
             StoreURIError: an option or its value is unknown.

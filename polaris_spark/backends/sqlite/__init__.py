@@ -68,7 +68,7 @@ def open_backend(uri: StoreURI, options: Options) -> SQLiteBackend:
     duration).
 
     Raises:
-        StoreURIError: an option is unknown or its value is.
+        StoreURIError: an option or its value is not valid.
     """
     return SQLiteBackend(uri.path, Settings.parse(options))
 
@@ -232,7 +232,7 @@ def _reference(connection: sqlite3.Connection, realm: str, name: str) -> Referen
 
 
 def _grouped(items: Sequence[T], n: int) -> list[Sequence[T]]:
-    """At most `n` runs of items of about equal length."""
+    """Return at most `n` consecutive groups of items, of about equal length."""
     size = max(1, -(-len(items) // max(1, n)))
     return chunks(items, size)
 
