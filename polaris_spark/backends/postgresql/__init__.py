@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 _CHUNK_ROWS: Final = 4_096
 _CHUNK_BYTES: Final = 16 * 2**20
 _PAGE_ROWS: Final = 4_096  # page size of a scan; every page is a round trip
-_SIZE_PAGE_ROWS: Final = 16_384  # page size of a scan without values; larger columns cost page faults on every page
+_SIZE_PAGE_ROWS: Final = 16_384  # of a scan without values; larger columns cost page faults on every page
 _MOST_BYTES: Final = 512 * 2**20  # maximum for one statement; PostgreSQL limits messages to 1 GiB
 _SHORTEST_S, _LONGEST_S = 0.0003, 0.004
 

@@ -19,9 +19,7 @@ from polaris_spark.backends.sessions import LostError, RefusedError
 
 _GRACE_S = 5.0  # in addition to statement_timeout, which the server enforces
 _COMPLETION_UNKNOWN = b"40003"
-_PROTOCOL_VIOLATION = (
-    b"08P01"  # a message was rejected; the other errors of class 08 are about connections
-)
+_PROTOCOL_VIOLATION = b"08P01"  # a message was rejected; the other errors of class 08 are about connections
 _GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
@@ -74,9 +72,7 @@ class Session:
         except RefusedError as error:
             self.usable = error.code not in UNUSABLE_AFTER
             raise
-        except (
-            BaseException
-        ) as error:  # a late answer must not be taken for the answer to another statement
+        except BaseException as error:  # a late answer must not be taken for the answer to another statement
             self.usable = False
             if isinstance(error, psycopg.Error):
                 raise LostError(" ".join(str(error).split())) from error

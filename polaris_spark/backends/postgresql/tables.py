@@ -4,9 +4,9 @@
   names as equal.
 - `objects`: rows are inserted once and never updated, so pages are filled completely. Nearly all rows are up to
   8 KiB. A ninth of them is over 2 KiB; from this size on, PostgreSQL compresses a value or moves it to the TOAST
-  table, with a row and an index entry for every 2 KB. `toast_tuple_target` keeps values in the page (measured on the rows of a
-  catalog: writes take a tenth to a fifth less time, for a sixth more bytes). Larger values are compressed, with LZ4 if
-  the server supports it.
+  table, with a row and an index entry for every 2 KB. `toast_tuple_target` keeps values in the page (measured on the
+  rows of a catalog: writes take a tenth to a fifth less time, for a sixth more bytes). Larger values are compressed,
+  with LZ4 if the server supports it.
 - `references`: few rows, each swapped again and again. No index covers the columns that change, and half of each page
   is left free, so every swap is a heap-only update (HOT), and the next update on the page prunes the dead row without
   vacuum. If dead rows pile up nevertheless, autovacuum starts by their number, not by their share of the table.
