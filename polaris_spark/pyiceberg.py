@@ -1,7 +1,8 @@
 """`PolarisCatalog`: pyiceberg's `Catalog` interface, in this process and without a server.
 
-pyiceberg's own `RestCatalog` speaks the protocol that `polaris_spark.rest` answers. Here its HTTP session is replaced
-by function calls, so that there is one implementation of the catalog's rules and one of pyiceberg's side of them.
+pyiceberg's own `RestCatalog` is a client of the protocol that `polaris_spark.rest` serves. This module replaces its
+HTTP session by function calls, so there is only one implementation of the catalog's rules, and one of pyiceberg's
+client side.
 
     from pyiceberg.catalog import load_catalog
 
@@ -55,21 +56,21 @@ from polaris_spark.rest.messages import ErrorResponse, decode, encode
 from polaris_spark.rest.session import Session, connect
 
 KEPT_TEXT_BYTES = 8 * 2**20
-"""How much metadata, counted as JSON text, a catalog keeps parsed for tables that did not change."""
+"""Maximum size of the cache of parsed table metadata, measured as JSON text, in bytes."""
 
 
 class PolarisCatalog(RestCatalog):
     """A catalog for pyiceberg. Thread-safe; close it, or use it as a context manager, to release its store.
 
-    A pickled one, such as that of a pickled `Table`, opens the same catalog where it is unpickled. It carries its
+    A catalog can be pickled, also as a part of a `Table`; unpickling opens the catalog again. The pickle contains the
     properties, so a password should be given as `env:NAME`.
 
     Args:
-        name: the catalog's name in pyiceberg, and in the realm unless the property `catalog` says otherwise.
-        properties: those of `polaris_spark.connect` and of pyiceberg's FileIO; names with dashes or underscores.
+        name: the catalog's name in pyiceberg, and in the realm unless the property `catalog` is set.
+        properties: properties of `polaris_spark.connect` and of pyiceberg's FileIO; names with dashes or underscores.
     Raises:
-        InputError: a property that cannot be used.
-        StateError: the store, realm or catalog does not serve.
+        InputError: a property cannot be used.
+        StateError: the store, realm or catalog is not in service.
     """
 
     def __init__(self, name: str, **properties: Any) -> None:
@@ -82,10 +83,11 @@ class PolarisCatalog(RestCatalog):
         except BaseException:
             self._opened.close()
             raise
-        del self.properties[URI]  # `RestCatalog` asks for one
+        del self.properties[URI]  # `RestCatalog.__init__` requires it
 
     def _shown(self) -> dict[str, Any]:
-        """What every table's FileIO gets: neither the store nor its password, nor anything else that is ours."""
+        """Return the properties for every table's FileIO, without the store, its password, and other properties of this
+        package."""
         others = self._opened.properties.other.keys() - {PY_CATALOG_IMPL}
         shown = {key: value for key, value in self._given.items() if {key, key.replace("_", "-")} & others}
         return {**shown, WAREHOUSE_LOCATION: self._opened.catalog.context.warehouse}
@@ -94,13 +96,13 @@ class PolarisCatalog(RestCatalog):
         return _InProcess(self._opened)
 
     def _refresh_token(self) -> None:
-        """There are no tokens in process."""
+        """Do nothing: calls within the process need no tokens."""
 
     def url(self, endpoint: str, prefixed: bool = True, **kwargs: Any) -> str:  # noqa: FBT001, FBT002  # as inherited
-        """The path of an endpoint; the one place where names are escaped.
+        """Return the path of an endpoint. Names are escaped only here.
 
         Raises:
-            NoSuchNamespaceError, NoSuchIdentifierError: a name is empty, which would give another endpoint's path.
+            NoSuchNamespaceError, NoSuchIdentifierError: a name is empty, so the path would be that of another endpoint.
         """
         for kind, name in kwargs.items():
             if not name:
@@ -124,10 +126,10 @@ class PolarisCatalog(RestCatalog):
         return {"namespace": self._encode_namespace_path(names[:-1]), kind.value: names[-1]}
 
     def load_table(self, identifier: str | Identifier) -> Table:
-        """Load a table; metadata that was parsed before and did not change since is not parsed again.
+        """Load a table. Parsed metadata is cached, and parsed again only if the table has changed.
 
         Raises:
-            NoSuchTableError: it does not exist.
+            NoSuchTableError: the table does not exist.
         """
         names = self._identifier_to_validated_tuple(identifier)
         path = self.url(Endpoints.load_table, **self._split_identifier_for_path(names))
@@ -147,7 +149,7 @@ class PolarisCatalog(RestCatalog):
     def _keep(self, path: str, answer: _Answer) -> _Kept:
         response = TableResponse.model_validate_json(answer.text)
         location = response.metadata_location
-        assert location is not None  # of staged tables only
+        assert location is not None  # None for staged tables only
         io = self._load_file_io(response.metadata.properties, location)
         kept = _Kept(answer.headers["ETag"], len(answer.text), response.metadata, location, io)
         with self._keeping:
@@ -168,7 +170,7 @@ def _reopen(name: str, properties: dict[str, Any]) -> PolarisCatalog:
 
 
 class _Kept(NamedTuple):
-    """A version of a table as it was loaded."""
+    """A loaded version of a table."""
 
     etag: str
     bytes: int
@@ -178,7 +180,7 @@ class _Kept(NamedTuple):
 
 
 def _own(metadata: TableMetadata) -> TableMetadata:
-    """Metadata whose lists and dictionaries the caller may change; what lies in them is immutable."""
+    """Return metadata with new lists and dictionaries, which the caller may change. Their items are immutable."""
     copied = {
         name: value.copy() for name, value in metadata.__dict__.items() if isinstance(value, (dict, list))
     }
@@ -186,17 +188,17 @@ def _own(metadata: TableMetadata) -> TableMetadata:
 
 
 class _Answer(NamedTuple):
-    """As much of a `requests.Response` as `RestCatalog` asks for."""
+    """The part of `requests.Response` that `RestCatalog` uses."""
 
     status_code: int
     headers: Mapping[str, str]
     text: str
 
     def raise_for_status(self) -> None:
-        """Raise what the error model's type says; statuses alone do not tell a table from a namespace.
+        """Raise the error for the error model's type. The status alone does not distinguish a table from a namespace.
 
         Raises:
-            HTTPError: the type says nothing to pyiceberg; `RestCatalog` then decides by status.
+            HTTPError: pyiceberg has no error for the type; `RestCatalog` then decides by status.
         """
         if self.status_code < 400:
             return
@@ -218,7 +220,7 @@ _ERRORS: dict[str, type[Exception]] = {
 
 
 class _InProcess:
-    """As much of a `requests.Session` as `RestCatalog` asks for: every request is a function call."""
+    """The part of `requests.Session` that `RestCatalog` uses. Every request is a function call."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -243,7 +245,9 @@ class _InProcess:
         return self._change("DELETE", url, {k: str(v).lower() for k, v in (params or {}).items()}, None)
 
     def _change(self, method: str, url: str, query: Any, body: str | None) -> _Answer:
-        """A request that changes something. If its outcome is not known, it is repeated once, under the same key."""
+        """Send a request that changes something. If its outcome is unknown, repeat it once with the same idempotency
+        key.
+        """
         headers = {"Idempotency-Key": _uuid7(self._session.connection.clock.now_ms())}
         answer = _Answer(*self._session.request(method, url, query, body, headers))
         if answer.status_code == 504:
@@ -257,11 +261,11 @@ class _InProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """`RestCatalog` reads its configuration in a session of its own; the store stays open."""
+        """Do not close the store: `RestCatalog` reads its configuration in a separate session."""
 
 
 def _uuid7(now_ms: int) -> str:
-    """A UUID that is ordered by time (RFC 9562, section 5.7)."""
+    """Return a UUID that is ordered by time (RFC 9562, section 5.7)."""
     random_bits = random.getrandbits(74)
     high, low = random_bits >> 62, random_bits & (2**62 - 1)
     return str(uuid.UUID(int=now_ms << 80 | 7 << 76 | high << 64 | 2 << 62 | low))
