@@ -1,4 +1,4 @@
-"""What a failure of MariaDB or MySQL means for what was asked: certainly not done, or not known.
+"""Translation of MariaDB and MySQL failures to errors, by outcome: certainly not done, or unknown.
 
 | response | error | meaning | raised |
 | --- | --- | --- | --- |

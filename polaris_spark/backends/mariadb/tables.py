@@ -7,7 +7,7 @@
   one after the other, and rows that were written together are read together.
 - `ROW_FORMAT=DYNAMIC`: a row of up to 8 kB, as nearly all are, is stored whole in its page. A larger value is stored
   whole outside the page, with a pointer of 20 bytes (`COMPACT` would keep 768 bytes of it in the page). `COMPRESSED`
-  would hold every page twice in memory, and MySQL is abandoning it.
+  would hold every page twice in memory, and MySQL is phasing it out.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def splits(requests: Requests, table: Table, realms: Sequence[str] | None, n: in
 
 
 def scan(requests: Requests, split: Split) -> Iterator[pa.RecordBatch]:
-    """Rows of a split in record batches. Rows deleted after they were listed are skipped."""
+    """Yield the rows of a split in record batches. Rows deleted after they were listed are skipped."""
     rows, make = _Rows[split.table]
     for chunk in _chunks(requests, split.detail):
         found = rows(

@@ -55,7 +55,7 @@ _all: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 def _before_fork() -> None:
     if not forking._is_owned():  # type: ignore[attr-defined]  # as `threading.Condition` does
-        return  # without the lock, operations may begin at any time, so closing connections is useless
+        return  # without the lock, operations may begin at any time, so nothing is certainly closed
     for each in list(_all):
         each.before_fork()
 
