@@ -47,8 +47,7 @@ class Signal(Protocol):
         ...
 
     def wait(self, timeout_ms: float | None = None) -> bool:
-        """Wait until the signal is set, at most `timeout_ms` milliseconds (None: no limit). Return whether it is
-        set."""
+        """Wait at most `timeout_ms` milliseconds (None: no limit) until the signal is set. Return whether it is."""
         ...
 
 
@@ -127,7 +126,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock for tests. It advances only by `advance` and `sleep_ms`."""
+    """A clock for tests. It moves only by calls of `advance`, `sleep_ms` and `set_wall`."""
 
     def __init__(self, now_ms: int = EPOCH_MS + 86_400_000) -> None:
         self._now = float(now_ms)

@@ -115,8 +115,7 @@ class HistoryTrimmedError(StateError):
 
 
 class BeforeHistoryError(StateError):
-    """The requested point is before the first commit of its reference: there was no content yet; nothing was
-    trimmed."""
+    """The requested point is before the first commit of its reference: nothing existed yet, and nothing was trimmed."""
 
 
 class TaskLostError(StateError):
@@ -141,9 +140,7 @@ class WrongTypeError(CorruptionError):
 
 
 class UnreadableFileError(PolarisError):
-    """A file that a snapshot refers to cannot be read, or is not of the expected kind. `location` is the file's
-    location.
-    """
+    """A file that a snapshot refers to cannot be read, or is of an unexpected kind. `location` is its location."""
 
     def __init__(self, message: str, *, location: str) -> None:
         super().__init__(message)

@@ -32,8 +32,7 @@ RENEW_MARGIN_MS = 15 * 60_000
 
 _RETRY_MS = 5_000
 _EXIT_S = 5
-"""Maximum time for which an exiting process releases leases, in seconds. Leases in unreachable databases just
-expire."""
+"""Maximum time for which an exiting process releases leases, in seconds. Leases that are not released expire."""
 
 _SHIFT = NODE_BITS + SEQUENCE_BITS
 _LAST_MS = EPOCH_MS + (1 << 41) - 1
@@ -170,7 +169,7 @@ class IdGenerator:
         return [id for block in self.next_blocks(n) for id in block]
 
     def next_blocks(self, n: int) -> list[range]:
-        """Return `n` new ids, ascending, as ranges. Ranges are small to send to a process that makes objects for this
+        """Return `n` new ids, ascending, as ranges, which are small to send to a process that makes objects for this
         one.
 
         Raises:

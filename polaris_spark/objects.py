@@ -90,8 +90,7 @@ this package."""
 
 
 def end_of_type(tag: bytes) -> int | None:
-    """Return where the type and revision of a row end, by the row's bytes at `TAG`; None if `decode_header` is
-    needed."""
+    """Return where type and revision of a row end, by its bytes at `TAG`; None if `decode_header` is needed."""
     is_short = len(tag) == 2 and tag[0] == _FOUR_FIELDS and _SHORT_TEXT <= tag[1] < _SHORT_TEXT + 32
     return TAG.stop + tag[1] - _SHORT_TEXT + 1 if is_short else None
 
@@ -346,9 +345,7 @@ class _Wire(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """The encoding of a field. `pack` is only called for values that are not empty, because empty ones have no
-    pointers.
-    """
+    """The encoding of a field. `pack` is called only for nonempty values, because empty ones have no pointers."""
 
     name: str
     wire_type: Any

@@ -58,11 +58,12 @@ class Split(NamedTuple):
 
 
 class Backend(ABC):
-    """A connection to one store in a database, opened by `open_backend(uri, options)` of the backend's module."""
+    """One store in a database, opened by `open_backend(uri, options)` of the backend's module."""
 
     scope: ClassVar[Scope]
     """Which processes can open the same store at the same time: `process`: one process; `writer`: one process to write,
-    and other processes of its machine to read; `machine`: all processes of one machine; `cluster`: all machines."""
+    and other processes of its machine to read; `machine`: processes of one machine; `cluster`: processes of
+    any machine."""
 
     @abstractmethod
     def setup(self) -> None:

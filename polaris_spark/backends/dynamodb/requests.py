@@ -120,7 +120,7 @@ class Requests:
                 )
 
     def each(self, function: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
-        """Call `function` for each argument in parallel, and return the results. Raise errors after all calls end."""
+        """Call `function` for each argument in parallel, and return the results. Raises only after all calls end."""
         given = list(arguments)
         if len(given) < 2:
             return [function(argument) for argument in given]

@@ -70,10 +70,9 @@ class DirectoryRequests(Requests):
         self._directories: set[Path] = set()
         """Directories that certainly survive a power cut."""
         self._unflushed: set[Path] = set()
-        """Directories that could not be flushed. Before their files are read, they are flushed again."""
+        """Directories that could not be flushed. Reads from them fail until a flush succeeds."""
         self._descriptor: int | None = None
-        """Descriptor of the directory. It stays open as long as the store, so that no other directory gets its
-        inode."""
+        """Descriptor of the directory, open as long as the store, so that no other directory gets the same inode."""
 
     def close(self) -> None:
         super().close()

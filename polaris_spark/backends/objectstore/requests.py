@@ -89,7 +89,7 @@ class Requests(ABC):
         """Return the names of the folders directly below a prefix."""
 
     def each(self, function: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
-        """Call `function` for each argument in parallel, and return the results. Raise errors after all calls end."""
+        """Call `function` for each argument in parallel, and return the results. Raises only after all calls end."""
         self.refuse_if_unusable()
         given = list(arguments)
         if not given:

@@ -246,7 +246,7 @@ class Handle:
 
     def _sync(self) -> None:
         assert self._primary is not None, "whoever waits for the disk keeps the database open"
-        self._primary.flush_wal(True)  # noqa: FBT003  # the driver has no keyword for `sync`
+        self._primary.flush_wal(True)  # noqa: FBT003  # positional in the driver; True: sync to the disk
 
     def _read(self, function: Callable[[Rdict], T]) -> T:
         if self._failed or self._looks >= _LOOKS or not (self._primary or self._secondary):

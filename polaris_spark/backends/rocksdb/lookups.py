@@ -17,8 +17,7 @@ _FEWEST: Final = 8
 _SEEK: Final = 3
 """Number of consecutive keys from which a seek of the iterator is worth its time (measured with rows of 500 bytes)."""
 _PATIENCE: Final = 24
-"""Budget, in keys, for seeks that are not worth their time. Without budget, the remaining keys are left to the
-lookup."""
+"""Budget for seeks that are not worth their time, in keys. Once it is used up, the lookup finds the remaining keys."""
 _SKIPPED: Final = 100
 """Maximum number of deleted rows that the iterator skips. After more, it is invalid, and seeks the next key."""
 

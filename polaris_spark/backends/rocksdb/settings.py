@@ -64,7 +64,7 @@ def _common() -> DatabaseOptions:
     blocks = BlockBasedOptions()
     blocks.set_block_cache(Cache(_CACHE_BYTES))
     blocks.set_cache_index_and_filter_blocks(True)
-    blocks.set_bloom_filter(10, False)  # noqa: FBT003  # the driver has no keyword; False: one filter for each whole file
+    blocks.set_bloom_filter(10, False)  # noqa: FBT003  # positional in the driver; False: filters of whole files
     options = DatabaseOptions(raw_mode=True)
     options.set_block_based_table_factory(blocks)
     options.set_keep_log_file_num(2)
