@@ -4,7 +4,7 @@
 | --- | --- | --- | --- |
 | `ERROR` | any but 40003, 08xxx (except 08P01) | rolled back: certainly **not** applied | by class, below |
 | ... lock, deadlock, serialization | 55P03, 40P01, 40001 | conflict with another transaction | `TryAgainError` |
-| ... cancelled, statement_timeout | 57014 | rolled back before its commit began | `TryAgainError` |
+| ... canceled, statement_timeout | 57014 | rolled back before its commit began | `TryAgainError` |
 | ... out of disk | 53100 | nothing succeeds until space is freed | `StorageFullError` |
 | ... out of memory, connections | 53xxx | resources | `TryAgainError` |
 | ... read-only server | 25006 | a replica, or a failover in progress; the connection is dropped | `TryAgainError` |
