@@ -22,7 +22,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: executors that only read rows need neither Spark's session nor the protocol."""
+    """Import a name at first use: executors that only read rows need neither Spark's session nor the protocol."""
     if name in _LAZY:
         import importlib
 

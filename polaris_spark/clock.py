@@ -1,7 +1,7 @@
-"""The one source of time, injected wherever time matters so that tests can move it.
+"""The only source of time, injected wherever time matters, so that tests can control it.
 
-Whoever waits for another thread while the database may be at work gets what it waits at from the clock, too: a
-simulation then runs many processes on one thread.
+Code that waits for another thread, while the database may be busy, also gets its signals and locks from the clock. So a
+simulation can run many processes on one thread.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ EPOCH_MS = 1_740_787_200_000
 """Milliseconds between 1970-01-01T00:00Z and 2025-03-01T00:00Z, the zero of snowflake ids."""
 
 FAR_MS = 5 * 60_000
-"""A clock further than this from the database's is wrong, and so is one that jumps ahead by more, milliseconds."""
+"""Maximum deviation of a clock, in milliseconds. A clock is wrong if it differs from the database's clock by more, or
+jumps ahead by more."""
 
 AHEAD_MS = 24 * 60 * 60_000
-"""Ids and commit times further than this ahead of now are not followed: a wrong clock made them. Milliseconds. Nearer
-ones are followed, as long as now has not reached them: ids of right clocks run ahead after a recovery, too."""
+"""Maximum lead of ids and commit times over the current time, in milliseconds. Ids and times further ahead come from a
+wrong clock and are ignored. Those that are less far ahead are followed until the current time reaches them, because ids
+of correct clocks also run ahead after a recovery."""
 
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Goes on while the machine sleeps, on Linux as `CLOCK_BOOTTIME`, on macOS as `CLOCK_MONOTONIC`."""
+"""A clock that continues while the machine sleeps: `CLOCK_BOOTTIME` on Linux, `CLOCK_MONOTONIC` on macOS."""
 
 
 CheckTime = Callable[[], None]
-"""Called at each step of long work; raises where the work has taken too long."""
+"""A function that is called at each step of long work, and raises if the work has taken too long."""
 
 
 def unlimited() -> None:
@@ -38,47 +40,47 @@ def unlimited() -> None:
 
 
 class Signal(Protocol):
-    """What one thread waits for and another sets, once."""
+    """A flag that one thread sets once and other threads wait for."""
 
     def set(self) -> None:
-        """Let whoever waits go on. May be repeated."""
+        """Set the signal, and wake all waiting threads. Idempotent."""
         ...
 
     def wait(self, timeout_ms: float | None = None) -> bool:
-        """Whether it was set, at once or within `timeout_ms` milliseconds (None: however long it takes)."""
+        """Wait at most `timeout_ms` milliseconds (None: no limit) until the signal is set. Return whether it is."""
         ...
 
 
 class Clock(Protocol):
-    """What the product asks of time. All values are milliseconds; sleeping takes milliseconds."""
+    """The interface to time. All values and arguments are in milliseconds."""
 
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since 1970-01-01T00:00Z; may go backwards."""
+        """Return the wall-clock time in milliseconds since 1970-01-01T00:00Z. It may go backwards."""
         ...
 
     def monotonic_ms(self) -> float:
-        """A clock that never goes backwards or jumps, for deadlines and durations within one process."""
+        """Return the time of a clock that never goes backwards or jumps, for deadlines and durations in one process."""
         ...
 
     def elapsed_ms(self) -> float:
-        """Another such clock, which goes on while the machine sleeps, where the system has one."""
+        """Return the time of a monotonic clock that continues while the machine sleeps, if the system has one."""
         ...
 
     def sleep_ms(self, duration: float) -> None:
-        """Let `duration` milliseconds pass."""
+        """Wait for `duration` milliseconds."""
         ...
 
     def signal(self) -> Signal:
-        """A signal that is not set."""
+        """Return a new signal that is not set."""
         ...
 
     def lock(self) -> AbstractContextManager[object]:
-        """A lock that may be held while the database is at work."""
+        """Return a new lock that may be held during database operations."""
         ...
 
 
 class ThreadSignal:
-    """A signal between threads; cheaper than `threading.Event`, which is made for more."""
+    """A signal between threads. Cheaper than `threading.Event`, which has more features."""
 
     __slots__ = ("_is_set", "_lock")
 
@@ -97,12 +99,12 @@ class ThreadSignal:
             return True
         seconds = -1 if timeout_ms is None else min(max(0.0, timeout_ms / 1_000), threading.TIMEOUT_MAX)
         if self._lock.acquire(timeout=seconds):
-            self.set()  # for others who wait; if this one is interrupted here, it stays set all the same
+            self.set()  # wake other waiting threads; if this call is interrupted, the signal stays set
         return self._is_set
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The machine's clock."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -124,7 +126,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock for tests: it moves only when told, and sleeping moves it."""
+    """A clock for tests. It moves only by calls of `advance`, `sleep_ms` and `set_wall`."""
 
     def __init__(self, now_ms: int = EPOCH_MS + 86_400_000) -> None:
         self._now = float(now_ms)
@@ -149,17 +151,17 @@ class ManualClock:
         return threading.Lock()
 
     def advance(self, duration: float) -> None:
-        """Let `duration` milliseconds pass on all clocks."""
+        """Advance all clocks by `duration` milliseconds."""
         self._now += duration
         self._monotonic += duration
 
     def set_wall(self, now_ms: int) -> None:
-        """Set the wall clock, backwards too, leaving the others alone."""
+        """Set the wall clock, in milliseconds since 1970, forward or backward. The other clocks do not change."""
         self._now = float(now_ms)
 
 
 class _ManualSignal(ThreadSignal):
-    """A signal whose time-out comes when the manual clock has moved that far."""
+    """A signal whose time-outs are measured by the manual clock."""
 
     __slots__ = ("_clock",)
 
@@ -178,22 +180,22 @@ class _ManualSignal(ThreadSignal):
 
 
 Zone = Callable[[], tzinfo]
-"""Gives a time zone; asked only if it is needed."""
+"""A function that returns a time zone. It is called only if the zone is needed."""
 
 _FRACTION = re.compile(r"\.(\d+)")
 
 
 def iso_time_ms(text: str, zone: Zone = lambda: timezone.utc) -> int:
-    """Milliseconds since 1970 of a time or date in ISO 8601.
+    """Return a time or date in ISO 8601 as milliseconds since 1970.
 
     Args:
-        zone: gives that of a time that names none.
+        zone: returns the zone of a time without one.
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a time or date in ISO 8601.
     """
-    # Python takes any character between date and time: 2026-01-31+02:00 would be two o'clock, of the session's zone.
+    # Python accepts any character between date and time: 2026-01-31+02:00 would mean two o'clock in the session's zone.
     date.fromisoformat(re.split("[Tt ]", text.strip(), maxsplit=1)[0])
-    # Python 3.10 reads neither Z nor fractions of other than three or six digits.
+    # Python 3.10 accepts neither Z nor fractions with a number of digits other than three or six.
     plain = re.sub(r"[zZ]$", "+00:00", text.strip())
     moment = datetime.fromisoformat(_FRACTION.sub(lambda found: "." + found[1][:6].ljust(6, "0"), plain))
     if moment.tzinfo is None:
@@ -202,9 +204,9 @@ def iso_time_ms(text: str, zone: Zone = lambda: timezone.utc) -> int:
 
 
 def iso_text(ms: int) -> str:
-    """Milliseconds since 1970 as ISO 8601 in UTC, to the millisecond; the number itself outside the years 1 to 9999."""
+    """Return milliseconds since 1970 as ISO 8601 in UTC, with milliseconds; outside the years 1 to 9999, the number."""
     try:
         moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=ms)
-    except OverflowError:  # clients may send any number of 64 bits
+    except OverflowError:  # clients may send any 64-bit number
         return str(ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

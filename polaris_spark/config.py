@@ -1,7 +1,7 @@
-"""Store URIs and catalog properties: text that users write, checked once, before anything is opened.
+"""Store URIs and catalog properties: user-supplied text, which is checked once, before a store is opened.
 
 Properties have the same names everywhere: `spark.sql.catalog.<name>.<property>` in Spark, catalog properties
-in Java, keyword arguments in Python. Secrets are held in `Secret`, which shows itself as `***`.
+in Java, keyword arguments in Python. Secrets are wrapped in `Secret`, whose representation is `***`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from polaris_spark.property_values import (
 from polaris_spark.secret_options import REFERENCE, is_secret, without_secrets
 
 FILE_SCHEMES = frozenset({"file", "sqlite", "rocksdb"})
-"""Schemes whose URI names a path of this machine."""
+"""Schemes whose URI contains a path on this machine."""
 
 LOCATING = ("endpoint", "schema", "socket")
-"""Options that tell stores apart whose URIs are the same otherwise."""
+"""Options that are part of a store's identity: stores that differ only in such an option are different stores."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _MEMORY_NAME = re.compile(r"[A-Za-z0-9_.-]{0,128}")
 
 
 def is_driver_text(text: str) -> bool:
-    """Whether database drivers accept a text: it must contain neither NUL nor a lone surrogate.
+    """Whether database drivers accept a text, which must contain neither NUL nor a lone surrogate.
 
     Drivers encode texts as UTF-8, and many pass them on as C strings. In Python, the value of an environment variable
     contains lone surrogates if it is not UTF-8.
@@ -47,7 +47,7 @@ def is_driver_text(text: str) -> bool:
 
 
 def _usable(text: str, what: str) -> str:
-    """The text itself.
+    """Return the text.
 
     Raises:
         InputError: drivers do not accept the text; the message does not show it.
@@ -58,7 +58,7 @@ def _usable(text: str, what: str) -> str:
 
 
 class Secret:
-    """A password, or `env:NAME` for one that the environment holds; never shown, not even by `repr`."""
+    """A password, or `env:NAME` for a password in an environment variable. `repr` does not show it."""
 
     __slots__ = ("_text",)
 
@@ -66,10 +66,10 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The password itself.
+        """Return the password.
 
         Raises:
-            InputError: it names an environment variable that is not set, or drivers do not accept the password.
+            InputError: the environment variable is not set, or drivers do not accept the password.
         """
         if not self._text.startswith(REFERENCE):
             return _usable(self._text, "a secret")
@@ -93,7 +93,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class StoreURI:
-    """Where a store is. `str()` gives it back without its password.
+    """The location of a store. `str()` returns the URI without its password.
 
     `memory:`, `memory:name`; `sqlite:///absolute/path`, `sqlite:relative/path` (made absolute when parsed);
     `scheme://user:password@host:port,host:port/path?option=value` for databases behind a network. Names and
@@ -102,20 +102,21 @@ class StoreURI:
 
     scheme: str
     authority: str = ""
-    """Hosts with ports, comma-separated; a bucket for object stores. Whether it may be empty, the backend
-    says."""
+    """Hosts with ports, separated by commas; for object stores, the bucket. The backend decides whether it may be
+    empty.
+    """
     path: str = ""
-    """An absolute path for file schemes, the name for `memory:`, else what follows the authority's slash."""
+    """For file schemes, an absolute path; for `memory:`, the name; else the part after the authority and a slash."""
     user: str | None = None
     password: Secret | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> StoreURI:
-        """A store URI from its text.
+        """Parse a store URI.
 
         Raises:
-            StoreURIError: it is malformed; the message says how, and never contains the password.
+            StoreURIError: the URI is malformed. The message says how, and never contains the password.
         """
         match = _SCHEME.fullmatch(text.strip())
         if match is None:
@@ -140,12 +141,13 @@ class StoreURI:
 
     @property
     def key(self) -> str:
-        """Identifies the store within a process: the URI without credentials and all options but `LOCATING`."""
+        """Identity of the store within a process: the URI without credentials, and without options not in
+        `LOCATING`."""
         located = "".join(f":{name}={self.options[name]}" for name in LOCATING if name in self.options)
         return f"{self.scheme}:{self.authority}:{self.path}{located}"
 
     def located(self, options: Mapping[str, str | Secret] | None) -> StoreURI:
-        """This URI with the `LOCATING` ones among options that were given beside it."""
+        """Return this URI with those of `options`, which were given separately, that are in `LOCATING`."""
         given = {name: text for name, text in (options or {}).items() if name in LOCATING}
         return replace(
             self, options={**self.options, **{n: t for n, t in given.items() if isinstance(t, str)}}
@@ -166,7 +168,7 @@ class Properties:
 
     store: StoreURI
     store_options: Mapping[str, str | Secret] = field(default_factory=dict)
-    """What stood under `store.`, without that prefix; secrets, and what `env:NAME` stands for, are `Secret`s."""
+    """Properties under `store.`, without the prefix. Secrets, and values of the form `env:NAME`, are `Secret`s."""
     warehouse: str | None = None
     realm: str = "default"
     catalog: str | None = None
@@ -183,26 +185,26 @@ class Properties:
     cache_bytes: int = 128 * 2**20
     metrics_reports: int = 10_000
     append_rebase: bool = False
-    """The property `polaris.append-rebase`, named as tables name it."""
+    """The property `polaris.append-rebase`, which has the same name as the table property."""
     schema_merge: bool = False
-    """The property `polaris.schema-merge`, named as tables name it."""
+    """The property `polaris.schema-merge`, which has the same name as the table property."""
     create_parent_namespaces: bool = True
     """Whether missing parents of new namespaces are created."""
     own: Mapping[str, str] = field(default_factory=dict)
-    """The text of those of the properties above that were given, by their names, without the store's."""
+    """Text of the given properties by name, for the properties above, without those of the store."""
     other: Mapping[str, str] = field(default_factory=dict)
-    """Properties that are not ours, Iceberg's own among them; `env:NAME` is looked up, as Iceberg does it."""
+    """Other properties, including Iceberg's own. Values of the form `env:NAME` are resolved, as Iceberg does."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, refuse_uri_password: bool = False) -> Properties:
-        """Properties from their text.
+        """Parse the properties of a catalog.
 
         Args:
-            given: property names without prefix, to values.
+            given: values by property name without prefix.
             refuse_uri_password: whether a password inside the store URI is an error (it is in a Spark
                 configuration, which anyone may read).
         Raises:
-            InputError: a value that cannot be used, or a name that is nearly one of ours.
+            InputError: a value is not valid, or a name is almost that of a property of this package.
             StoreURIError: `store` is missing or malformed.
         """
         uri = _store(given, refuse_uri_password=refuse_uri_password)
@@ -228,7 +230,7 @@ class Properties:
                 other[name] = Secret(text).reveal() if text.startswith(REFERENCE) else text
         if uri.password is not None:
             store_options.setdefault("password", uri.password)
-        return cls(store=uri, store_options=store_options, own=own, other=other, **values)  # type: ignore[arg-type]  # each parser gives its field's type
+        return cls(store=uri, store_options=store_options, own=own, other=other, **values)  # type: ignore[arg-type]  # each parser returns its field's type
 
 
 def refuse_unlisted_variables(options: Mapping[str, str], listed: Collection[str], list_name: str) -> None:
@@ -238,7 +240,7 @@ def refuse_unlisted_variables(options: Mapping[str, str], listed: Collection[str
     only variables of the driver's environment that the operator lists.
 
     Args:
-        options: by name, as they were given.
+        options: values by name, as they were given.
         listed: names of the variables that may be used.
         list_name: name of the operator's list, for the message.
     Raises:
@@ -254,7 +256,7 @@ def refuse_unlisted_variables(options: Mapping[str, str], listed: Collection[str
 
 
 def refuse_unknown_options(scheme: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse options that a backend does not have, with the nearest one that it has.
+    """Refuse options that a backend does not have, and suggest the most similar known option.
 
     Raises:
         StoreURIError: an option is unknown.
@@ -287,11 +289,11 @@ def _store(given: Mapping[str, str], *, refuse_uri_password: bool) -> StoreURI:
 
 
 class Property(NamedTuple):
-    """A property of a catalog, as `Properties.parse` reads it and the reference of the documentation describes it."""
+    """Definition of a catalog property, used by `Properties.parse` and by the reference in the documentation."""
 
     parse: Callable[[str, str], object]
     default: str
-    """As a user would write it, or a description of it."""
+    """The default value as a user would write it, or a description of the default."""
     meaning: str
 
 
@@ -369,12 +371,12 @@ PROPERTIES: Mapping[str, Property] = {
         "precedence.",
     ),
 }
-"""All properties by name, but `store` and the options of the store, which `StoreURI` describes."""
+"""All properties by name, except `store` and the options of the store, which `StoreURI` describes."""
 
 _ICEBERG = frozenset(
     {"cache-enabled", "catalog-impl", "credential", "scope", "prefix", "token", "type", "uri"}
 )
-# names of Iceberg's own that must never count as near misses
+# Names of Iceberg's own properties, which are never reported as misspelled.
 
 _OF_TABLES = (
     "gc.enabled",
@@ -382,9 +384,9 @@ _OF_TABLES = (
     "history.expire.min-snapshots-to-keep",
     "history.expire.max-ref-age-ms",
 )
-"""Properties of tables that a catalog can have, too."""
+"""Table properties that can also be set on a catalog."""
 _PREFIXES = ("table-default", "table-override")
-"""What the names of properties of new tables begin with, before a dot."""
+"""Prefixes, before a dot, of the names of properties for new tables."""
 
 
 def _refuse_near_miss(name: str) -> None:
@@ -432,10 +434,10 @@ def _options(scheme: str, query: str) -> dict[str, str]:
 
 
 def _unescaped(scheme: str, text: str) -> str:
-    """A part of a URI without its percent-encoding.
+    """Return a part of a URI with its percent-encoding removed.
 
     Raises:
-        StoreURIError: it encodes bytes that are not UTF-8, or the character NUL.
+        StoreURIError: the part encodes bytes that are not UTF-8, or the character NUL.
     """
     try:
         found = unquote(text, errors="strict")
@@ -480,7 +482,7 @@ def _network(scheme: str, rest: str, options: dict[str, str]) -> StoreURI:
     if not rest.startswith("//"):
         raise StoreURIError(f"a {scheme}: store URI is {scheme}://host/path, with two slashes")
     authority, _, path = rest[2:].partition("/")
-    if "@" in path:  # most likely behind a password, after a user or password with a slash: it would be shown
+    if "@" in path:  # the user or password probably contains a slash; a part of the password would be shown
         raise StoreURIError(
             f"a {scheme}: store URI has '@' behind a slash; write '/' in a user or password as %2F, and '@' in a path "
             "as %40"

@@ -56,21 +56,21 @@ class PolarisError(Exception):
 
 
 class InputError(PolarisError, ValueError):
-    """The request cannot be carried out as written; repeating it unchanged is useless."""
+    """The request cannot be carried out as written; an unchanged retry would fail, too."""
 
 
 class StoreURIError(InputError):
-    """A store URI that is malformed or names no known backend."""
+    """A store URI is malformed or has an unknown scheme."""
 
 
 class NoStoreError(StoreURIError):
-    """There is no store yet at a place that can hold one."""
+    """There is no store yet at a location that can hold one."""
 
     def __init__(self, where: str, detail: str = "") -> None:
         """
         Args:
-            where: the place, as it may be shown to users.
-            detail: what the database said, if it said anything.
+            where: location of the store, without secrets.
+            detail: the database's message, if there is one.
         """
         super().__init__(
             f"{where} holds no store; a catalog that is opened there with create=true makes one"
@@ -87,7 +87,7 @@ class ObjectTooLargeError(InputError):
 
 
 class SourceError(InputError):
-    """A catalog or directory tree to import from cannot be opened, or not be listed any further."""
+    """A catalog or directory tree to import from cannot be opened, or cannot be listed completely."""
 
 
 class StateError(PolarisError):
@@ -111,15 +111,15 @@ class ReferenceGoneError(StateError):
 
 
 class HistoryTrimmedError(StateError):
-    """The commit asked for lies below the history floor of its reference."""
+    """The requested commit is below the history floor of its reference."""
 
 
 class BeforeHistoryError(StateError):
-    """The point asked for lies before the first commit of its reference: nothing was there, and nothing was trimmed."""
+    """The requested point is before the first commit of its reference: nothing existed yet, and nothing was trimmed."""
 
 
 class TaskLostError(StateError):
-    """The lease of a coordinated task ended and another holder took it over; its work goes on there."""
+    """The lease of a coordinated task expired, and another holder took the task over and continues it."""
 
 
 class CorruptionError(PolarisError):
@@ -127,11 +127,11 @@ class CorruptionError(PolarisError):
 
 
 class MissingObjectError(CorruptionError):
-    """A row that must exist is not there: it is lost, or a sweep took it from a reader that was too slow."""
+    """A row that must exist is missing: it was lost, or a sweep deleted it while a slow reader still needed it."""
 
 
 class WrongTypeError(CorruptionError):
-    """A row is of another type than what points to it says: `id` is the object's, `found` its type's name."""
+    """A row has another type than the pointer to it requires. `id` is the object's id, and `found` its type's name."""
 
     def __init__(self, message: str, *, id: int, found: str) -> None:
         super().__init__(message)
@@ -140,7 +140,7 @@ class WrongTypeError(CorruptionError):
 
 
 class UnreadableFileError(PolarisError):
-    """A file that a snapshot names cannot be read, or is something else than it must be: `location` says which."""
+    """A file that a snapshot refers to cannot be read, or is of an unexpected kind. `location` is its location."""
 
     def __init__(self, message: str, *, location: str) -> None:
         super().__init__(message)
@@ -151,7 +151,7 @@ class UnreadableFileError(PolarisError):
 
 
 class MissingFileError(UnreadableFileError):
-    """A file that a snapshot names does not exist."""
+    """A file that a snapshot refers to does not exist."""
 
 
 def _unpickled(cls: type[UnreadableFileError], message: str, location: str) -> UnreadableFileError:
@@ -159,7 +159,8 @@ def _unpickled(cls: type[UnreadableFileError], message: str, location: str) -> U
 
 
 class ClockError(PolarisError):
-    """This machine's clock differs from the database's, is behind the store's, jumped ahead, or is not trusted."""
+    """This machine's clock differs from the database's clock, is behind the store's time, jumped ahead, or cannot be
+    confirmed."""
 
 
 class TryAgainError(PolarisError):
@@ -167,11 +168,12 @@ class TryAgainError(PolarisError):
 
 
 class TaskRunningError(TryAgainError):
-    """Another holder runs a coordinated task of this kind; the message says who, and until when its lease lasts."""
+    """Another holder runs a coordinated task of this kind. The message names the holder and the end of its lease."""
 
 
 class UnwritableFileError(TryAgainError):
-    """A file that a change comes with cannot be written: perhaps not now, perhaps for want of a bucket or a right."""
+    """A file that belongs to a change cannot be written: perhaps temporarily, perhaps because a bucket or a permission
+    is missing."""
 
 
 class StorageFullError(TryAgainError):
@@ -183,7 +185,7 @@ class FileStorageFullError(StorageFullError, UnwritableFileError):
 
 
 class OutcomeUnknownError(PolarisError):
-    """A write was sent and its outcome is not known: it may have happened or may still happen."""
+    """A write was sent and its outcome is unknown: it may have happened or may still happen."""
 
 
 class RequestError(PolarisError):
@@ -236,7 +238,7 @@ class UnsupportedOperationError(RequestError):
 
 
 class RequestTimeoutError(RequestError):
-    """A client did not send the whole of its request in time; nothing was done."""
+    """A client did not send its whole request in time; nothing was done."""
 
     status = 408
     type = "RequestTimeoutException"
@@ -253,7 +255,7 @@ class NamespaceNotEmptyError(RequestError):
 
 
 class CommitFailedError(RequestError):
-    """A requirement of the request failed, judged against a fresh head."""
+    """A requirement of the request failed when it was checked against the latest head."""
 
     status = 409
     type = "CommitFailedException"

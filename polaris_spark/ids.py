@@ -1,9 +1,9 @@
-"""Ids of objects: 63-bit snowflakes that no two processes make twice, whatever their clocks say.
+"""Ids of objects: 63-bit snowflakes, which are unique across processes even if clocks are wrong.
 
-An id is 41 bits of milliseconds since `clock.EPOCH_MS`, 10 bits of node and 12 bits of sequence. A node
-number is leased for a span of milliseconds, and every id's own millisecond lies inside the lease that it was
-made under; leases of one node never overlap, so ids never repeat, even if clocks go backwards or a process
-sleeps past its lease.
+An id consists of 41 bits of milliseconds since `clock.EPOCH_MS`, 10 bits of node and 12 bits of sequence. A node number
+is leased for a span of milliseconds, and the millisecond of every id is inside the lease under which the id was made.
+Leases of one node never overlap, so ids never repeat, even if clocks go backwards or a process sleeps past the end of
+its lease.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from polaris_spark.errors import ClockError, InputError, PolarisError
 NODE_BITS = 10
 SEQUENCE_BITS = 12
 NODES = 1 << NODE_BITS
-"""How many node numbers there are, and so how many processes can make ids at once."""
+"""Number of node numbers, and so the maximum number of processes that can make ids at the same time."""
 
 SEQUENCE = 1 << SEQUENCE_BITS
-"""How many ids one node makes in one millisecond."""
+"""Maximum number of ids that one node makes in one millisecond."""
 
 MAX_ID = 2**63 - 1
 RENEW_MARGIN_MS = 15 * 60_000
-"""A lease is renewed when less than this is left of it, milliseconds."""
+"""Remaining time of a lease below which it is renewed, in milliseconds."""
 
 _RETRY_MS = 5_000
 _EXIT_S = 5
-"""How long a process that ends goes on to give leases back: those of databases that are gone run out by themselves."""
+"""Maximum time for which an exiting process releases leases, in seconds. Leases that are not released expire."""
 
 _SHIFT = NODE_BITS + SEQUENCE_BITS
 _LAST_MS = EPOCH_MS + (1 << 41) - 1
 
 
 class IdParts(NamedTuple):
-    """What an id says: its millisecond since 1970-01-01T00:00Z, the node that made it, its number within
-    both."""
+    """The parts of an id: its millisecond since 1970-01-01T00:00Z, the node that made it, and its sequence number
+    within both."""
 
     ms: int
     node: int
@@ -48,7 +48,7 @@ class IdParts(NamedTuple):
 
 
 def pack(parts: IdParts) -> int:
-    """The id of its parts.
+    """Return the id with these parts.
 
     Raises:
         InputError: a part is out of range.
@@ -60,48 +60,47 @@ def pack(parts: IdParts) -> int:
 
 
 def unpack(id: int) -> IdParts:
-    """The parts of an id."""
+    """Return the parts of an id."""
     return IdParts(id_time_ms(id), id >> SEQUENCE_BITS & (NODES - 1), id & (SEQUENCE - 1))
 
 
 def id_time_ms(id: int) -> int:
-    """The millisecond since 1970-01-01T00:00Z in an id: when it was made, by its maker's clock or a little
-    later."""
+    """Return the time in an id, in milliseconds since 1970-01-01T00:00Z: when the id was made by its maker's clock, or
+    a little later."""
     return (id >> _SHIFT) + EPOCH_MS
 
 
 class Lease(NamedTuple):
-    """The right to make ids of `node` in the milliseconds from `start_ms` up to, not including, `end_ms`."""
+    """The right to make ids of `node` in the milliseconds from `start_ms`, inclusive, to `end_ms`, exclusive."""
 
     node: int
     start_ms: int
     end_ms: int
     token: bytes = b""
-    """The lease source's own mark of this holder."""
+    """The lease source's token for this holder."""
 
 
 class LeaseSource(Protocol):
-    """Where leases come from (`polaris_spark.system.leases`)."""
+    """The interface to the source of leases (`polaris_spark.system.leases`)."""
 
     def acquire(self, after_ms: int) -> Lease:
-        """A lease on some node, all of whose milliseconds are later than `after_ms` and than all ids of that
+        """Return a lease on any node. All milliseconds of the lease are later than `after_ms` and than all ids of the
         node."""
         ...
 
     def renew(self, lease: Lease) -> Lease | None:
-        """The same lease with a later end; None if the node has another holder (the span leased stays
-        valid)."""
+        """Return the lease with a later end; None if the node has another holder (the leased span stays valid)."""
         ...
 
     def release(self, lease: Lease, last_id: int) -> None:
-        """Give a lease back; `last_id` is the last id made under it, 0 for none."""
+        """Release a lease. `last_id` is the last id made under the lease, 0 for none."""
         ...
 
     def confirm(self, now_ms: int, expected_ms: int) -> None:
-        """Confirm that it is `now_ms`, although the monotonic clock measured `expected_ms`.
+        """Confirm that the time is `now_ms`, although it should be `expected_ms` by the monotonic clock.
 
         Raises:
-            ClockError: nothing confirms it.
+            ClockError: the time cannot be confirmed.
         """
         ...
 
@@ -112,18 +111,19 @@ class _Confirmed:
     __slots__ = ("elapsed_ms", "latest_ms", "wall_ms")
 
     def __init__(self, clock: Clock) -> None:
-        # The measured time first: a process that is stopped in between takes no time for a jump.
+        # The elapsed time is read first: if the process is stopped in between, this does not look like a jump.
         self.elapsed_ms = clock.elapsed_ms()
         self.wall_ms = clock.now_ms()
         self.latest_ms = self.wall_ms + FAR_MS
-        """As long as the wall clock shows no later time, it has not jumped ahead."""
+        """Latest wall-clock time that is certainly not a jump ahead, in milliseconds since 1970."""
 
     def expected_ms(self, clock: Clock) -> int:
-        """The time that the wall clock should show: the confirmed time plus the time measured since."""
+        """Return the time that the wall clock should show: the confirmed time plus the time elapsed since."""
         return self.wall_ms + int(clock.elapsed_ms() - self.elapsed_ms)
 
     def is_ahead(self, now_ms: int, clock: Clock) -> bool:
-        """Whether the wall clock, which shows a time after `latest_ms`, is far ahead of the measured time."""
+        """Whether the wall clock, whose time is after `latest_ms`, is far ahead of the expected time. Updates
+        `latest_ms`."""
         self.latest_ms = self.expected_ms(clock) + FAR_MS
         return now_ms > self.latest_ms
 
@@ -131,8 +131,8 @@ class _Confirmed:
 class IdGenerator:
     """Makes ids, each higher than every id that this process made or observed before. Thread-safe.
 
-    The first id takes a lease; a forked child takes its own. The lease is renewed in good time by whichever
-    thread asks for an id, and given back at the interpreter's exit or by `release()`.
+    The first id acquires a lease; a forked child acquires its own. The lease is renewed, before it ends, by a thread
+    that requests an id. It is released at the interpreter's exit or by `release()`.
     """
 
     def __init__(self, source: LeaseSource, clock: Clock | None = None) -> None:
@@ -141,7 +141,7 @@ class IdGenerator:
         self._lock = self._clock.lock()
         self._lease: Lease | None = None
         self._ms = 0
-        """Millisecond of the last id made or observed; ids continue after (`_ms`, `_used`)."""
+        """Millisecond of the last id made or observed. The next id comes after (`_ms`, `_used`)."""
         self._used = SEQUENCE
         self._last_id = 0
         self._retry_at = 0.0
@@ -150,10 +150,10 @@ class IdGenerator:
         _generators.add(self)
 
     def next_id(self) -> int:
-        """A new id.
+        """Return a new id.
 
         Raises:
-            ClockError: this machine's clock is wrong, as far as anything tells.
+            ClockError: this machine's clock is wrong or cannot be confirmed.
             TryAgainError: every node number is leased.
         """
         with self._lock:
@@ -161,7 +161,7 @@ class IdGenerator:
             return first
 
     def next_ids(self, n: int) -> list[int]:
-        """`n` new ids, ascending; a batch of a million takes a fraction of a second.
+        """Return `n` new ids, ascending. A batch of a million takes a fraction of a second.
 
         Raises:
             ClockError, TryAgainError: as `next_id`.
@@ -169,7 +169,8 @@ class IdGenerator:
         return [id for block in self.next_blocks(n) for id in block]
 
     def next_blocks(self, n: int) -> list[range]:
-        """`n` new ids, ascending, as ranges: small to hand to a process that is to make objects for this one.
+        """Return `n` new ids, ascending, as ranges, which are small to send to a process that makes objects for this
+        one.
 
         Raises:
             ClockError, TryAgainError: as `next_id`.
@@ -183,10 +184,10 @@ class IdGenerator:
         return blocks
 
     def observe(self, id: int) -> None:
-        """Make no id below `id` from now on: for every fence that this process reads, and heads by `observe_head`.
+        """Make no more ids below `id`. Called for every fence that this process reads, and by `observe_head` for heads.
 
         Raises:
-            InputError: it is no id.
+            InputError: `id` is not a valid id.
         """
         if not 0 <= id <= MAX_ID:
             raise InputError(f"{id} is no id of an object")
@@ -198,14 +199,14 @@ class IdGenerator:
                 self._ms, self._used = ms, SEQUENCE
 
     def observe_head(self, commit: int, fence: int) -> None:
-        """Make no id below the fence of a reference, nor below its head, from now on.
+        """Make no more ids below the fence of a reference or below its head.
 
-        A head that lies more than `AHEAD_MS` ahead was made by a process whose clock was wrong. It is ignored, because
-        the ids of every reader would otherwise run ahead as far. Nothing but the order of ids in the history is lost:
-        a sweep relies on new ids being above the fence, and a fence is never ignored.
+        A head more than `AHEAD_MS` ahead of the current time was made by a process with a wrong clock. It is ignored,
+        because otherwise the ids of every reader would run ahead as far. This only gives up the order of ids in the
+        history: a sweep relies on new ids being above the fence, and a fence is never ignored.
 
         Raises:
-            InputError: one is no id.
+            InputError: `commit` or `fence` is not a valid id.
         """
         self.observe(fence)
         if commit <= self._last_id:
@@ -216,14 +217,14 @@ class IdGenerator:
             self.observe(commit)
 
     def now_ms(self) -> int:
-        """The current time for rows and commits, milliseconds since 1970.
+        """Return the current time for rows and commits, in milliseconds since 1970.
 
         Raises:
-            ClockError: the wall clock jumped ahead, and nothing confirms it.
+            ClockError: the wall clock jumped ahead, and its time cannot be confirmed.
         """
         now, confirmed = self._clock.now_ms(), self._confirmed
         if confirmed is None:
-            self._confirmed = _Confirmed(self._clock)  # it is not, but a later jump is seen
+            self._confirmed = _Confirmed(self._clock)  # not confirmed, but a later jump is detected
         elif now > confirmed.latest_ms and confirmed.is_ahead(now, self._clock):
             new = _Confirmed(self._clock)
             self._source.confirm(new.wall_ms, confirmed.expected_ms(self._clock))
@@ -231,7 +232,7 @@ class IdGenerator:
         return now
 
     def release(self) -> None:
-        """Give the lease back, if there is one; a later id takes a new one."""
+        """Release the lease, if there is one. A later id acquires a new lease."""
         with self._lock:
             lease, self._lease = self._lease, None
             if lease is not None:
@@ -240,7 +241,7 @@ class IdGenerator:
                 self._source.release(lease, last_id)
 
     def _take(self, wanted: int) -> tuple[int, int]:
-        """The first of up to `wanted` consecutive ids within one millisecond, and how many they are."""
+        """Take up to `wanted` consecutive ids within one millisecond. Return the first id, and the number of ids."""
         ms, lease = self._next_ms(), self._lease
         if lease is not None:
             ms = max(ms, lease.start_ms)
@@ -258,14 +259,15 @@ class IdGenerator:
         return first, count
 
     def _next_ms(self) -> int:
-        """The millisecond of the next id: now, or the last id's while it has room, or the one after that."""
+        """Return the millisecond of the next id: the current time; or, if that is not later than the last id, the last
+        id's millisecond while it has ids left, else the next millisecond."""
         now = self.now_ms()
         if now > self._ms:
             return now
         return self._ms if self._used < SEQUENCE else self._ms + 1
 
     def _leased(self, ms: int) -> Lease:
-        """A lease that covers `ms` or begins later: the one held, renewed if it ends soon, or a new one."""
+        """Return a lease that covers `ms` or begins later: the current lease, renewed if it ends soon, or a new one."""
         lease = self._lease
         if lease is not None:
             usable = ms < lease.end_ms
@@ -300,7 +302,7 @@ class IdGenerator:
         return taken
 
     def _start_in_child(self) -> None:
-        """A forked child never uses its parent's lease, nor its lock, which another thread may have held."""
+        """Start without a lease and with a new lock in a forked child. A thread of the parent may hold the old lock."""
         self._lock = self._clock.lock()
         self._lease = None
         self._used, self._last_id = SEQUENCE, 0
@@ -327,5 +329,5 @@ def _release_at_exit(generator: weakref.ref[IdGenerator], process: int) -> None:
         return
     _exiting_since.append(time.monotonic())
     if _exiting_since[-1] - _exiting_since[0] <= _EXIT_S:
-        with contextlib.suppress(PolarisError):  # the store is closed or gone; the lease runs out by itself
+        with contextlib.suppress(PolarisError):  # the store is closed or gone; the lease just expires
             found.release()

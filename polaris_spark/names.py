@@ -20,11 +20,12 @@ The list does not depend on the Unicode database, so every Python version has th
 """
 
 _DOT_SEGMENTS: Final = frozenset({".", ".."})
-"""HTTP clients remove them from paths, percent-encoded or not (RFC 3986, 5.2.4)."""
+"""Names that HTTP clients remove from paths, percent-encoded or not (RFC 3986, 5.2.4)."""
 
 
 def problem_of(name: str) -> str | None:
-    """Why a text cannot be a new name, worded to follow the name in a sentence; None if the text can be a name."""
+    """Return why a text cannot be a new name, as a phrase that follows the name in a sentence; None if the text can be
+    a name."""
     if not name:
         return "is empty"
     found = _REFUSED.search(name)
@@ -42,7 +43,8 @@ def problem_of(name: str) -> str | None:
 
 
 def problem_of_part(name: str) -> str | None:
-    """As `problem_of`, for a name that is a segment of an HTTP path, which must not be `.` or `..` either."""
+    """Return the result of `problem_of` for a name that is a segment of an HTTP path, which must not be `.` or `..`
+    either."""
     if name in _DOT_SEGMENTS:
         return "is removed from paths by HTTP clients, so nothing of that name could be addressed"
     return problem_of(name)

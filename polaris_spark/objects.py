@@ -1,12 +1,12 @@
-"""Object types, and how an object becomes rows.
+"""Object types, and the encoding of objects as rows.
 
-A row is a preamble (format byte, number of parts, header length), a header (type name, revision, the ids that the
-object points to: strong ones apart from weak ones) and a MessagePack payload that names pointers by their position in
-the header, counted from 1; 0 is "none". Whoever marks, checks or copies rows reads headers only, and so serves types
-that are not installed.
+A row consists of a preamble (format byte, number of parts, header length), a header (type name, revision, and the ids
+that the object points to, in separate lists of strong and weak pointers), and a MessagePack payload. The payload
+contains each pointer as its position in the header, counted from 1; 0 means "none". Code that marks, checks or copies
+rows reads only headers, so it also works for types that are not installed.
 
-An object type is a frozen `msgspec.Struct` with `array_like=True`, registered under a short stable name. What cannot
-change can have no cycles either; with `gc=False` the collector leaves it out, however many of them the cache holds:
+An object type is a frozen `msgspec.Struct` with `array_like=True`, registered under a short stable name. Immutable
+objects cannot form reference cycles, so with `gc=False` the garbage collector skips them, however many the cache holds:
 
     @object_type("example", revision=1)
     class Example(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -14,9 +14,9 @@ change can have no cycles either; with `gc=False` the collector leaves it out, h
         others: tuple[Strong, ...]
         label: str
 
-Pointers may stand in nested structs, and in tuples of them. A later revision may only append fields with defaults.
-Third parties register types by the entry-point group `polaris_spark.object_types` (each entry names a module to
-import).
+Pointers may also be in nested structs, and in tuples of nested structs. A later revision may only append fields with
+defaults. Third parties register types with the entry-point group `polaris_spark.object_types` (each entry names a
+module to import).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Weak = Annotated[int, "weak"]
 """A pointer that does not keep its target alive: an object id, or 0 for none."""
 
 MAX_ROW_BYTES = 350_000
-"""The largest value of one row, of objects and of references: what every database takes."""
+"""Maximum size of the value of a row, of objects and of references, in bytes. Every supported database accepts it."""
 
 
 class ObjectRow(NamedTuple):
@@ -61,19 +61,19 @@ S = TypeVar("S", bound=msgspec.Struct)
 _PREAMBLE = binary.Struct(">BHI")
 
 _GARBLED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding bytes raises that no encoder made."""
+"""Exceptions from decoding bytes that are not a valid encoding."""
 
 ONE_PART = _PREAMBLE.pack(FORMAT, 1, 0)[:3]
-"""How the row of an object begins that has no other."""
+"""First bytes of the row of an object with a single part: format byte and number of parts."""
 
 
 _Revision = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Id = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
-"""No database, nor a column of a view, can hold others."""
+"""An object id: the range that databases and columns of views can hold."""
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What every row says of itself."""
+    """The header of an object's first row."""
 
     type: str
     revision: _Revision
@@ -82,20 +82,21 @@ class Header(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 TAG = slice(_PREAMBLE.size, _PREAMBLE.size + 2)
-"""Where a row has the first two bytes of its header, which tell where the type and revision end."""
+"""Position in a row of the first two bytes of its header, which determine where type and revision end."""
 
 TYPE_BYTES = TAG.stop + 31 + 1
-"""As many bytes of a row hold its type and revision, where the name is short and the revision low, as ours are."""
+"""Number of leading bytes of a row that contain its type and revision, if the name is short and the revision low, as in
+this package."""
 
 
 def end_of_type(tag: bytes) -> int | None:
-    """Where the type and revision of a row end, by its bytes at `TAG`; None where only `decode_header` can tell."""
+    """Return where type and revision of a row end, by its bytes at `TAG`; None if `decode_header` is needed."""
     is_short = len(tag) == 2 and tag[0] == _FOUR_FIELDS and _SHORT_TEXT <= tag[1] < _SHORT_TEXT + 32
     return TAG.stop + tag[1] - _SHORT_TEXT + 1 if is_short else None
 
 
 def decode_type(start: bytes) -> tuple[str, int] | None:
-    """Type and revision from a header's bytes up to `end_of_type`; None where only `decode_header` can tell."""
+    """Return type and revision from a header's bytes up to `end_of_type`; None if `decode_header` is needed."""
     try:
         return _decode_type(_TWO_FIELDS + start[1:])
     except _GARBLED:
@@ -103,7 +104,7 @@ def decode_type(start: bytes) -> tuple[str, int] | None:
 
 
 class Decoded(msgspec.Struct, frozen=True, gc=False):
-    """An object with what its row said of it; `value` is None where the type is not installed."""
+    """A decoded object with its header. `value` is None if the type is not installed."""
 
     header: Header
     value: msgspec.Struct | None
@@ -115,11 +116,11 @@ class _Type(NamedTuple):
     cls: type[msgspec.Struct]
     wire: _Wire
     appended: tuple[tuple[str, ...], ...]
-    """Fields that the latest revisions appended, those of the newest revision last."""
+    """Fields that the latest revisions appended, as one tuple per revision, the newest revision last."""
 
     def written(self, value: msgspec.Struct) -> int:
-        """The revision that an object is written as: the first one that has all fields that are not empty, so that a
-        realm whose writers do not all know the newest revision can hold the object."""
+        """Return the revision as which an object is written: the earliest revision with all fields that are not empty.
+        So a realm can hold the object even if some of its writers do not support the newest revision."""
         revision = self.revision
         for names in reversed(self.appended):
             for name in names:
@@ -138,7 +139,7 @@ _FOUR_FIELDS, _TWO_FIELDS, _SHORT_TEXT = (
     0x94,
     b"\x92",
     0xA0,
-)  # of MessagePack: arrays, and texts of up to 31 bytes
+)  # MessagePack tags of arrays, and of texts of up to 31 bytes
 
 
 def object_type(
@@ -148,12 +149,12 @@ def object_type(
 
     Args:
         name: short stable name, never reused for another type.
-        revision: of the fields; raised by one whenever fields are appended.
-        appended: the fields that the latest revisions appended, those of the newest revision last, if an object whose
-            values of them are all empty means the same to a release that lacks them. Such an object is written as the
-            revision before.
+        revision: revision of the fields, increased by one whenever fields are appended.
+        appended: names of the fields that the latest revisions appended, one tuple per revision, the newest last. List
+            fields only if an object in which all of them are empty has the same meaning for a release without them.
+            Such an object is written as the previous revision.
     Raises:
-        InputError: the name is taken by another class.
+        InputError: another class is registered under the name.
     """
 
     def register(cls: type[S]) -> type[S]:
@@ -188,21 +189,21 @@ BUILT_IN: Final = {
     "view": "polaris_spark.catalog.metadata.rows",
     "view-version": "polaris_spark.catalog.metadata.rows",
 }
-"""The object types of this package, each with the module that defines it. A process imports the module when it meets an
-object of the type."""
+"""The object types of this package, each with the module that defines it. A process imports the module when it decodes
+the first object of the type."""
 
 
 @cache
 def load_plugins() -> None:
     """Import the modules named by the entry-point group `polaris_spark.object_types`, once per process."""
-    import importlib.metadata  # here, because it takes time that a command which meets no unknown type need not spend
+    import importlib.metadata  # slow, so imported only if an unknown type occurs
 
     for entry in importlib.metadata.entry_points(group="polaris_spark.object_types"):
         entry.load()
 
 
 def known_types() -> dict[str, int]:
-    """The names of all types, of this package and of plugins, with the revision that this process writes."""
+    """Return the names of all types, of this package and of plugins, with the revision that this process writes."""
     for module in dict.fromkeys(BUILT_IN.values()):
         importlib.import_module(module)
     load_plugins()
@@ -210,31 +211,31 @@ def known_types() -> dict[str, int]:
 
 
 def revision_of(cls: type[msgspec.Struct]) -> int:
-    """The newest revision of an object type that this process knows."""
+    """Return the newest revision of an object type that this process supports."""
     return _by_class[cls].revision
 
 
 def written_revision(value: msgspec.Struct) -> int:
-    """The revision that this process writes an object as: that of its type, or an earlier one."""
+    """Return the revision as which this process writes an object: the type's newest revision, or an earlier one."""
     return _by_class[type(value)].written(value)
 
 
 def type_name(cls: type[msgspec.Struct]) -> str:
-    """The registered name of an object type."""
+    """Return the registered name of an object type."""
     return _by_class[cls].name
 
 
 def encode(value: msgspec.Struct) -> bytes:
-    """An object as the bytes of its row, before they are cut into parts.
+    """Encode an object as the bytes of its row, before they are divided into parts.
 
     Raises:
-        ObjectTooLargeError: it points to so many objects that the header alone would not fit in one row.
+        ObjectTooLargeError: the object points to so many objects that the header does not fit in one row.
     """
     return encode_with_header(value)[1]
 
 
 def encode_with_header(value: msgspec.Struct) -> tuple[Header, bytes]:
-    """The header of an object, and what `encode` gives; raises as that does."""
+    """Return the header of an object, and the result of `encode`. Raises the same errors as `encode`."""
     entry = _by_class[type(value)]
     strong: list[int] = []
     weak: list[int] = []
@@ -252,7 +253,7 @@ def encode_with_header(value: msgspec.Struct) -> tuple[Header, bytes]:
 
 
 def rows_of(id: int, data: bytes) -> list[ObjectRow]:
-    """The rows of an encoded object: part 0 holds the preamble and the header."""
+    """Return the rows of an encoded object. Part 0 holds the preamble and the header."""
     if len(data) <= MAX_ROW_BYTES:
         return [ObjectRow(id, 0, data)]
     starts = range(0, len(data), MAX_ROW_BYTES)
@@ -260,16 +261,16 @@ def rows_of(id: int, data: bytes) -> list[ObjectRow]:
 
 
 def part_count(part_0: bytes, key: str) -> int:
-    """How many rows an object has, from its first one; `key` names it in errors."""
+    """Return the number of rows of an object, from its first row. `key` names the object in errors."""
     return _preamble(part_0, key)[0]
 
 
 def decode_header(part_0: bytes, key: str) -> Header:
-    """The header of an object, from its first row; `key` names it in errors.
+    """Return the header of an object, from its first row. `key` names the object in errors.
 
     Raises:
         CorruptionError: the bytes are not a row.
-        NewerFormatError: the format byte is unknown to this release.
+        NewerFormatError: this release does not support the format byte.
     """
     _, length = _preamble(part_0, key)
     try:
@@ -279,11 +280,11 @@ def decode_header(part_0: bytes, key: str) -> Header:
 
 
 def decode(data: bytes, key: str) -> Decoded:
-    """An object from its bytes (all parts joined); `key` names it in errors.
+    """Decode an object from its bytes (all parts joined). `key` names the object in errors.
 
     Raises:
         CorruptionError: the bytes cannot be decoded.
-        NewerFormatError: the format byte is unknown to this release.
+        NewerFormatError: this release does not support the format byte.
     """
     header = decode_header(data, key)
     entry = _types.get(header.type) or _find(header.type)
@@ -298,10 +299,10 @@ def decode(data: bytes, key: str) -> Decoded:
 
 
 def refuse_newer(header: Header, key: str) -> None:
-    """Refuse to write anew what a newer release wrote: its unknown fields would be lost.
+    """Refuse to rewrite an object that a newer release wrote, because its unknown fields would be lost.
 
     Raises:
-        NewerFormatError: the row's revision is higher than this process knows, or its type is unknown.
+        NewerFormatError: the object's revision is higher than this process supports, or its type is unknown.
     """
     entry = _types.get(header.type) or _find(header.type)
     if entry is None or header.revision > entry.revision:
@@ -313,7 +314,7 @@ def refuse_newer(header: Header, key: str) -> None:
 
 
 def _find(name: str) -> _Type | None:
-    """A type, whose module is imported if nobody has done so yet; None if it is not installed."""
+    """Return a type, after importing its module if necessary; None if the type is not installed."""
     if name not in _types:
         if name in BUILT_IN:
             importlib.import_module(BUILT_IN[name])
@@ -331,11 +332,11 @@ def _preamble(part_0: bytes, key: str) -> tuple[int, int]:
     return parts, length
 
 
-# Packing: pointer fields are replaced by positions, everything else is left to msgspec.
+# Packing replaces pointer fields by positions. msgspec encodes everything else.
 
 
 class _Wire(NamedTuple):
-    """How one struct class travels: `cls` is the shape on the wire (the class itself where it has no pointers)."""
+    """The encoding of a struct class. `cls` is the encoded form (the class itself if it has no pointers)."""
 
     cls: type[msgspec.Struct]
     pack: Callable[[Any, list[int], list[int]], Any]
@@ -344,7 +345,7 @@ class _Wire(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """How one field travels; `pack` is for what is not empty: nothing else points anywhere."""
+    """The encoding of a field. `pack` is called only for nonempty values, because empty ones have no pointers."""
 
     name: str
     wire_type: Any
@@ -377,7 +378,7 @@ def _wire(cls: type[msgspec.Struct]) -> _Wire:
 
 
 def _wire_default(field: _Field, info: msgspec.structs.FieldInfo) -> Any:
-    """The default of a field as it stands on the wire, for rows of a revision that lacked it."""
+    """Return the default of a field in encoded form, for rows of a revision that lacks the field."""
     if info.default_factory is not msgspec.NODEFAULT:
         return msgspec.field(default_factory=info.default_factory)
     if info.default is msgspec.NODEFAULT or field.pack is None or not info.default:
@@ -392,7 +393,7 @@ def _packer(cls: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, l
     blank_values = () if blank is None else astuple(blank)
 
     def pack(value: Any, strong: list[int], weak: list[int]) -> Sequence[Any]:
-        if value == blank:  # as most indexes and logs of most tables; 0 points to nothing
+        if value == blank:  # true for most indexes and logs of most tables; 0 is no pointer
             return blank_values
         values = list(astuple(value))
         for position, pack_field in pointing:
@@ -431,7 +432,7 @@ def _field(name: str, hint: Any) -> _Field:
 
 
 def _struct_of(hint: Any) -> type[msgspec.Struct] | None:
-    """The struct of `Struct` or `Struct | None`."""
+    """Return the struct class in the type `Struct` or `Struct | None`; None for other types."""
     found = [
         a for a in (typing.get_args(hint) or (hint,)) if isinstance(a, type) and issubclass(a, msgspec.Struct)
     ]

@@ -19,14 +19,14 @@ _MOST_MS = 100_000 * 366 * 86_400_000
 _MOST_BYTES = 2**60
 _BYTES = {
     "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30
-}  # fmt: skip  # one line reads as the table that it is
+}  # fmt: skip  # reads better as one table
 
 
 def nonempty_text(name: str, text: str) -> str:
-    """A text that is not blank, unchanged.
+    """Return a text unchanged, if it is not blank.
 
     Raises:
-        InputError: it is blank.
+        InputError: the text is blank.
     """
     if not text.strip():
         raise InputError(f"the property {name!r} is empty; leave it out to have its default")
@@ -34,10 +34,10 @@ def nonempty_text(name: str, text: str) -> str:
 
 
 def count(name: str, text: str) -> int:
-    """A whole number from 0 to 999999.
+    """Return an integer from 0 to 999999.
 
     Raises:
-        InputError: the text is no such number.
+        InputError: the text is not an integer in this range.
     """
     if not _COUNT.fullmatch(text.strip()):
         raise InputError(f"the property {name!r} is {text!r}; it is a number from 0 to 999999")
@@ -45,10 +45,10 @@ def count(name: str, text: str) -> int:
 
 
 def whole_number(name: str, text: str) -> int:
-    """A whole number from 0 to 2^63 - 1.
+    """Return an integer from 0 to 2^63 - 1.
 
     Raises:
-        InputError: the text is no such number.
+        InputError: the text is not an integer in this range.
     """
     if not _WHOLE.fullmatch(text.strip()) or int(text) >= 2**63:
         raise InputError(f"the property {name!r} is {text[:40]!r}; it is a whole number from 0 to 2^63 - 1")
@@ -56,7 +56,7 @@ def whole_number(name: str, text: str) -> int:
 
 
 def flag(name: str, text: str) -> bool:
-    """`true` or `false`, in any letter case.
+    """Return the value of `true` or `false`, in any letter case.
 
     Raises:
         InputError: the text is neither.
@@ -68,7 +68,7 @@ def flag(name: str, text: str) -> bool:
 
 
 def metadata_files(name: str, text: str) -> str:
-    """`every-commit` or `never`, unchanged.
+    """Return `every-commit` or `never`, unchanged.
 
     Raises:
         InputError: the text is neither.
@@ -79,10 +79,10 @@ def metadata_files(name: str, text: str) -> str:
 
 
 def duration_ms(name: str, text: str) -> int:
-    """Milliseconds of a duration such as `30 min`, `3 d`, `1.5h`, `500ms`.
+    """Return a duration such as `30 min`, `3 d`, `1.5h` or `500ms`, in milliseconds.
 
     Raises:
-        InputError: the text is no duration, or the duration is longer than 100,000 years.
+        InputError: the text is not a duration, or the duration is longer than 100,000 years.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
@@ -96,7 +96,7 @@ def duration_ms(name: str, text: str) -> int:
 
 
 def duration_text(ms: int) -> str:
-    """Milliseconds as `duration_ms` reads them, in the largest unit that divides them: `3 h`, `90 min`, `1500 ms`."""
+    """Return a duration as text for `duration_ms`, in the largest unit that divides it: `3 h`, `90 min`, `1500 ms`."""
     unit, length = max(
         ((unit, length) for unit, length in _MILLISECONDS.items() if ms % length == 0 and ms),
         key=lambda one: one[1],
@@ -106,10 +106,10 @@ def duration_text(ms: int) -> str:
 
 
 def size_bytes(name: str, text: str) -> int:
-    """Bytes of a size such as `128 MiB` or `1000000`.
+    """Return a size such as `128 MiB` or `1000000`, in bytes.
 
     Raises:
-        InputError: the text is no size, or the size is more than 2^60 bytes.
+        InputError: the text is not a size, or the size is more than 2^60 bytes.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -121,10 +121,10 @@ def size_bytes(name: str, text: str) -> int:
 
 
 def variable_names(name: str, text: str) -> tuple[str, ...]:
-    """Names of environment variables, separated by commas in the text.
+    """Return the names of environment variables, which are separated by commas in the text.
 
     Raises:
-        InputError: one name is empty, or begins with `env:`.
+        InputError: a name is empty, or begins with `env:`.
     """
     names = tuple(one.strip() for one in text.split(","))
     if not all(names) or any(one.startswith(REFERENCE) for one in names):

@@ -1,7 +1,7 @@
-"""Which options are secrets: one rule for what is hidden, what is refused in plain sight, and what is looked up.
+"""Detection of secret options: one rule for which values are hidden, refused in plain text, or resolved.
 
-Options are told apart by their names, since they are those of six clouds' and databases' drivers, of Iceberg's FileIO,
-and of backends that others write. A name that only may be a secret's counts as one: to hide too much harms little.
+Options are classified by name, because they belong to many cloud and database drivers, to Iceberg's FileIO, and to
+third-party backends. If a name may be that of a secret, the option counts as secret: hiding too much does little harm.
 """
 
 from __future__ import annotations
@@ -10,36 +10,37 @@ import re
 from typing import Final
 
 REFERENCE: Final = "env:"
-"""What a value begins with that is the name of an environment variable, and itself no secret."""
+"""Prefix of a value that is the name of an environment variable, which is not itself a secret."""
 
 _WORDS: Final = (
     "password", "passwd", "passphrase", "secret", "token", "credential", "authorization", "signature", "accesskey",
     "accountkey", "apikey", "sharedkey", "privatekey", "connectionstring",
-)  # fmt: skip  # one list of words, of names without their separators
+)  # fmt: skip  # reads better as one list; words of names without separators
 _PARTS: Final = frozenset({"pwd", "sas", "sig"})
-"""Words too short to be looked for within others."""
+"""Words that are too short to be searched for within other words, and must be a whole part of a name."""
 _LAST: Final = frozenset({"auth", "key", "pass", "pw"})
-"""Words that are a secret's at the end of a name only: `cache-key-size` holds none."""
+"""Words that mark a secret only at the end of a name: `cache-key-size` is not a secret."""
 _FILES: Final = frozenset({"credentials", "passfile", "sslkey", "tlskey"})
-"""Names of options that are paths of files with secrets; the text of such a file is refused all the same."""
+"""Names of options that are paths of files with secrets. A path is not a secret, but the content of such a file is."""
 
 _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
 _CONTENT: Final = ("{", "-----")  # JSON, PEM
 _NAMED: Final = (
-    re.compile(  # a name and its value, of a query, a connection string or JSON; no scheme of a URI
+    re.compile(  # a name and its value in a query, a connection string or JSON; not the scheme of a URI
         r"""(?:^|[?&;,{\s"'])([A-Za-z][\w.-]*)["']?\s*[=:](?!//)\s*["']?([^&;,}\s"']*)"""
     )
 )
 _ACCOUNT: Final = re.compile(r"//[^/?#]*@")
 _MAYBE_ACCOUNT: Final = re.compile(r"\A(.*?//)?.*@", re.DOTALL)
-"""Of a malformed text, where a password may hold any character."""
+"""Possible credentials in a malformed text, in which a password may contain any character."""
 
 
 def is_secret(name: str, text: str = "") -> bool:
-    """Whether an option is, or holds, a secret.
+    """Whether an option is a secret or contains one.
 
     Args:
-        text: its value; one that names secrets itself, such as a connection string, counts as one.
+        name: name of the option.
+        text: value of the option. A value that contains named secrets, such as a connection string, counts as a secret.
     """
     if text.startswith(REFERENCE):
         text = ""
@@ -47,7 +48,7 @@ def is_secret(name: str, text: str = "") -> bool:
 
 
 def holds_secret(text: str) -> bool:
-    """Whether a URI, a connection string or the like carries a password, or a secret among what it names."""
+    """Whether a URI, a connection string or a similar text contains a password or a named secret."""
     account = _ACCOUNT.search(text)
     if account is not None and ":" in account.group():
         return True
@@ -55,7 +56,8 @@ def holds_secret(text: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """A text such as a malformed URI, to be shown: `***` for secrets it names, and for all that may be a password."""
+    """Return a text, such as a malformed URI, for display: named secrets and possible passwords are replaced by
+    `***`."""
 
     def hidden(found: re.Match[str]) -> str:
         whole, value = found.group(), found.group(2)

@@ -1,8 +1,8 @@
-"""Databases that can hold a store, one module each, chosen by the scheme of a store URI.
+"""Backends: one module for each database that can hold a store, selected by the scheme of the store URI.
 
-A backend's module has a function `open_backend(uri, options)` that gives a `Backend`. Outside packages add
-theirs by the entry-point group `polaris_spark.backends`: the entry's name is the scheme, its value that
-function (`package.module:open_backend`).
+A backend's module has a function `open_backend(uri, options)` that returns a `Backend`. Other packages add backends
+with the entry-point group `polaris_spark.backends`: the entry's name is the scheme, and its value is the function
+(`package.module:open_backend`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BUILT_IN = {
     "s3": "polaris_spark.backends.objectstore",
     "sqlite": "polaris_spark.backends.sqlite",
 }
-"""Scheme to module of the backends of this package, for a source tree without installed metadata."""
+"""Scheme to module of the built-in backends, which must also work in a source tree without installed metadata."""
 
 EXTRAS = {
     "rocksdb": "rocksdb",
@@ -58,27 +58,27 @@ EXTRAS = {
     "gs": "objectstore",
     "az": "objectstore",
 }
-"""Scheme to the extra of this package that installs its driver library."""
+"""Scheme to the extra of this package that installs the driver library."""
 
 Options = Mapping[str, "str | Secret"]
-"""Options of a store: those of its URI, and the properties under `store.` without that prefix."""
+"""Options of a store: the options of its URI, and the properties under `store.`, without the prefix."""
 
 
 class OpenBackend(Protocol):
-    """What a backend's module offers as `open_backend`."""
+    """The function `open_backend` of a backend's module."""
 
     def __call__(self, uri: StoreURI, options: Options) -> Backend:
-        """The store that a URI names; `options` holds the URI's own, too. `setup()` creates it."""
+        """Return the store at a URI. `options` includes the options of the URI. `setup()` creates the store."""
         ...
 
 
 def open_backend(uri: StoreURI | str, options: Options | None = None) -> Backend:
-    """The store that a URI names.
+    """Return the store at a URI.
 
     Args:
-        uri: where it is.
-        options: properties under `store.` without that prefix, such as `password`; they win over the URI's
-            own.
+        uri: the store URI.
+        options: properties under `store.`, without the prefix, such as `password`; they override the options of the
+            URI.
     Raises:
         StoreURIError: the URI or an option is malformed, or the scheme is unknown.
         MissingLibraryError: the driver library is not installed; the message names the extra.
@@ -97,23 +97,23 @@ def open_backend(uri: StoreURI | str, options: Options | None = None) -> Backend
 
 
 def require_backend(scheme: str) -> None:
-    """Refuse, without opening anything, a scheme that cannot be opened here.
+    """Check that stores of a scheme can be opened here, without opening one.
 
     Raises:
-        StoreURIError: it is unknown.
+        StoreURIError: the scheme is unknown.
         MissingLibraryError: the driver library is not installed; the message names the extra.
     """
     _opener(scheme)
 
 
 def known_schemes() -> list[str]:
-    """Schemes that can be opened here, sorted."""
+    """Return the schemes of all built-in and installed backends, sorted."""
     return sorted({**BUILT_IN, **_installed()})
 
 
 def _opener(scheme: str) -> OpenBackend:
     try:
-        # First, because looking for outside packages reads the directory of every archive on the module path.
+        # Built-in backends first: a search for entry points reads the directory of every archive on the module path.
         if scheme in BUILT_IN:
             return cast("OpenBackend", importlib.import_module(BUILT_IN[scheme]).open_backend)
         if scheme in _installed():

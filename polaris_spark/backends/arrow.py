@@ -1,4 +1,4 @@
-"""Rows of a scan as Arrow record batches: the one shape that all backends yield."""
+"""Conversion of scanned rows to Arrow record batches, with the schema that all backends yield."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS = 1_024
-"""Most rows of one record batch."""
+"""Maximum number of rows in a record batch."""
 
 BATCH_BYTES = 4 * 2**20
-"""A record batch ends with the row that reaches this many bytes of values."""
+"""A record batch ends with the row at which its values reach this total size, in bytes."""
 
 SIZES = ["realm", "id", "part", "size", "start"]
 """Columns of `Backend.scan_sizes`."""
 
 
 def object_batch(rows: Sequence[tuple[str, int, int, bytes]]) -> pa.RecordBatch:
-    """Rows `(realm, id, part, value)` of `objects`."""
+    """Return rows `(realm, id, part, value)` of `objects` as a record batch."""
     return _batch(rows, _object_schema())
 
 
 def object_columns(
     realm: str, ids: Sequence[int], parts: Sequence[int], values: Sequence[bytes]
 ) -> pa.RecordBatch:
-    """Rows of `objects` of one realm, given by columns."""
+    """Return rows of `objects` of one realm, given as columns, as a record batch."""
     import pyarrow as pa
 
     columns = [
@@ -39,7 +39,7 @@ def object_columns(
 
 
 def sizes(batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
-    """Rows of `objects` as `Backend.scan_sizes` gives them."""
+    """Return rows of `objects` in the format of `Backend.scan_sizes`, with the first `start` bytes of each value."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -51,12 +51,12 @@ def sizes(batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
 def packed_sizes(
     realm: str, ids: bytes, parts: bytes, sizes: bytes, starts: bytes, start: int
 ) -> pa.RecordBatch:
-    """Rows of `objects` of one realm as `Backend.scan_sizes` gives them.
+    """Return rows of `objects` of one realm in the format of `Backend.scan_sizes`.
 
     Args:
-        ids, parts, sizes: numbers of 8, 4 and 4 bytes, one after the other, their high byte first.
-        starts: of the values, one after the other.
-        start: bytes of each, of a shorter value all.
+        ids, parts, sizes: concatenated big-endian integers of 8, 4 and 4 bytes.
+        starts: the concatenated first bytes of the values.
+        start: number of bytes of each value in `starts`; a shorter value is there as a whole.
     """
     import numpy as np
     import pyarrow as pa
@@ -83,7 +83,7 @@ def _object_schema() -> pa.Schema:
 
 
 def reference_batch(rows: Sequence[tuple[str, str, bytes, bytes]]) -> pa.RecordBatch:
-    """Rows `(realm, name, version, value)` of `references`."""
+    """Return rows `(realm, name, version, value)` of `references` as a record batch."""
     import pyarrow as pa
 
     schema = pa.schema(

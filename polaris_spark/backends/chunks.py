@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    """Items in runs of `size`; the last one may be shorter."""
+    """Return the items in consecutive chunks of `size` items; the last chunk may be shorter."""
     return [items[i : i + size] for i in range(0, len(items), size)]
 
 
@@ -23,11 +23,12 @@ def runs(items: Sequence[T], most: int) -> list[Sequence[T]]:
 def sized(
     items: Iterable[T], bytes_of: Callable[[T], int], *, most_bytes: int, most: int | None = None
 ) -> Iterator[list[T]]:
-    """Items in lists that are written together, none of them empty.
+    """Yield the items in consecutive chunks, none of which is empty.
 
     Args:
-        most_bytes: of all items of a list together; one that alone is larger has a list of its own.
-        most: items in a list.
+        bytes_of: returns the size of an item, in bytes.
+        most_bytes: maximum total size of a chunk, in bytes; a single item that is larger gets its own chunk.
+        most: maximum number of items in a chunk.
     """
     chunk: list[T] = []
     size = 0
@@ -43,5 +44,5 @@ def sized(
 
 
 def value_bytes(row: ObjectRow) -> int:
-    """Bytes of a row's value."""
+    """Return the size of a row's value, in bytes."""
     return len(row.value)

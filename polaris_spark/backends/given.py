@@ -1,4 +1,4 @@
-"""What a store's URI and options say, checked: what the settings of every backend are read from."""
+"""Parsing and validation of store URIs and options, shared by the settings of all backends."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _ENDPOINT: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+(/[A-Za-z0-9._~%/-]
 
 
 class Host(NamedTuple):
-    """A server's name or address, IPv6 without brackets, and its port."""
+    """A server's host name or address (IPv6 without brackets), and its port."""
 
     name: str
     port: int
 
 
 class Given:
-    """Options by their names. Each reader raises `StoreURIError` for a value that it cannot take."""
+    """Options by name. Each method that reads an option raises `StoreURIError` if the value is not valid."""
 
     def __init__(self, scheme: str, options: Options, known: Collection[str]) -> None:
         """
         Args:
-            options: those of the URI and of the configuration.
-            known: names of those that the backend has, `password` among them where it has one.
+            options: the options of the URI and of the configuration.
+            known: names of the options that the backend supports, including `password` if it has one.
         Raises:
             StoreURIError: an option is unknown.
         """
@@ -45,16 +45,16 @@ class Given:
         self._scheme = scheme
         password = options.get("password")
         self.password = Secret(password) if isinstance(password, str) else password
-        """None unless it was given."""
+        """The password; None if it was not given."""
         self.texts = {
             name: value.reveal() if isinstance(value, Secret) else value
             for name, value in options.items()
             if name != "password"
         }
-        """All others, as they were given."""
+        """All other options by name, as they were given."""
 
     def duration_ms(self, name: str, default: str) -> int:
-        """Milliseconds, more than none."""
+        """Return a duration in milliseconds, greater than 0."""
         try:
             found = duration_ms(name, self.texts.get(name, default))
         except InputError as error:
@@ -64,14 +64,14 @@ class Given:
         return found
 
     def count(self, name: str, default: int, most: int) -> int:
-        """A whole number from 1 to `most`."""
+        """Return an integer from 1 to `most`."""
         text = self.texts.get(name, str(default))
         if not (text.isascii() and text.isdigit() and len(text) < 10 and 0 < int(text) <= most):
             raise self.refused(name, f"a number from 1 to {most}")
         return int(text)
 
     def one_of(self, name: str, known: Collection[str]) -> str | None:
-        """One of several words; None unless it was given."""
+        """Return an option whose value must be one of `known`; None if it was not given."""
         text = self.texts.get(name)
         if text is not None and text not in known:
             *others, last = known
@@ -79,27 +79,27 @@ class Given:
         return text
 
     def flag(self, name: str) -> bool:
-        """Whether it was given as `true`."""
+        """Whether an option is `true`; False if it was not given."""
         return self.one_of(name, ("true", "false")) == "true"
 
     def matching(self, name: str, pattern: re.Pattern[str], wanted: str) -> str | None:
-        """A text of which all matches a pattern; None unless it was given."""
+        """Return an option whose whole value must match `pattern`; None if it was not given."""
         text = self.texts.get(name)
         if text is not None and not pattern.fullmatch(text):
             raise self.refused(name, wanted)
         return text
 
     def refused(self, name: str, wanted: str) -> StoreURIError:
-        """The error that an option is not what is wanted."""
+        """Return the error for an option with an invalid value; `wanted` describes valid values."""
         text = without_secrets(self.texts.get(name, ""))[:60]
         return StoreURIError(f"the option {name!r} of a {self._scheme}: store is {text!r}; it is {wanted}")
 
 
 def account(uri: StoreURI, given: Given) -> tuple[str | None, Secret | None]:
-    """User and password, or neither; a user may have no password.
+    """Return user and password, each None if it was not given; a user may have no password.
 
     Raises:
-        StoreURIError: there is a password and no user, so that it would be of no use.
+        StoreURIError: a password is given without a user.
     """
     if uri.user is None and given.password is not None:
         raise StoreURIError(
@@ -109,18 +109,18 @@ def account(uri: StoreURI, given: Given) -> tuple[str | None, Secret | None]:
 
 
 def endpoint(given: Given) -> str | None:
-    """The option `endpoint`: the URL of a service, without credentials and without a slash at its end."""
+    """Return the option `endpoint`: the URL of a service, without credentials and without a trailing slash."""
     found = given.matching("endpoint", _ENDPOINT, "a URL without credentials: https://host:port")
     return None if found is None else found.rstrip("/")
 
 
 def hosts(uri: StoreURI, port: int) -> list[Host]:
-    """The servers that a URI names, separated by commas.
+    """Return the servers in the authority of a URI, which are separated by commas.
 
     Args:
-        port: of those without one.
+        port: default port.
     Raises:
-        StoreURIError: it names none, or one is malformed.
+        StoreURIError: the URI names no server, or a server is malformed.
     """
     found = []
     for one in uri.authority.split(","):

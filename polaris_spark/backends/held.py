@@ -1,9 +1,9 @@
-"""Local files on which this process holds locks that it would lose by opening and closing them.
+"""Registry of local files whose record locks this process would lose if it opened and closed the files itself.
 
 When a process closes any descriptor of a file, it loses all record locks that it holds on that file (POSIX,
-`fcntl(2)`). SQLite and RocksDB hold such locks on their files, and without them two processes write at once. So only
-the database may open these files. All other code that reads a file whose name comes from outside opens it with
-`open_to_read`, and closes it with `close`.
+`fcntl(2)`). SQLite and RocksDB hold such locks on their files; without the locks, two processes could write at once.
+So only the database may open these files. All other code that reads a file whose name comes from outside opens the file
+with `open_to_read` and closes it with `close`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 Identity = tuple[int, int]
-"""Device and inode: the same for every name of a file."""
+"""Device and inode numbers, which are the same for every name of a file."""
 
-_guard = threading.RLock()  # a connection that is collected as garbage may release its files at any place
+_guard = threading.RLock()  # reentrant: garbage collection of a connection may release its files at any point
 _held: Counter[Identity] = Counter()
 _opening: Counter[str] = Counter()
 
@@ -38,7 +38,8 @@ def release(*files: Identity) -> None:
 
 @contextlib.contextmanager
 def opening(*paths: str) -> Iterator[None]:
-    """Protect the files of some paths while a database opens or creates them, until it holds them."""
+    """Protect the files at some paths within the block, while a database opens or creates them and before it calls
+    `hold`."""
     with _guard:
         _opening.update(paths)
     try:
@@ -49,14 +50,14 @@ def opening(*paths: str) -> Iterator[None]:
 
 
 def is_held(found: os.stat_result) -> bool:
-    """Whether a database of this process has that file open, or is opening it."""
+    """Whether a database of this process has the file with this status open, or is opening it."""
     file = found.st_dev, found.st_ino
     with _guard:
         return file in _held or (bool(_opening) and file in {identity(path) for path in _opening})
 
 
 def identity(path: str) -> Identity | None:
-    """Device and inode of the file of that path; None if there is none."""
+    """Return device and inode of the file at a path; None if there is no file or it cannot be accessed."""
     try:
         found = os.stat(path)
     except OSError:
@@ -68,19 +69,19 @@ def open_to_read(name: str, *, folder: int | None = None, follow_links: bool = T
     """Open a regular file for reading.
 
     Args:
-        folder: a descriptor of the folder that `name` is relative to.
-        follow_links: whether `name` may be a link.
+        folder: descriptor of the folder that `name` is relative to.
+        follow_links: whether `name` may be a symbolic link.
     Returns:
-        its descriptor, to be closed by `close`.
+        the file's descriptor, to be closed with `close`.
     Raises:
-        OSError: it cannot be opened.
-        ValueError: it is not a regular file, or belongs to a store that this process has open.
+        OSError: the file cannot be opened.
+        ValueError: it is not a regular file, or it belongs to a store that this process has open.
     """
     _require_readable(os.stat(name, dir_fd=folder, follow_symlinks=follow_links))
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
     descriptor = os.open(name, flags, dir_fd=folder)
     try:
-        _require_readable(os.fstat(descriptor))  # it may have been replaced meanwhile
+        _require_readable(os.fstat(descriptor))  # the file may have been replaced in the meantime
     except ValueError:
         close(descriptor)
         raise
@@ -88,20 +89,21 @@ def open_to_read(name: str, *, folder: int | None = None, follow_links: bool = T
 
 
 def close(descriptor: int) -> None:
-    """Close a descriptor, unless a database has opened the file by now: then it stays open, and the locks with it."""
+    """Close a descriptor, unless a database has opened the file by now. The descriptor then stays open, to keep the
+    locks."""
     with _guard:
         if not is_held(os.fstat(descriptor)):
             os.close(descriptor)
 
 
 class ReadFile(io.FileIO):
-    """A file that `open_to_read` opened, closed by `close`."""
+    """A file opened by `open_to_read`, and closed with `close`."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "rb", closefd=False)
 
     def close(self) -> None:
-        """Close the file; may be repeated."""
+        """Close the file. Closing twice is allowed."""
         if not self.closed:
             descriptor = self.fileno()
             super().close()
@@ -109,7 +111,7 @@ class ReadFile(io.FileIO):
 
 
 def _require_readable(found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):  # to open a pipe would wait for its writer
+    if not stat.S_ISREG(found.st_mode):  # opening a pipe would block until it has a writer
         raise ValueError("it is not a regular file")
     if is_held(found):
         raise ValueError("it is a file of a store")
@@ -123,7 +125,7 @@ def _subtract(counts: Counter[Identity] | Counter[str], keys: tuple[object, ...]
 
 
 def _start_in_child() -> None:
-    """A forked child has none of its parent's record locks."""
+    """Clear the registry in a forked child, which does not inherit the record locks of its parent."""
     global _guard
     _guard = threading.RLock()
     _held.clear()

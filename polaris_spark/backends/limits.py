@@ -1,4 +1,4 @@
-"""Checks that every backend makes before it sends anything: keys and rows within their documented limits."""
+"""Size checks of keys and rows against their documented limits, which every backend makes before it sends a request."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from polaris_spark.errors import InputError, ObjectTooLargeError
 
 
 def check_name(name: str, kind: str = "reference") -> None:
-    """Refuse a realm or reference name that a store cannot hold; any other text is fine.
+    """Refuse a realm or reference name that a store cannot hold; any other text is valid.
 
     Raises:
-        InputError: it is empty, or no Unicode text (lone surrogates).
-        ObjectTooLargeError: it is over `MAX_NAME_BYTES`.
+        InputError: the name is empty, or not Unicode text (lone surrogates).
+        ObjectTooLargeError: the name is longer than `MAX_NAME_BYTES`.
     """
     if name.isascii():
         size = len(name)
@@ -31,21 +31,21 @@ def check_name(name: str, kind: str = "reference") -> None:
 
 
 def check_realm(realm: str) -> None:
-    """As `check_name`, for a realm."""
+    """Check a realm name with `check_name`."""
     check_name(realm, "realm")
 
 
 def check_place(realm: str, name: str) -> None:
-    """As `check_name`, for a realm and a reference in it."""
+    """Check a realm name and the name of a reference in the realm with `check_name`."""
     check_realm(realm)
     check_name(name)
 
 
 def distinct(realms: Iterable[str]) -> list[str]:
-    """The realms of a scan, each once, in order.
+    """Return the realms of a scan, sorted and without duplicates.
 
     Raises:
-        InputError, ObjectTooLargeError: one is no name of a realm.
+        InputError, ObjectTooLargeError: a realm name is not valid.
     """
     found = sorted(set(realms))
     for realm in found:
@@ -54,7 +54,7 @@ def distinct(realms: Iterable[str]) -> list[str]:
 
 
 def check_rows(realm: str, rows: Iterable[ObjectRow]) -> None:
-    """Refuse rows over the size limit, or in no realm.
+    """Refuse rows over the size limit, and invalid realm names.
 
     Raises:
         InputError: as `check_name`, for the realm.
@@ -73,8 +73,8 @@ def check_reference(realm: str, name: str, new: ReferenceRow) -> None:
     """Refuse a reference whose realm, name or value is over its limit.
 
     Raises:
-        ObjectTooLargeError: one of them is.
-        InputError: realm or name are empty or no Unicode text, or the version is empty.
+        ObjectTooLargeError: the realm, the name or the value is over its limit.
+        InputError: the realm or the name is empty or not Unicode text, or the version is empty.
     """
     check_place(realm, name)
     if not new.version:

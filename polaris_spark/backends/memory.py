@@ -1,7 +1,7 @@
-"""`memory:` and `memory:name`: a store that lives and ends with its process; one per name.
+"""`memory:` and `memory:name`: stores in the memory of one process, one for each name.
 
-It is for tests and for trying things out. Spark's executors are other processes and would read nothing, so
-scans refuse splits of another process, and a forked child starts with empty stores of its own.
+They are for tests and experiments. Spark's executors are other processes, whose stores would be empty, so a scan
+refuses splits that another process made. A forked child starts with new, empty stores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _BATCH = BATCH_BYTES // MAX_ROW_BYTES
 
 _Detail = tuple[str, int, "tuple[str, ...] | None", Any, Any]
-# of a split: store, process, realms or all, first key or None, key after the last or None
+# Detail of a split: store name, process id, realms (None: all), first key or None, key after the last or None.
 
 
 class _Tables:
@@ -53,13 +53,13 @@ os.register_at_fork(after_in_child=_stores.clear)
 
 
 def open_backend(uri: StoreURI, options: Options) -> MemoryBackend:
-    """The store of that name in this process, made when first named."""
+    """Return the store of that name in this process. The first call for a name creates the store."""
     refuse_unknown_options("memory", options, ())
     return MemoryBackend(uri.path)
 
 
 class MemoryBackend(Backend):
-    """Rows in dictionaries, under one lock. The store outlives `close()`: it ends with the process."""
+    """A store in dictionaries under one lock. The data outlives `close()`, until the process ends."""
 
     scope = "process"
     transactional = True

@@ -1,4 +1,5 @@
-"""Places for so many operations at the same time: those who wait for one come in turn, and Ctrl-C takes none away."""
+"""A limit on concurrent operations, like a fair semaphore: waiters go first come, first served, and a Ctrl-C never
+loses a permit ("place")."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LOOK_AGAIN_S: Final = 0.05
-"""Whoever should have told the first of those who wait was perhaps interrupted, seconds."""
+"""Interval at which a waiter checks for a free place even without a notification, in seconds. The thread that should
+have sent the notification may have been interrupted."""
 
 
 class NoPlaceError(Exception):
@@ -21,29 +23,30 @@ class NoPlaceError(Exception):
 
 
 class Places:
-    """Runs operations in a number of places. Thread-safe.
+    """Runs operations, at most `number` of them at a time. Thread-safe.
 
-    A Ctrl-C may come between any two calls, and would put a count of free places wrong for good. So a place is taken by
-    whoever owns its lock, and only C takes and releases locks.
+    A Ctrl-C may come between any two calls, and could make a count of free places wrong permanently. So each place is a
+    lock, and the thread that owns the lock has the place. Locks are acquired and released in C code only, where no
+    Ctrl-C comes in between.
     """
 
     def __init__(self, number: int, timeout: int) -> None:
         """
         Args:
-            number: most operations at a time.
-            timeout: how long one waits for its place, milliseconds.
+            number: maximum number of operations at a time.
+            timeout: maximum time that an operation waits for a place, in milliseconds.
         """
         self._places = [threading.RLock() for _ in range(number)]
         self._timeout = timeout
-        # Whoever waits, in the order in which they came; what is put there has them look for a place. Only the first
-        # one may take it, so that nobody who comes later does.
+        # One queue for each waiting thread, in order of arrival. An item in a queue notifies its thread to look for a
+        # place. Only the first waiter may take a place, so that later arrivals cannot overtake it.
         self._waiting: list[queue.SimpleQueue[None]] = []
 
     def run(self, operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What an operation gives, once there is a place for it.
+        """Wait for a place, run the operation, and return its result.
 
         Raises:
-            NoPlaceError: there was none in time.
+            NoPlaceError: no place became free in time.
         """
         waiting = self._waiting
         us: queue.SimpleQueue[None] | None = None
@@ -52,25 +55,25 @@ class Places:
             while True:
                 if not waiting or waiting[:1] == [us]:
                     for place in self._places:
-                        if place._is_owned():  # type: ignore[attr-defined]  # by a caller of ours; nothing public tells
+                        if place._is_owned():  # type: ignore[attr-defined]  # by a caller further up in this thread; no public API
                             continue
                         try:
                             if place.acquire(blocking=False):
                                 if us is not None:
                                     waiting.remove(us)
-                                    _tell(waiting)  # perhaps there is a place for the next one, too
+                                    _tell(waiting)  # there may be a place for the next waiter, too
                                 return operation(*args, **kwargs)
                         finally:
                             try:
                                 place.release()
-                            except RuntimeError:  # it was not free
+                            except RuntimeError:  # this thread did not acquire it
                                 pass
                             else:
                                 _tell(waiting)
                 if us is None:
                     us = queue.SimpleQueue()
                     waiting.append(us)
-                    us.put(None)  # whoever left before told nobody
+                    us.put(None)  # an operation that ended before this had nobody to notify
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise NoPlaceError
@@ -82,6 +85,6 @@ class Places:
 
 
 def _tell(waiting: list[queue.SimpleQueue[None]]) -> None:
-    """Have the first of those who wait look for a place."""
+    """Notify the first waiter to look for a place."""
     for first in waiting[:1]:
         first.put(None)

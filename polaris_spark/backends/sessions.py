@@ -1,9 +1,10 @@
-"""The sessions of one process with one database server: few, opened as they are needed, and found out when they died.
+"""A pool of sessions of one process with one database server. Sessions are opened on demand, and dead ones are detected
+before use.
 
-Pools of drivers open connections in threads of their own, where a wrong password is logged rather than told to the
-caller, learn that a connection died by losing what was asked of it or by a question to the server each time, and do not
-live in a forked child. Here the caller connects, and whether a server closed an idle connection is seen in its socket
-(1 us), so that a restart costs nobody an error.
+The connection pools of drivers open connections in background threads, where a wrong password is logged and not raised
+to the caller. They detect a dead connection only when a request fails, or with an extra round trip before each request.
+They also do not work in a forked child. Here the calling thread connects. Whether the server closed an idle connection
+is checked at its socket (1 us), so a server restart causes no errors on idle connections.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, 
 
 
 class RefusedError(Exception):
-    """The server refused a statement and undid its transaction; `code` is the database's own name of the reason."""
+    """The server refused a statement and rolled back its transaction. `code` is the database's error code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -29,7 +30,7 @@ class RefusedError(Exception):
 
 
 class LostError(Exception):
-    """The connection ended, or the deadline passed, while a statement was under way."""
+    """The connection ended, or the deadline passed, while a statement was running."""
 
 
 class Session(Protocol):
@@ -37,16 +38,16 @@ class Session(Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether another statement may be run; false after a loss."""
+        """Whether the session can run another statement; false after the connection was lost."""
         ...
 
     @property
     def alive(self) -> bool:
-        """Whether the server did not end the session while it lay idle."""
+        """Whether the server has not ended the session while it was idle."""
         ...
 
     def close(self) -> None:
-        """Close the connection, whatever is going on."""
+        """Close the connection, in any state."""
         ...
 
 
@@ -60,47 +61,47 @@ class Sessions(ABC, Generic[S]):
     def __init__(self, where: str, timeout: int, pool: int) -> None:
         """
         Args:
-            where: the store's URI, without password, as errors show it.
-            timeout: how long an operation waits for a session, milliseconds.
-            pool: most sessions at a time.
+            where: the store's URI for error messages, without password.
+            timeout: maximum time that an operation waits for a session, in milliseconds.
+            pool: maximum number of sessions at a time.
         """
         self._where, self._timeout, self._pool = where, timeout, pool
         self._closed = False
-        self._checked = False  # whether a session found the tables to be a store's
+        self._checked = False  # whether a session has checked that the tables are those of a store
         self._inherited: list[object] = []
         self._begin()
         _all.add(self)
 
     @abstractmethod
     def opened(self) -> S:
-        """A new session.
+        """Open and return a new session.
 
         Raises:
-            StoreURIError: there is no store, or no access to it.
+            StoreURIError: there is no store, or the user has no access to it.
             TryAgainError: the server cannot be reached.
         """
 
     @abstractmethod
     def make(self) -> None:
-        """Create the tables where they are missing, and check them; raises as `create`."""
+        """Create missing tables, and check existing ones. Raises the errors of `create`."""
 
     @abstractmethod
     def refused(self, error: RefusedError) -> PolarisError:
-        """What is raised for a refusal."""
+        """Return the error to raise for a statement that the server refused."""
 
     def create(self) -> None:
-        """Create the store where it is missing.
+        """Create the store if it is missing.
 
         Raises:
-            NewerFormatError: a newer release made its tables.
-            StoreURIError: they are another program's, or the user may not create them.
+            NewerFormatError: a newer release made the tables.
+            StoreURIError: the tables belong to another program, or the user may not create tables.
         """
-        self._checked = True  # by what follows
+        self._checked = True  # `make` checks the tables
         try:
             self.make()
         except BaseException:
             self._checked = False
-            self.forget()  # which were not checked either
+            self.forget()  # the sessions opened meanwhile did not check the tables either
             raise
 
     def _begin(self) -> None:
@@ -108,36 +109,37 @@ class Sessions(ABC, Generic[S]):
         self._idle: deque[S] = deque()
 
     def begin_in_child(self) -> None:
-        """Begin anew after a fork: the parent's connections are kept, unused, so that nothing closes them here."""
+        """Start without sessions after a fork. The parent's connections are kept, unused, so that they are not closed
+        in this process."""
         self._inherited.append(self._idle)
         self._begin()
 
     def read(self, work: Callable[[S], T]) -> T:
-        """What `work` gives, which changes nothing; run once more if its connection is lost.
+        """Run `work`, which only reads, and return its result. Run it once more if the connection is lost.
 
         Raises:
-            TryAgainError: there is no connection, or it was lost again.
-            PolarisError: as `refused` says.
+            TryAgainError: no connection could be opened, or the connection was lost again.
+            PolarisError: an error from `refused`.
         """
         return self._repeatable(work, TryAgainError)
 
     def write(self, work: Callable[[S], T]) -> T:
-        """What `work` gives, which may be repeated without harm; run once more if its connection is lost.
+        """Run `work`, which must be idempotent, and return its result. Run it once more if the connection is lost.
 
         Raises:
-            OutcomeUnknownError: the connection was lost again.
-            TryAgainError: the server refused, or there is no connection.
-            PolarisError: as `refused` says.
+            OutcomeUnknownError: the connection was lost, and the second attempt failed, too.
+            TryAgainError: the server refused, or no connection could be opened.
+            PolarisError: an error from `refused`.
         """
         return self._repeatable(work, OutcomeUnknownError)
 
     def change(self, work: Callable[[S], T]) -> T:
-        """What `work` gives, run once.
+        """Run `work` once, and return its result.
 
         Raises:
-            OutcomeUnknownError: the connection was lost while it ran.
-            TryAgainError: it was not done: the server refused, or there is no connection.
-            PolarisError: as `refused` says.
+            OutcomeUnknownError: the connection was lost while `work` ran.
+            TryAgainError: nothing was done: the server refused, or no connection could be opened.
+            PolarisError: an error from `refused`.
         """
         try:
             return self._lend(work)
@@ -145,12 +147,12 @@ class Sessions(ABC, Generic[S]):
             raise self._lost(error, OutcomeUnknownError) from error
 
     def close(self) -> None:
-        """Close all sessions; those in use when their operation ends. Later calls raise `StateError`."""
+        """Close all sessions. Sessions in use are closed when their operation ends. Later calls raise `StateError`."""
         self._closed = True
         self.forget()
 
     def forget(self) -> None:
-        """Close the sessions that lie idle; what comes next opens new ones."""
+        """Close the idle sessions. Later operations open new ones."""
         while self._idle:
             with contextlib.suppress(IndexError):  # another thread took it
                 self._idle.pop().close()
@@ -166,7 +168,7 @@ class Sessions(ABC, Generic[S]):
             raise self._lost(first, doubt) from error
 
     def _lend(self, work: Callable[[S], T]) -> T:
-        """What `work` gives, once there is a place for it."""
+        """Wait until a session is available, run `work`, and return its result."""
         if self._closed:
             raise StateError(f"the store {self._where} is closed")
         try:

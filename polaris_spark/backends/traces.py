@@ -11,7 +11,7 @@ from polaris_spark.backends.held import close, is_held, open_to_read
 
 _SQLITE: Final = b"SQLite format 3\0"
 _LEAST_PAGE: Final = 512
-"""Bytes; a database has whole pages."""
+"""Smallest page size of SQLite, in bytes. The size of a database is a multiple of its page size."""
 _BESIDE: Final = ("-wal", "-shm", "-journal")
 """Suffixes of the files beside a SQLite database."""
 

@@ -1,4 +1,4 @@
-"""Letting nobody in while what all operations use is closed or replaced."""
+"""A gate that keeps new operations out while a resource that all operations use is closed or replaced."""
 
 from __future__ import annotations
 
@@ -12,43 +12,44 @@ T = TypeVar("T")
 
 
 class Turnstile:
-    """Runs operations, of which none begins while `changing` is locked.
+    """Runs operations. No operation begins while `changing` is locked.
 
-    A Ctrl-C may come between any two calls. So there is no count of operations, which it would put wrong for good:
-    each thread has a lock that it holds while it is in one, and only C takes and releases locks.
+    A Ctrl-C may come between any two calls, and could make a count of operations wrong permanently. So there is no
+    count: each thread holds its own lock during an operation. Locks are acquired and released in C code only, where no
+    Ctrl-C comes in between.
     """
 
     def __init__(self, changing: threading.Lock) -> None:
         self.changing = changing
         self._turns: dict[
             int, threading.RLock
-        ] = {}  # by thread; the numbers of those that ended are used again
+        ] = {}  # by thread identifier; identifiers of ended threads are reused
 
     def run(self, operation: Callable[[A], T], argument: A) -> T:
-        """What an operation gives; it begins when `changing` is free."""
+        """Wait until `changing` is unlocked, run the operation, and return its result."""
         thread = threading.get_ident()
         turn = self._turns.get(thread) or self._turns.setdefault(thread, threading.RLock())
         while True:
             with turn:
                 if not self.changing.locked():
                     return operation(argument)
-            with self.changing:  # which waits
+            with self.changing:  # wait until it is unlocked
                 pass
 
     def ended(self, timeout: float) -> bool:
-        """Whether every operation has ended within `timeout` seconds; for whoever has locked `changing`. One of the
-        same thread cannot."""
+        """Whether every operation has ended within `timeout` seconds. The caller must have locked `changing`. An
+        operation of the calling thread cannot end, so the result is then False."""
         deadline = time.monotonic() + timeout
         return all(_free(turn, deadline) for turn in list(self._turns.values()))
 
 
 def _free(turn: threading.RLock, deadline: float) -> bool:
-    if turn._is_owned():  # type: ignore[attr-defined]  # as `threading.Condition` asks; nothing public tells
+    if turn._is_owned():  # type: ignore[attr-defined]  # no public API; `threading.Condition` uses it, too
         return False
     try:
         return turn.acquire(timeout=max(0.0, deadline - time.monotonic()))
     finally:
         try:  # noqa: SIM105  # entering `suppress` could be interrupted too
             turn.release()
-        except RuntimeError:  # it was not free
+        except RuntimeError:  # this thread did not acquire it
             pass

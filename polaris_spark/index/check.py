@@ -1,4 +1,4 @@
-"""Checking an index for what must never be: the part of a file-system check that knows trees."""
+"""Consistency check of an index tree, comparable to a file-system check."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _BATCH = 64
 
 
 class Fault(NamedTuple):
-    """Something that must never be."""
+    """A violation of an invariant of the index."""
 
     shard: int
-    """The shard that it is in; 0 for the root, which stands in what holds the index."""
+    """Id of the shard with the fault; 0 for the root, which is stored in the object that holds the index."""
     message: str
-    """One sentence."""
+    """Description of the fault, in one sentence."""
 
 
 class Place(NamedTuple):
-    """A shard as its parent describes it: keys from `lower` on and before `upper`, so many `entries`."""
+    """A shard as its parent describes it: its keys are at least `lower` and less than `upper` (None: no bound), and
+    `entries` is their number."""
 
     id: int
     lower: bytes
@@ -35,14 +36,14 @@ class Place(NamedTuple):
 
 
 def check(root: IndexRoot, read: ShardReader, sound: set[Place] | None = None) -> Iterator[Fault]:
-    """Faults of an index; none at all if it is sound.
+    """Yield the faults of an index; nothing if it is sound.
 
     Finds missing and unreadable shards, keys that are unsorted or outside the bounds of their shard, wrong
-    counts, shapes that cannot be, and faults of the embedded part. The shards of a level are read in batches.
+    counts, invalid tree shapes, and faults of the embedded part. The shards of a level are read in batches.
 
     Args:
-        sound: places that were looked into before and need no second look; those that are looked into now are added.
-            Versions of one index share most of theirs.
+        sound: places that earlier calls have checked, which are not checked again. Places that this call checks are
+            added. Versions of one index share most of their places.
     """
     for message in _embedded_problems(root):
         yield Fault(0, message)
@@ -104,7 +105,7 @@ def _shard_problems(shard: Shard, place: Place) -> Iterator[str]:
 
 
 def _found(ids: Sequence[int], read: ShardReader) -> Mapping[int, Shard | str]:
-    """Shards by id, or what is wrong with them."""
+    """Return shards by id; for an unreadable or missing shard, a message that says what is wrong."""
     try:
         found = read(ids)
     except CorruptionError as error:

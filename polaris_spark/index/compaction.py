@@ -1,7 +1,8 @@
-"""Rewriting leaves that are not full into fewer, fuller ones, a bounded run of them at a time.
+"""Compaction: rewrites partly filled leaves into fewer, fuller leaves, one bounded run of leaves at a time.
 
-Splits leave leaves half full, and only a leaf under the least size is joined with a neighbour of the same branch. So an
-index that grew and shrank has more shards than it needs, and every listing reads them all. The content stays the same.
+A split makes leaves that are half full, and only a leaf below the minimum size is merged with a neighbor of the same
+branch. So an index that grew and shrank has more shards than it needs, and every listing reads all of them. Compaction
+does not change the content.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from polaris_spark.index.spill import TreeChange, finish
 from polaris_spark.index.tree import Index
 
 COMPACT = IndexSettings(fill=0.9)
-"""Full, with some room, so that the next changes do not split every shard again."""
+"""Settings for compaction: shards are nearly full, with some room so that the next changes do not split all of them."""
 
 _WORTHWHILE = 0.9
-"""A run is rewritten if at most this share of its leaves is left."""
+"""A run is rewritten only if the number of its leaves falls to at most this fraction."""
 
 
 class Compacted(NamedTuple):
-    """What became of a run of leaves."""
+    """The result of compacting a run of leaves."""
 
     start: bytes
-    """The run holds the keys from here on"""
+    """Lower bound of the run's keys, inclusive."""
     end: bytes | None
-    """and before this one, where the next run begins; None: to the last."""
+    """Upper bound of the run's keys, exclusive; the next run begins here. None if the run reaches the last key."""
     leaves: int
-    """In the run before."""
+    """Number of leaves in the run before compaction."""
     tree: IndexRoot
-    """The new tree: the same content, and the embedded changes of the run's keys besides."""
+    """The new tree: the same content, plus the embedded changes of the run's keys."""
     shards: Sequence[tuple[int, Shard]]
-    """New ones, children first; none where the run was full enough and everything stays as it was."""
+    """New shards by id, children first. Empty if the run was full enough; the tree is then unchanged."""
 
 
 class _Run(NamedTuple):
@@ -54,10 +55,10 @@ def compact(
     new_id: Callable[[], int],
     settings: IndexSettings = COMPACT,
 ) -> Compacted:
-    """Rewrite a run of at most `leaves` leaves, from the one that `start` belongs to.
+    """Rewrite a run of at most `leaves` leaves, beginning with the leaf to which `start` belongs.
 
     Args:
-        new_id: gives a new object id at each call; called once for each new shard.
+        new_id: returns a new object id at each call; called once for each new shard.
     Raises:
         CorruptionError: a shard is missing or unreadable.
     """
@@ -90,7 +91,7 @@ class _Compaction(TreeChange):
         return Compacted(run.start, run.end, len(run.leaves), new, shards)
 
     def _find(self, start: bytes, leaves: int) -> _Run:
-        """The run of leaves from the one that `start` belongs to."""
+        """Return the run of at most `leaves` leaves that begins with the leaf to which `start` belongs."""
         level: list[tuple[Node, bytes | None]] = [(self._top, None)]
         for _ in range(self._root.height):
             below: list[tuple[Node, bytes | None]] = []
@@ -110,7 +111,7 @@ class _Compaction(TreeChange):
         return _Run(chosen[0][0].lower, chosen[-1][1], [node for node, _ in chosen])
 
     def _joined_run(self, run: _Run) -> Leaf:
-        """Everything that the run holds, embedded changes included, as one leaf of any size."""
+        """Return all entries of the run, with the embedded changes applied, as one leaf of any size."""
         entries: dict[bytes, Entry | None] = {}
         for node in run.leaves:
             leaf = self.leaf(node)
@@ -121,7 +122,8 @@ class _Compaction(TreeChange):
         return Leaf.of(keys, [entry.pointer for entry in listed], [entry.value for entry in listed])
 
     def _without(self, node: Node, upper: bytes | None, level: int, run: _Run) -> list[Node]:
-        """What stands in the place of a subtree: the run's new leaves where it begins, nothing where it goes on."""
+        """Return the nodes that replace a subtree. The run's first leaf is replaced by the run's new leaves, and its
+        other leaves by nothing."""
         if (run.end is not None and node.lower >= run.end) or (upper is not None and upper <= run.start):
             return [node]
         if not level:

@@ -10,14 +10,14 @@ from polaris_spark.index.root import ShardReader, as_branch, as_leaf, load
 from polaris_spark.index.shards import Branch, Leaf
 
 PREFETCH = 16
-"""The most leaves that a scan reads at once; it begins with one and doubles."""
+"""Maximum number of leaves that a scan reads in one batch. The first batch is one leaf, and the size doubles."""
 
 
 def find(read: ShardReader, shard: int, height: int, key: bytes) -> Entry | None:
-    """The entry of one key in the tree below `shard`, which has `height` levels of branches; None if absent.
+    """Return the entry of one key in the tree below `shard`, which has `height` levels of branches; None if absent.
 
     Raises:
-        CorruptionError: a shard is missing or is not what it must be.
+        CorruptionError: a shard is missing or invalid.
     """
     for _ in range(height):
         branch = as_branch(load(read, (shard,))[shard], shard)
@@ -27,7 +27,7 @@ def find(read: ShardReader, shard: int, height: int, key: bytes) -> Entry | None
 
 
 def find_many(read: ShardReader, shard: int, height: int, keys: Sequence[bytes]) -> list[Entry | None]:
-    """The entries of several keys, in their order, with one batch read for each level of the tree.
+    """Return the entries of several keys, in the order of `keys`, with one batch read for each level of the tree.
 
     Raises:
         CorruptionError: as `find`.
@@ -43,7 +43,7 @@ def find_many(read: ShardReader, shard: int, height: int, keys: Sequence[bytes])
 
 
 class Scan:
-    """A walk between two keys in either direction, reading lazily in batches that grow as it goes on."""
+    """A scan between two keys in either direction. Reads lazily, in batches of growing size."""
 
     def __init__(self, read: ShardReader, start: bytes, end: bytes | None, *, reverse: bool) -> None:
         self._read = read
@@ -51,7 +51,7 @@ class Scan:
         self._batch = 1
 
     def entries(self, shard: int, height: int) -> Iterator[tuple[bytes, Entry]]:
-        """Keys with entries below `shard`, which has `height` levels of branches."""
+        """Yield the keys and entries below `shard`, which has `height` levels of branches."""
         step = -1 if self._reverse else 1
         for leaf in self._leaves((shard,), height):
             keys = leaf.keys
@@ -62,11 +62,11 @@ class Scan:
                 yield keys[i], Entry(pointers[i], values[i])
 
     def leaves(self, shard: int, height: int) -> Iterator[Leaf]:
-        """The leaves below `shard`, whole: those at both ends hold keys beyond the two as well."""
+        """Return the leaves below `shard` as whole leaves: the first and the last may also hold keys out of bounds."""
         return self._leaves((shard,), height)
 
     def keys(self, shard: int, height: int) -> Iterator[list[bytes]]:
-        """The keys alone, those of a leaf at a time; ascending."""
+        """Yield the keys without their entries, ascending, as one list per leaf."""
         for leaf in self._leaves((shard,), height):
             keys = leaf.keys
             low = bisect_left(keys, self._start)

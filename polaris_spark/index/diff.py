@@ -1,8 +1,8 @@
-"""Comparing two roots: what differs, without reading what they share.
+"""The difference between two index roots, computed without reading the shards that they share.
 
-Both trees are walked together in the order of keys, each as a stack of subtrees not yet opened. Subtrees with
-the same id hold the same entries and are passed over; of two that differ, the taller is opened first, so that
-shared ones meet at their own level even where the trees differ in height.
+Both trees are walked together in key order, each as a stack of subtrees that are not yet opened. Subtrees with
+the same id hold the same entries and are skipped. If two subtrees differ, the taller one is opened first, so that
+shared subtrees meet at their own level even if the trees differ in height.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from polaris_spark.index.shards import Shard
 from polaris_spark.index.tree import Index
 
 Difference: TypeAlias = tuple[bytes, Entry | None, Entry | None]
-"""A key, its entry in the first root and its entry in the second (None: absent); the two differ."""
+"""A key, its entry in the first root, and its entry in the second root (None: absent). The two entries differ."""
 
 
 def diff(a: IndexRoot, b: IndexRoot, read: ShardReader) -> Iterator[Difference]:
-    """Every key whose entries in `a` and `b` differ, ascending.
+    """Return an iterator over every key whose entries in `a` and `b` differ, ascending.
 
-    Reads only shards that are not shared and, for keys embedded in one root alone, the leaves that may hold
-    them in the other; lazily, in batches that grow.
+    Reads only shards that are not shared and, for keys that are embedded in only one root, the leaves of the other
+    root that may hold these keys. Reads lazily, in batches of growing size.
 
     Raises:
         CorruptionError: a shard is missing or unreadable.
@@ -39,7 +39,7 @@ def diff(a: IndexRoot, b: IndexRoot, read: ShardReader) -> Iterator[Difference]:
 
 
 def _looked_up(a: IndexRoot, b: IndexRoot, read: ShardReader, keys: Sequence[bytes]) -> Iterator[Difference]:
-    """The differences among sorted keys, by looking them up in both."""
+    """Yield the differences among sorted keys, by looking the keys up in both roots."""
     index_a, index_b = Index(a, read), Index(b, read)
     for start in range(0, len(keys), PREFETCH):
         some = keys[start : start + PREFETCH]
@@ -49,7 +49,7 @@ def _looked_up(a: IndexRoot, b: IndexRoot, read: ShardReader, keys: Sequence[byt
 
 
 def _merged(first: Iterator[Difference], second: Iterator[Difference]) -> Iterator[Difference]:
-    """Two ascending sequences without common keys as one."""
+    """Merge two ascending sequences without common keys."""
     x, y = next(first, None), next(second, None)
     while x is not None and y is not None:
         if x[0] < y[0]:
@@ -75,14 +75,14 @@ class _Subtree(NamedTuple):
 
 
 class _Side:
-    """What is left of one tree: entries of an opened leaf, then subtrees; both with the next one last."""
+    """The rest of one tree: the entries of an opened leaf, then subtrees. Both lists are stacks: the next is last."""
 
     def __init__(self, root: IndexRoot) -> None:
         self.subtrees = [_Subtree(b"", root.height, root.shard)] if root.shard else []
         self.entries: list[tuple[bytes, Entry]] = []
 
     def open(self, shard: Shard) -> None:
-        """Put what the next subtree holds in its place."""
+        """Replace the next subtree, whose root is `shard`, by its children or entries."""
         lower, height, id = self.subtrees.pop()
         if height:
             branch = as_branch(shard, id)
@@ -94,7 +94,7 @@ class _Side:
             self.entries = list(entries)[::-1]
 
     def may_hold(self, key: bytes) -> bool:
-        """Whether the next subtree may hold the key or smaller ones."""
+        """Whether the next subtree may hold `key` or smaller keys."""
         return bool(self.subtrees) and self.subtrees[-1].lower <= key
 
 
@@ -106,7 +106,7 @@ class _Walk:
         self._batch = 1
 
     def differences(self) -> Iterator[Difference]:
-        """Keys whose entries in the two trees differ, ascending."""
+        """Yield the keys whose entries in the two trees differ, ascending, with both entries."""
         a, b = self._a, self._b
         while True:
             if a.entries and b.entries:
@@ -129,7 +129,7 @@ class _Walk:
                 return
 
     def _compared(self) -> Iterator[Difference]:
-        """Compare the next entries of both until a leaf is used up."""
+        """Compare the next entries of both sides until the entries of one side are used up. Yield the differences."""
         a, b = self._a.entries, self._b.entries
         while a and b:
             (key_a, entry_a), (key_b, entry_b) = a[-1], b[-1]
@@ -145,7 +145,7 @@ class _Walk:
                 yield key_a, entry_a, entry_b
 
     def _descend(self) -> None:
-        """Pass over or open the next subtrees, where no leaf is open."""
+        """Skip or open the next subtrees, while no leaf is open."""
         a, b = self._a.subtrees, self._b.subtrees
         if not (a and b):
             self._open(self._a if a else self._b)
@@ -169,7 +169,7 @@ class _Walk:
         side.open(self._loaded.pop(id))
 
     def _soon(self, id: int) -> list[int]:
-        """The shard `id` and those that will be opened soon: the next of both sides that are not shared."""
+        """Return the ids of shards to read now: `id`, and the next shards of both sides that are not shared."""
         tops = [side.subtrees for side in (self._a, self._b) if side.subtrees]
         if len({subtrees[-1].height for subtrees in tops}) > 1:
             return [id]

@@ -1,4 +1,4 @@
-"""Entries, and their size where they are embedded."""
+"""Entries of an index, and their size when they are embedded."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple, TypeAlias
 
 
 class Entry(NamedTuple):
-    """What an index says of a key: an object id (0 for none) and a small value of its own."""
+    """The entry of a key in an index: an object id (0 for none) and a small value."""
 
     pointer: int = 0
     value: bytes = b""
 
 
 Pending: TypeAlias = tuple[int, int, bytes | None]
-"""An embedded change: its place in the order of changes, pointer, value (None: the key is removed)."""
+"""An embedded change: its position in the order of changes, its pointer, and its value (None: the key is removed)."""
 
 
 _HEADER_BYTES = 2
@@ -21,7 +21,7 @@ _POINTER_BYTES = 12
 
 
 def embedded_size(key: bytes, pointer: int, value: bytes | None) -> int:
-    """Bytes that one embedded change takes in the row that holds it, within some percent (rather more than less)."""
+    """Return the size of one embedded change in its row, in bytes, within a few percent (rather too large)."""
     return (
         len(key)
         + _HEADER_BYTES
@@ -33,7 +33,7 @@ def embedded_size(key: bytes, pointer: int, value: bytes | None) -> int:
 def embedded_total(
     keys: tuple[bytes, ...], pointers: tuple[int, ...], values: tuple[bytes | None, ...]
 ) -> int:
-    """The sum of `embedded_size` over an embedded part, at the speed of C."""
+    """Return the sum of `embedded_size` over an embedded part. Uses built-in functions, which run at the speed of C."""
     no_pointer, removed = pointers.count(0), values.count(None)
     return (
         sum(map(len, keys))

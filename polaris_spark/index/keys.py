@@ -1,10 +1,10 @@
 r"""The key codec: entries of a hierarchy as byte strings whose order keeps every subtree together.
 
-A key is `path 0x01 kind name`; a path is every part with 0x02 before it, so the root is `b""` and the path
-`("",)` is `b"\x02"`. Bytes 0x00-0x03 within parts and names are written as 0x00 and the byte plus 4, hence
-bytes 0x01-0x03 are always structure (the kind apart, which stands right after the first 0x01). Two ranges
-follow for a path `p`: its direct entries `[p 0x01, p 0x02)` and its whole subtree `[p 0x01, p 0x03)`. Text is
-UTF-8, whose byte order is the order of code points.
+A key is `path 0x01 kind name`. A path is encoded as its parts, each preceded by 0x02, so the root is `b""` and the path
+`("",)` is `b"\x02"`. Bytes 0x00-0x03 within parts and names are escaped as 0x00 followed by the byte plus 4. Hence
+bytes 0x01-0x03 are always separators, except in the kind, which is the byte after the first 0x01. A path `p` has two
+key ranges: its direct entries `[p 0x01, p 0x02)`, and its whole subtree `[p 0x01, p 0x03)`. Text is encoded as UTF-8,
+whose byte order is the order of code points.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from polaris_spark.errors import CorruptionError, InputError, ObjectTooLargeError
 
 MAX_KEY_BYTES = 4096
-"""The longest key of an index, encoded."""
+"""Maximum length of an encoded index key, in bytes."""
 
 _ENTRY, _PART, _END = b"\x01", b"\x02", b"\x03"
 _SPECIAL = re.compile(rb"[\x00-\x03]")
@@ -24,7 +24,7 @@ _ESCAPED = re.compile(rb"\x00(.?)", re.DOTALL)
 
 
 class DecodedKey(NamedTuple):
-    """What a key says: the path as parts, the kind (one byte) and the name."""
+    """The components of a key: the path as parts, the kind (one byte), and the name."""
 
     path: tuple[str, ...]
     kind: bytes
@@ -32,24 +32,24 @@ class DecodedKey(NamedTuple):
 
 
 class KeyRange(NamedTuple):
-    """Keys from `start` on and before `end`."""
+    """A range of keys: from `start`, inclusive, to `end`, exclusive."""
 
     start: bytes
     end: bytes
 
 
 def encode_path(parts: Sequence[str]) -> bytes:
-    """A path as the beginning of keys; the root, no parts, is `b""`.
+    """Return a path as a prefix of keys; the root, which has no parts, is `b""`.
 
     Raises:
-        InputError: a part holds a lone surrogate, which UTF-8 cannot carry.
+        InputError: a part holds a lone surrogate, which UTF-8 cannot encode.
         ObjectTooLargeError: the result is over `MAX_KEY_BYTES`.
     """
     return _bounded(b"".join([_PART + _escape(part) for part in parts]))
 
 
 def entry_key(path: Sequence[str], kind: bytes, name: str) -> bytes:
-    """The key of the entry `name` of kind `kind` (one byte, any) directly under `path`.
+    """Return the key of the entry `name` of kind `kind` (any one byte) directly under `path`.
 
     Raises:
         InputError: the kind is not one byte, or a part or the name holds a lone surrogate.
@@ -60,7 +60,7 @@ def entry_key(path: Sequence[str], kind: bytes, name: str) -> bytes:
 
 
 def children(path: Sequence[str], kind: bytes | None = None) -> KeyRange:
-    """The range of the direct entries of `path`, of every kind or of one.
+    """Return the range of the direct entries of `path`: of the kind `kind`, or of every kind if it is None.
 
     Raises:
         InputError, ObjectTooLargeError: as `entry_key`.
@@ -72,8 +72,8 @@ def children(path: Sequence[str], kind: bytes | None = None) -> KeyRange:
 
 
 def children_upwards(path: Sequence[str], kind: bytes) -> list[KeyRange]:
-    """The ranges of the direct entries of one kind, for each prefix of `path`: the first part, the first two parts, and
-    so on up to the whole path.
+    """Return the ranges of the direct entries of one kind, for each prefix of `path`: the first part, the first two
+    parts, and so on up to the whole path.
 
     Raises:
         InputError, ObjectTooLargeError: as `entry_key`.
@@ -93,7 +93,7 @@ def _of_kind(base: bytes, kind: bytes) -> KeyRange:
 
 
 def subtree(path: Sequence[str]) -> KeyRange:
-    """The range of all entries at or below `path`: its direct entries and those of every longer path.
+    """Return the range of all entries at or below `path`: its direct entries, and the entries of every longer path.
 
     Raises:
         InputError, ObjectTooLargeError: as `encode_path`.
@@ -103,7 +103,7 @@ def subtree(path: Sequence[str]) -> KeyRange:
 
 
 def entry_keys_upwards(path: Sequence[str], kind: bytes) -> list[bytes]:
-    """The keys of entries of one kind whose names are the parts of `path`, each directly under the parts before it.
+    """Return the keys of the entries of one kind that are named by the parts of `path`, each under the parts before it.
 
     Raises:
         InputError, ObjectTooLargeError: as `entry_key`.
@@ -118,10 +118,10 @@ def entry_keys_upwards(path: Sequence[str], kind: bytes) -> list[bytes]:
 
 
 def decode_key(key: bytes) -> DecodedKey:
-    """What `entry_key` was given.
+    """Return the arguments from which `entry_key` made a key.
 
     Raises:
-        CorruptionError: no call of `entry_key` gives these bytes.
+        CorruptionError: `entry_key` never returns these bytes.
     """
     base, entry, rest = key.partition(_ENTRY)
     if not entry or not rest or (base and not base.startswith(_PART)):
@@ -131,12 +131,12 @@ def decode_key(key: bytes) -> DecodedKey:
 
 
 def key_after(key: bytes) -> bytes:
-    """The smallest byte string greater than `key`: where a listing that ended with `key` goes on."""
+    """Return the smallest byte string greater than `key`: where a listing that ended with `key` continues."""
     return key + b"\x00"
 
 
 def _escape(text: str) -> bytes:
-    if text.isprintable():  # neither the bytes that are escaped nor surrogates are
+    if text.isprintable():  # printable text contains no surrogates and no bytes to escape
         return text.encode()
     try:
         data = text.encode()

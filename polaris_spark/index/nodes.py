@@ -1,6 +1,6 @@
-"""Nodes of a tree under change, and the shapes they take: splitting and joining.
+"""Nodes of a tree that is being changed, and their splitting and joining.
 
-A node is an old shard that has not been looked into, a new leaf, or a list of child nodes that will be a
+A node is an old shard that has not been read, a new leaf, or a list of child nodes that will become a
 branch. New nodes get ids only when the whole change is known.
 """
 
@@ -21,9 +21,12 @@ _POINTER_BYTES = 11
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A subtree: `lower` is the separator before it, `count` its entries; exactly one of `id` (an old shard),
-    `leaf` and `children` is given. `size` is that of a new node's row, in bytes. Not to be changed; being frozen would
-    make it several times as slow to make, and a spill makes thousands."""
+    """A subtree. `lower` is the separator before it, and `count` the number of its entries. Exactly one of `id` (an old
+    shard), `leaf` and `children` is set. `size` is the size of a new node's row, in bytes.
+
+    Do not change a node. The class is not frozen, because creating a frozen instance takes several times as long, and a
+    spill creates thousands of nodes.
+    """
 
     lower: bytes
     count: int
@@ -34,13 +37,13 @@ class Node:
     size: int = 0
 
     def is_small(self, settings: IndexSettings) -> bool:
-        """Whether it is new and too small to stand beside others."""
+        """Whether the node is new and too small to remain beside siblings."""
         lonely = self.children is not None and len(self.children) < 2
         return not self.id and (lonely or self.size < settings.min_shard_bytes)
 
 
 def leaf_nodes(leaf: Leaf, lower: bytes, settings: IndexSettings) -> list[Node]:
-    """The leaf, cut into as many as its size asks for; an empty one is no node at all."""
+    """Return the leaf as nodes, split into as many as its size requires; an empty leaf gives no nodes."""
     keys = leaf.keys
     if not keys:
         return []
@@ -62,10 +65,11 @@ def leaf_nodes(leaf: Leaf, lower: bytes, settings: IndexSettings) -> list[Node]:
 def branch_nodes(
     children: Sequence[Node], lower: bytes, settings: IndexSettings, front_coded: FrontCoded | None = None
 ) -> list[Node]:
-    """Children under as many branches as their size asks for, each of at least two where there are two.
+    """Return branches over the children, as many as their size requires. Each has at least two children if there are
+    two or more.
 
     Args:
-        front_coded: the separators between the children, where they are at hand already.
+        front_coded: the separators between the children, if the caller has them.
     """
     if not children:
         return []
@@ -83,7 +87,7 @@ def branch_nodes(
 
 
 def joined_leaf(left: Leaf, right: Leaf) -> Leaf:
-    """The entries of two neighbours in one leaf of any size."""
+    """Return the entries of two neighbors as one leaf of any size."""
     return Leaf.of(left.keys + right.keys, left.pointers + right.pointers, left.values + right.values)
 
 
@@ -92,7 +96,7 @@ def _pieces(size: int, settings: IndexSettings) -> int:
 
 
 def _cut(costs: Sequence[int], pieces: int, *, least: int) -> list[tuple[int, int]]:
-    """Ranges of positions of about equal cost, each of at least `least` items."""
+    """Return ranges of positions with about equal total costs, each of at least `least` items."""
     count = len(costs)
     pieces = min(pieces, count // least)
     sums = list(accumulate(costs))

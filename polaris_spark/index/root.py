@@ -1,4 +1,4 @@
-"""The root of an index, and how its shards are read."""
+"""The root of an index, the sizes of its shards, and the interface for reading shards."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from polaris_spark.index.shards import Branch, Leaf, Shard
 from polaris_spark.objects import Strong
 
 ShardReader: TypeAlias = Callable[[Collection[int]], Mapping[int, Shard]]
-"""Decoded shards by id, all in one batch. The caller caches; ids that do not exist are left out or raise."""
+"""A function that returns decoded shards by id, all read in one batch. Caching is not done by the index. The function
+leaves out ids that do not exist, or raises."""
 
 
 class IndexRoot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A whole index as one immutable value, nested in a commit or in a table object.
 
-    The embedded part holds recent changes, the oldest change first; it wins over the tree. A value of None
-    says that the key is removed.
+    The embedded part (`keys`, `pointers`, `values`) holds recent changes, oldest first. It overrides the tree. A value
+    of None means that the key is removed.
     """
 
     shard: Strong = 0
@@ -28,7 +29,7 @@ class IndexRoot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     height: int = 0
     """Levels of branches above the leaves."""
     count: int = 0
-    """Entries in the tree, whatever the embedded part says of them."""
+    """Number of entries in the tree; embedded changes are not counted."""
     keys: tuple[bytes, ...] = ()
     pointers: tuple[Strong, ...] = ()
     values: tuple[bytes | None, ...] = ()
@@ -36,23 +37,24 @@ class IndexRoot(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """Sizes of shards, in bytes of their rows. They hold for what is written; any sizes can be read.
+    """Sizes of shards, in bytes of their rows. They apply to writing; shards of any size can be read.
 
     The defaults come from `benchmarks/index_sizes.py`: 100,000 tables, one random table changed per commit,
-    a quota of 4 KiB. Bytes per commit, embedded + shards: max 2 KiB 3.0 + 1.7 k, 4 KiB 3.0 + 2.8 k, 6 KiB 3.0 + 3.7 k,
-    8 KiB 3.0 + 4.6 k. With 6 KiB there are 370 leaves of about 4 KB under two branches and a root, and a spill every
-    60 commits writes 48 shards. Quotas of 2, 6 and 8 KiB give 5.8, 7.6 and 8.7 k in all. To keep an eighth of the
-    quota embedded costs 2 to 4 % over keeping nothing, a quarter twice that.
+    a quota of 4 KiB. Thousands of bytes written per commit (embedded + shards), by maximum shard size: 2 KiB 3.0 + 1.7,
+    4 KiB 3.0 + 2.8, 6 KiB 3.0 + 3.7, 8 KiB 3.0 + 4.6. With 6 KiB there are 370 leaves of about 4 KB under two branches
+    and a root, and a spill every 60 commits writes 48 shards. Quotas of 2, 6 and 8 KiB give 5.8, 7.6 and 8.7 thousand
+    bytes in total. Keeping an eighth of the quota embedded costs 2 to 4 % more than keeping nothing, and keeping a
+    quarter costs twice that.
     """
 
     max_shard_bytes: int = 6144
-    """A larger shard is split (one that cannot be, for the size of a single entry, stays larger)."""
+    """A larger shard is split. It stays larger if it cannot be split, because of the size of a single entry."""
     min_shard_bytes: int = 2048
-    """A smaller shard is merged with a neighbour, unless it is the root."""
+    """A smaller shard is merged with a neighbor, unless it is the root."""
     fill: float = 0.7
-    """How full, as a share of the maximum, shards are made where one becomes several."""
+    """Size of the shards that result from a split, as a fraction of `max_shard_bytes`."""
     keep: float = 0.125
-    """The share of the quota that stays embedded when the rest spills: the most recent changes."""
+    """Fraction of the quota for the most recent changes, which stay embedded when other changes are spilled."""
 
     def __post_init__(self) -> None:
         if not 0 < self.min_shard_bytes * 2.5 <= self.max_shard_bytes:
@@ -67,10 +69,10 @@ class IndexSettings:
 
 
 def load(read: ShardReader, ids: Collection[int]) -> Mapping[int, Shard]:
-    """Shards by id, all of them.
+    """Return the shards with these ids, all of them.
 
     Raises:
-        CorruptionError: one is missing.
+        CorruptionError: a shard is missing.
     """
     found = read(ids)
     for id in ids:
@@ -80,7 +82,7 @@ def load(read: ShardReader, ids: Collection[int]) -> Mapping[int, Shard]:
 
 
 def as_leaf(shard: Shard, id: int) -> Leaf:
-    """The shard, known to be a leaf; raises CorruptionError if it is none."""
+    """Return the shard as a leaf; raise CorruptionError if it is not a leaf."""
     if not isinstance(shard, Leaf):
         raise CorruptionError(
             f"shard {id} of an index is a {type(shard).__name__.lower()} where a leaf must be"
@@ -89,7 +91,7 @@ def as_leaf(shard: Shard, id: int) -> Leaf:
 
 
 def as_branch(shard: Shard, id: int) -> Branch:
-    """The shard, known to be a branch; raises CorruptionError if it is none."""
+    """Return the shard as a branch; raise CorruptionError if it is not a branch."""
     if not isinstance(shard, Branch):
         raise CorruptionError(
             f"shard {id} of an index is a {type(shard).__name__.lower()} where a branch must be"

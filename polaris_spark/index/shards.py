@@ -1,9 +1,9 @@
 """Shards: the immutable nodes of an index tree, as object types.
 
-Leaves hold entries, branches hold children and the separator keys between them. Keys are front-coded (each
-key as the number of bytes that it shares with the one before, and the rest) and separators are cut to the
-shortest that separates, as in Bayer and Unterauer, "Prefix B-trees" (ACM TODS 2(1), 1977). Lists of lengths
-are MessagePack arrays, so decoding a row is msgspec's work in C; the list of keys is built at the first
+Leaves hold entries; branches hold children and the separator keys between them. Keys are front-coded: each
+key is stored as the number of bytes that it shares with the previous key, and the remaining bytes. Separators are
+cut to the shortest byte string that separates, as in Bayer and Unterauer, "Prefix B-trees" (ACM TODS 2(1), 1977).
+Lists of lengths are MessagePack arrays, so msgspec decodes a row in C. The list of keys is built at the first
 look-up and kept with the shard.
 """
 
@@ -22,19 +22,21 @@ from polaris_spark.objects import Strong, object_type
 _encode = msgspec.msgpack.Encoder().encode
 
 _ROW_OVERHEAD = 11
-"""Bytes of a row besides the type name, the pointers and the fields: preamble, header's arrays, revision."""
+"""Bytes of a row besides the type name, the pointers and the fields: preamble, arrays of the header, revision."""
 
 _ID_BYTES = 9
 
 _BYTES_BYTES = 41
-"""Memory of a byte string besides its bytes: Python's header, and half of what rounding up to 16 adds, on average."""
+"""Memory of a `bytes` object besides its content, in bytes: Python's header, and the average loss from rounding up to
+multiples of 16."""
 
 _INT_BYTES = 32
-"""Memory of an id (48 from 2**60 on, which is in the year 2033)."""
+"""Memory of an id, in bytes. Ids from 2**60 on, which are assigned from the year 2033 on, take 48 bytes."""
 
 
 class FrontCoded(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Sorted byte strings: bytes shared with the one before, lengths of the rests, and the rests joined."""
+    """Sorted byte strings: numbers of bytes shared with the previous string, lengths of the remaining bytes, and the
+    remaining bytes joined."""
 
     shared: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()
@@ -42,7 +44,7 @@ class FrontCoded(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @classmethod
     def of(cls, keys: Sequence[bytes]) -> FrontCoded:
-        """Front-code keys (strictly ascending, but any sequence survives the round trip)."""
+        """Front-code keys. They should be strictly ascending, but any sequence survives the round trip."""
         shared: list[int] = []
         rests: list[bytes] = []
         previous = b""
@@ -55,12 +57,12 @@ class FrontCoded(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def memory_bytes(self) -> int:
-        """About the bytes of memory that it takes together with `keys()`."""
+        """Approximate memory, in bytes, including the result of `keys()`."""
         whole = sum(self.shared) + len(self.rests)
         return 2 * _BYTES_BYTES + len(self.rests) + whole + (25 + _BYTES_BYTES) * len(self.lengths)
 
     def keys(self) -> list[bytes]:
-        """The byte strings again.
+        """Return the byte strings.
 
         Raises:
             CorruptionError: the lengths do not agree with each other.
@@ -81,16 +83,16 @@ class FrontCoded(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _LEAF_BYTES = 950
-"""Memory of a leaf without entries: the structs, the dictionary of what was decoded, lists and tuples."""
+"""Memory of a leaf without entries, in bytes: the structs, the dictionary of decoded attributes, lists and tuples."""
 
 _BRANCH_BYTES = 700
-"""The same of a branch."""
+"""Memory of a branch without children, in bytes."""
 
 
 @object_type("leaf", revision=1)
 class Leaf(msgspec.Struct, frozen=True, array_like=True, dict=True):
-    """Entries in the order of their keys. No pointers at all stands for all 0, no value lengths for all
-    empty."""
+    """Entries in the order of their keys. Empty `some_pointers` means that all pointers are 0, and empty
+    `value_lengths` that all values are empty."""
 
     front_coded: FrontCoded
     some_pointers: tuple[Strong, ...] = ()
@@ -105,7 +107,7 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True, dict=True):
         values: list[bytes],
         front_coded: FrontCoded | None = None,
     ) -> Leaf:
-        """A leaf of these entries; `front_coded` are the same keys, where they are at hand already."""
+        """Return a leaf with these entries. `front_coded` holds the same keys, if the caller has them front-coded."""
         some = any(values)
         leaf = cls(
             FrontCoded.of(keys) if front_coded is None else front_coded,
@@ -118,7 +120,7 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def keys(self) -> list[bytes]:
-        """The keys, ascending; not to be changed. Raises CorruptionError if they cannot be decoded."""
+        """The keys, ascending. Do not change the list. Raises CorruptionError if the keys cannot be decoded."""
         return self.front_coded.keys()
 
     @cached_property
@@ -133,7 +135,7 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def values(self) -> list[bytes]:
-        """The value of every entry; not to be changed."""
+        """The value of every entry. Do not change the list."""
         count = len(self.front_coded.lengths)
         if not self.value_lengths:
             return [b""] * count
@@ -147,12 +149,12 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True, dict=True):
         return values
 
     def entry(self, position: int) -> Entry:
-        """The entry at a position of `keys`."""
+        """Return the entry at a position of `keys`."""
         return Entry(self.pointers[position], self.values[position])
 
     @property
     def memory_bytes(self) -> int:
-        """About the bytes of memory that it takes once keys, pointers and values are decoded."""
+        """Approximate memory, in bytes, once keys, pointers and values are decoded."""
         count = len(self.front_coded.lengths)
         values = 8 * count
         if self.value_lengths:
@@ -163,15 +165,15 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @property
     def encoded_bytes(self) -> int:
-        """The size of the row."""
+        """The size of the row, in bytes."""
         fields = _encode((self.front_coded, self.value_lengths, self.joined_values))
         return _ROW_OVERHEAD + len("leaf") + len(fields) + _pointer_bytes(self.some_pointers)
 
 
 @object_type("branch", revision=1)
 class Branch(msgspec.Struct, frozen=True, array_like=True, dict=True):
-    """Children in order, with the number of entries below each, and one separator fewer than children: child
-    `i` holds the keys from separator `i - 1` on and before separator `i`."""
+    """Children in order, with the number of entries below each. There is one separator fewer than children: child
+    `i` holds the keys from separator `i - 1`, inclusive, to separator `i`, exclusive."""
 
     front_coded: FrontCoded
     children: tuple[Strong, ...]
@@ -179,17 +181,17 @@ class Branch(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @property
     def memory_bytes(self) -> int:
-        """About the bytes of memory that it takes once the separators are decoded."""
+        """Approximate memory, in bytes, once the separators are decoded."""
         counts = sum([8 if count <= 256 else 40 for count in self.counts])
         pointers = (8 + _INT_BYTES) * len(self.children)
         return _BRANCH_BYTES + self.front_coded.memory_bytes + pointers + counts
 
     @cached_property
     def separators(self) -> list[bytes]:
-        """The separators, ascending; not to be changed.
+        """The separators, ascending. Do not change the list.
 
         Raises:
-            CorruptionError: they cannot be decoded, or do not fit the number of children.
+            CorruptionError: the separators cannot be decoded, or their number does not match the number of children.
         """
         separators = self.front_coded.keys()
         if not len(separators) + 1 == len(self.children) == len(self.counts):
@@ -204,13 +206,13 @@ Shard: TypeAlias = Leaf | Branch
 
 
 def branch_bytes(front_coded: FrontCoded, counts: Sequence[int]) -> int:
-    """The size of the row that a branch will have, before its children have ids."""
+    """Return the size, in bytes, of the row of a branch whose children have no ids yet."""
     fields = _encode((front_coded, counts))
     return _ROW_OVERHEAD + len("branch") + len(fields) + _pointer_bytes((1,) * len(counts))
 
 
 def shared_length(a: bytes, b: bytes) -> int:
-    """How many bytes `a` and `b` have in common at the beginning."""
+    """Return the length of the common prefix of `a` and `b`, in bytes."""
     length = min(len(a), len(b))
     a, b = a[:length], b[:length]
     if a == b:
@@ -220,12 +222,12 @@ def shared_length(a: bytes, b: bytes) -> int:
 
 
 def separator(before: bytes, after: bytes) -> bytes:
-    """The shortest byte string over `before` and not over `after` (`before` < `after`)."""
+    """Return the shortest byte string `s` with `before` < `s` <= `after` (`before` < `after`)."""
     return after[: shared_length(before, after) + 1]
 
 
 def _pointer_bytes(pointers: Sequence[int]) -> int:
-    """Bytes of pointers in a row: ids in the header, positions in the payload (an array of small
+    """Return the bytes that pointers take in a row: ids in the header, and positions in the payload (an array of small
     integers)."""
     present = sum(map(bool, pointers))
     positions = [*range(1, present + 1), *([0] * (len(pointers) - present))]

@@ -1,8 +1,8 @@
 """Spilling: moving embedded changes into the tree by rewriting few shards.
 
-Pending keys are grouped by leaf; the leaves with the most pending changes for each shard to be rewritten come first,
-until what remains embedded is half the quota. Everything that is not on the way to a rewritten leaf is shared with the
-old tree.
+Pending keys are grouped by leaf. The leaves with the most pending changes per rewritten shard are rewritten first,
+until the embedded part shrinks to half the quota. The new tree shares all shards that are not on the path to a
+rewritten leaf with the old tree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from polaris_spark.index.shards import Branch, FrontCoded, Leaf, Shard
 
 
 class Spilled(NamedTuple):
-    """The new tree (a root without embedded part), its new shards, children first, and what stays
+    """The new tree (a root without embedded part), its new shards by id, children first, and the changes that stay
     embedded."""
 
     tree: IndexRoot
@@ -30,7 +30,7 @@ class Spilled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much stays embedded: about half of `quota` bytes; keys below `floor` are cut off."""
+    """Limits of a spill: about half of `quota` bytes stays embedded, and keys below `floor` are cut off."""
 
     quota: int
     floor: bytes | None = None
@@ -56,9 +56,9 @@ def spill(
     """Move pending changes into the tree until the rest is about half the quota.
 
     Args:
-        root: the tree; its own embedded part is not looked at.
+        root: the tree; its own embedded part is ignored.
         pending: every embedded change.
-        new_id: gives a new object id at each call; called once for each new shard.
+        new_id: returns a new object id at each call; called once for each new shard.
     Raises:
         CorruptionError: a shard is missing or unreadable.
     """
@@ -82,7 +82,7 @@ def spill(
 def _choose(
     groups: Sequence[_Group], pending: Mapping[bytes, Pending], limits: Limits, settings: IndexSettings
 ) -> list[_Group]:
-    """The groups to spill, each with the keys that leave the embedded part, in the order of keys."""
+    """Return the groups to spill, in the order of keys, each with the keys that leave the embedded part."""
     floor = limits.floor
     sizes = {key: embedded_size(key, *pending[key][1:]) for group in groups for key in group.keys}
     recent = _recent(sizes, pending, int(limits.quota * settings.keep))
@@ -108,10 +108,11 @@ def _choose(
 
 
 def _by_worth(groups: Sequence[_Group], pending: Mapping[bytes, Pending]) -> list[_Group]:
-    """Groups in the order in which they are to be rewritten: most pending keys per shard first.
+    """Return groups in the order in which to rewrite them: most pending keys per rewritten shard first.
 
-    A leaf is rewritten together with its branch, so leaves of one branch are taken together, those of the branch first
-    that has most pending keys for each of its leaves and itself; among equals, the oldest change first.
+    Rewriting a leaf also rewrites its branch, so the leaves of one branch are taken together. Branches are ordered by
+    their pending keys per rewritten shard, counting the leaves with pending keys and the branch itself. Among equal
+    branches, the one with the oldest change comes first.
     """
     keys, leaves, oldest = Counter[int](), Counter[int](), dict[int, int]()
     for group in groups:
@@ -131,7 +132,7 @@ def _by_worth(groups: Sequence[_Group], pending: Mapping[bytes, Pending]) -> lis
 
 
 def _recent(sizes: Mapping[bytes, int], pending: Mapping[bytes, Pending], limit: int) -> set[bytes]:
-    """The keys changed last, as many as fit in `limit` bytes."""
+    """Return the most recently changed keys, as many as fit in `limit` bytes."""
     recent: set[bytes] = set()
     for key in sorted(sizes, key=lambda key: pending[key][0], reverse=True):
         limit -= sizes[key]
@@ -142,7 +143,7 @@ def _recent(sizes: Mapping[bytes, int], pending: Mapping[bytes, Pending], limit:
 
 
 def finish(node: Node, new_id: Callable[[], int], shards: list[tuple[int, Shard]]) -> int:
-    """Give ids to the new shards of a subtree, children first."""
+    """Assign ids to the new shards of a subtree and append them to `shards`, children first. Return the root's id."""
     if node.id:
         return node.id
     shard: Shard
@@ -159,7 +160,7 @@ def finish(node: Node, new_id: Callable[[], int], shards: list[tuple[int, Shard]
 
 
 class TreeChange:
-    """One rewriting of a tree. Levels count from the leaves, which are level 0."""
+    """One rewrite of a tree. Levels are counted from the leaves, which are level 0."""
 
     def __init__(
         self,
@@ -178,7 +179,7 @@ class TreeChange:
         self._keys: list[bytes] = []
 
     def groups(self) -> list[_Group]:
-        """All pending keys by leaf, in the order of keys, with one batch read for each level of branches."""
+        """Return all pending keys by leaf, in the order of keys, with one batch read for each level of branches."""
         keys = sorted(self._pending)
         spans: list[tuple[int, bytes | None, int, int, int]] = (
             [(self._root.shard, None, 0, len(keys), 0)] if keys else []
@@ -200,7 +201,7 @@ class TreeChange:
         return [_Group(id, upper, keys[low:high], parent) for id, upper, low, high, parent in spans]
 
     def apply(self, groups: Sequence[_Group]) -> tuple[list[Node], int]:
-        """The root of the tree with the groups' changes (no node if it is empty) and its height."""
+        """Return the root of the tree with the groups' changes (no node if the tree is empty), and its height."""
         self._keys = [key for group in groups for key in group.keys]
         height = self._root.height
         if self._root.shard:
@@ -212,7 +213,7 @@ class TreeChange:
         return self.rooted(nodes, height)
 
     def rooted(self, nodes: list[Node], height: int) -> tuple[list[Node], int]:
-        """A single root above nodes of a height (no node if there are none), and its height."""
+        """Return a single root above nodes of height `height` (no node if there are none), and the root's height."""
         while len(nodes) > 1:
             nodes = branch_nodes(nodes, b"", self._settings)
             height += 1
@@ -222,7 +223,7 @@ class TreeChange:
         return nodes, height if nodes else 0
 
     def _rebuilt(self, node: Node, level: int, low: int, high: int) -> list[Node]:
-        """What stands in the place of an old node after the changes at positions `low` to `high`."""
+        """Return the nodes that replace an old node after the changes to the keys at positions `low` to `high`."""
         if level == 0:
             leaf = self.leaf(node)
             changed = self._changed(leaf, self._keys[low:high])
@@ -245,7 +246,7 @@ class TreeChange:
         return branch_nodes(balanced, node.lower, self._settings)
 
     def balanced(self, nodes: Sequence[Node], level: int) -> list[Node]:
-        """Siblings, the small ones among them joined with neighbours."""
+        """Return siblings after joining small ones with their neighbors."""
         nodes = list(nodes)
         position = 0
         while position < len(nodes) > 1:
@@ -271,7 +272,7 @@ class TreeChange:
         return branch_nodes(children, left.lower, self._settings)
 
     def _changed(self, leaf: Leaf, keys: Sequence[bytes]) -> Leaf:
-        """The leaf with the pending changes of `keys`; the same object if they change nothing."""
+        """Return the leaf with the pending changes of `keys` applied; the same object if nothing changes."""
         replaced = self._replaced(leaf, keys) if self._floor is None else None
         if replaced is not None:
             return replaced
@@ -292,7 +293,7 @@ class TreeChange:
         return Leaf.of(after, pointers, list(values), leaf.front_coded if after == leaf.keys else None)
 
     def _replaced(self, leaf: Leaf, keys: Sequence[bytes]) -> Leaf | None:
-        """The same as `_changed` where all `keys` are in the leaf and stay; None where they are not."""
+        """Return the result of `_changed` if all `keys` are in the leaf and none is removed; else None."""
         present = leaf.keys
         pointers, values = list(leaf.pointers), list(leaf.values)
         for key in keys:
@@ -306,7 +307,7 @@ class TreeChange:
         return Leaf.of(present, pointers, values, leaf.front_coded)
 
     def children(self, node: Node) -> list[Node]:
-        """The children of a branch, old or new."""
+        """Return the children of a branch, old or new."""
         if node.children is not None:
             return list(node.children)
         branch = self._branch(node.id)
@@ -314,7 +315,7 @@ class TreeChange:
         return [Node(*child) for child in zip(lowers, branch.counts, branch.children, strict=True)]
 
     def leaf(self, node: Node) -> Leaf:
-        """The entries of a leaf, old or new."""
+        """Return the entries of a leaf, old or new."""
         if node.leaf is not None:
             return node.leaf
         self._fetch([node.id])
@@ -334,8 +335,8 @@ class TreeChange:
 def _routes(
     separators: Sequence[bytes], keys: Sequence[bytes], low: int, high: int
 ) -> list[tuple[int, int, int]]:
-    """Which child the sorted keys at positions `low` to `high` belong to: (child, from position, to
-    position)."""
+    """Return the children to which the sorted keys at positions `low` to `high` belong, as tuples (child, from
+    position, to position)."""
     routes = []
     while low < high:
         child = bisect_right(separators, keys[low])

@@ -1,8 +1,8 @@
 """An index: a persistent sorted map from keys (bytes) to entries, as a working copy over an immutable root.
 
-The shape is a B+-tree of immutable shards below, and above it a log of recent changes that is embedded in
-whatever holds the root, so that a small change writes no shard. It is the idea of a one-level buffer tree
-(Arge, "The buffer tree", 1995), with the buffer where every commit writes anyway.
+The structure is a B+-tree of immutable shards with a log of recent changes above it. The log is embedded in the
+object that holds the root, so that a small change writes no shard. This is a one-level buffer tree (Arge, "The buffer
+tree", 1995) whose buffer is in an object that every commit writes anyway.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFAULT_SETTINGS = IndexSettings()
 
 
 class Columns(NamedTuple):
-    """Entries of an index, in three lists of one length."""
+    """Entries of an index, in three lists of equal length."""
 
     keys: list[bytes]
     pointers: list[int]
@@ -32,10 +32,10 @@ class Columns(NamedTuple):
 
 
 class Index:
-    """A working copy over a root: changes stay in memory until `freeze` gives a new root. Not thread-safe.
+    """A working copy over a root: changes stay in memory until `freeze` returns a new root. Not thread-safe.
 
-    Every reading method raises CorruptionError if a shard is missing or unreadable, besides what the reader
-    raises.
+    Every method that reads raises CorruptionError if a shard is missing or unreadable, in addition to the errors that
+    the reader raises.
     """
 
     __slots__ = (
@@ -67,10 +67,10 @@ class Index:
         self._ordered = True
 
     def copy(self, read: ShardReader | None = None) -> Index:
-        """An independent working copy with the same content; savepoints are not taken along.
+        """Return an independent working copy with the same content, without the savepoints.
 
         Args:
-            read: another reader of the same shards, such as one that refuses what may not be rewritten.
+            read: another reader of the same shards, such as one that refuses shards that must not be rewritten.
         """
         copy = object.__new__(Index)
         copy._root, copy._read, copy._settings = self._root, read or self._read, self._settings
@@ -81,8 +81,8 @@ class Index:
         return copy
 
     def reopened(self, root: IndexRoot, read: ShardReader) -> Index:
-        """The index of a root that `freeze` gave, as `Index(root, read)` would be; unless changes spilled, what the
-        root embeds need not be unpacked, because it is at hand here."""
+        """Return the equivalent of `Index(root, read)` for a root that `freeze` returned. Unless changes were spilled,
+        this is faster: the embedded part is copied from this index instead of unpacked from the root."""
         if root.shard != self._root.shard or len(root.keys) != len(self._pending):
             return Index(root, read, self._settings)
         copy = self.copy(read)
@@ -90,7 +90,7 @@ class Index:
         return copy
 
     def get(self, key: bytes) -> Entry | None:
-        """The entry of a key, or None."""
+        """Return the entry of a key, or None."""
         change = self._pending.get(key)
         if change is not None:
             return _entry(change)
@@ -98,7 +98,7 @@ class Index:
         return find(self._read, root.shard, root.height, key) if root.shard else None
 
     def get_many(self, keys: Sequence[bytes]) -> list[Entry | None]:
-        """The entries of several keys, in their order; one batch read for each level of the tree."""
+        """Return the entries of several keys, in the order of `keys`, with one batch read per level of the tree."""
         pending, root = self._pending, self._root
         result = [_entry(pending[key]) if key in pending else None for key in keys]
         if root.shard:
@@ -112,11 +112,11 @@ class Index:
     def range(
         self, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Entry]]:
-        """Keys with entries from `start` on and before `end` (None: to the last), ascending, or descending if
-        `reverse`.
+        """Return an iterator over keys and entries from `start`, inclusive, to `end`, exclusive (None: to the last);
+        ascending, or descending if `reverse`.
 
-        The content is that of the moment of the call. Shards are read as the iteration goes on: one leaf at
-        first, then in growing batches.
+        The iterator shows the content at the time of the call. Shards are read during the iteration: first one leaf,
+        then batches of growing size.
         """
         if end is not None and start >= end:
             return iter(())
@@ -132,9 +132,10 @@ class Index:
         return _merged(changes, tree, reverse=reverse) if changes else tree
 
     def keys(self, start: bytes, end: bytes | None, limit: int | None = None) -> list[bytes]:
-        """Keys from `start` on and before `end` (None: to the last), ascending: all, or the first `limit`.
+        """Return the keys from `start`, inclusive, to `end`, exclusive (None: to the last), ascending: all of them, or
+        the first `limit`.
 
-        The same as the keys that `range` gives, some times as fast where there are many.
+        The keys are the same as those from `range`, but several times as fast if there are many.
         """
         if end is not None and start >= end:
             return []
@@ -149,14 +150,14 @@ class Index:
             stored += [key for key in keys if key not in pending] if changed else keys
             if limit is not None and len(stored) >= limit:
                 break
-        # Of both sorted lists the first `limit` are among the first `limit` of each.
+        # The first `limit` keys of the two sorted lists together are among the first `limit` keys of each list.
         both = sorted(stored + found) if found else stored
         return both if limit is None else both[:limit]
 
     def columns(self) -> Columns:
-        """All keys, pointers and values, ascending by key.
+        """Return all keys, pointers and values, ascending by key.
 
-        The same as `range` gives, some times as fast where there are many.
+        The content is the same as from `range`, but several times as fast if there are many entries.
         """
         keys: list[bytes] = []
         pointers: list[int] = []
@@ -176,7 +177,7 @@ class Index:
         return Columns(keys, pointers, values)
 
     def is_empty_range(self, start: bytes = b"", end: bytes | None = None) -> bool:
-        """Whether no key is from `start` on and before `end`."""
+        """Whether the index has no keys from `start`, inclusive, to `end`, exclusive (None: to the last)."""
         low, high = self._span(start, end)
         keys = self._sorted_keys()
         if any(self._pending[keys[position]][2] is not None for position in range(low, high)):
@@ -196,23 +197,23 @@ class Index:
         self._set(key, (self._next, entry.pointer, entry.value))
 
     def remove(self, key: bytes) -> None:
-        """Make a key absent; removing what is absent is allowed."""
+        """Remove a key. Removing an absent key is allowed."""
         if self._root.shard:
             self._set(key, (self._next, 0, None))
         elif key in self._pending:
             self._set(key, None)
 
     def savepoint(self) -> int:
-        """A token for `rollback`."""
+        """Return a token for `rollback`."""
         if self._undo is None:
             self._undo = []
         return len(self._undo)
 
     def rollback(self, token: int) -> None:
-        """Undo every change since the savepoint that gave the token; tokens given since become invalid.
+        """Undo every change since the savepoint that returned the token. Tokens of later savepoints become invalid.
 
         Raises:
-            InputError: the token is not one of this working copy, or was rolled back beyond.
+            InputError: the token is not from this working copy, or a rollback to an earlier savepoint invalidated it.
         """
         undo = self._undo
         if undo is None or not 0 <= token <= len(undo):
@@ -231,13 +232,14 @@ class Index:
         return IndexRoot(self._root.shard, self._root.height, self._root.count)
 
     def embedded(self, start: bytes = b"", end: bytes | None = None) -> dict[bytes, Entry | None]:
-        """The embedded changes from `start` on and before `end`, by key; None: removed."""
+        """Return the embedded changes from `start`, inclusive, to `end`, exclusive, by key. None means removed."""
         low, high = self._span(start, end)
         return {key: _entry(self._pending[key]) for key in self._sorted_keys()[low:high]}
 
     def replant(self, tree: IndexRoot, absorbed: Iterable[bytes]) -> None:
-        """Replace the tree by one that holds the same, and the embedded changes of the keys `absorbed` besides."""
-        self._size = self.embedded_bytes  # which is counted from the root until then
+        """Replace the tree by a tree with the same content plus the embedded changes of the keys `absorbed`, which are
+        no longer embedded afterwards."""
+        self._size = self.embedded_bytes  # until it is set, it is computed from the root, which changes below
         if self._undo is not None:
             self._undo.append(self._root)
         self._root, self._changed = tree, True
@@ -246,7 +248,7 @@ class Index:
 
     @property
     def embedded_bytes(self) -> int:
-        """The bytes that the embedded part takes in its row, within some percent."""
+        """The bytes that the embedded part takes in its row, within a few percent."""
         if self._size is None:
             self._size = embedded_total(self._root.keys, self._root.pointers, self._root.values)
         return self._size
@@ -254,16 +256,17 @@ class Index:
     def freeze(
         self, quota: int, new_id: Callable[[], int], *, floor: bytes | None = None
     ) -> tuple[IndexRoot, list[tuple[int, Shard]]]:
-        """The content as a new root, with the new shards to write (children first).
+        """Return the content as a new root, with the new shards to write (children first).
 
-        With at most `quota` embedded bytes no shard is touched. Otherwise changes spill into the tree until
-        about half the quota is left; keys below `floor` are then cut off: whole old leaves, and embedded
-        keys. (Entries below it in the same leaf as the floor stay until that leaf is rewritten.) The working
-        copy itself does not change: go on with a new one over the new root.
+        If at most `quota` bytes are embedded, no shard changes. Otherwise changes are spilled into the tree until
+        about half the quota stays embedded. The spill also cuts off keys below `floor`: whole old leaves, and embedded
+        keys. (Entries below `floor` in the leaf that contains `floor` stay until that leaf is rewritten.) The working
+        copy itself does not change; to continue, use a new one over the new root.
 
         Args:
-            quota: bytes.
-            new_id: gives a new object id at each call.
+            quota: maximum size of the embedded part, in bytes.
+            new_id: returns a new object id at each call.
+            floor: keys below it are cut off when changes are spilled; None cuts off nothing.
         """
         if self.embedded_bytes <= quota:
             return (_rooted(self._root, self._in_order()) if self._changed else self._root), []
@@ -295,7 +298,7 @@ class Index:
         self._changed = True
 
     def _in_order(self) -> dict[bytes, Pending]:
-        """The pending changes, the oldest first; only a rollback brings them out of that order."""
+        """Return the pending changes, oldest first. They are sorted only after a rollback, which breaks the order."""
         if not self._ordered:
             self._pending = dict(sorted(self._pending.items(), key=lambda item: item[1][0]))
             self._ordered = True
@@ -317,7 +320,7 @@ def _entry(change: Pending) -> Entry | None:
 
 
 def _rooted(tree: IndexRoot, pending: dict[bytes, Pending]) -> IndexRoot:
-    """The tree of a root with an embedded part in the order of `pending`."""
+    """Return a root with the tree of `tree` and the changes `pending`, in their order, as its embedded part."""
     if not pending:
         return IndexRoot(tree.shard, tree.height, tree.count)
     _, pointers, values = zip(*pending.values(), strict=True)
@@ -327,7 +330,7 @@ def _rooted(tree: IndexRoot, pending: dict[bytes, Pending]) -> IndexRoot:
 def _merged(
     changes: list[tuple[bytes, Pending]], tree: Iterator[tuple[bytes, Entry]], *, reverse: bool
 ) -> Iterator[tuple[bytes, Entry]]:
-    """Entries of the tree with embedded changes over them, both in the same direction."""
+    """Yield the entries of the tree with the embedded changes applied. Both inputs have the same direction."""
     upcoming = iter(changes)
     change = next(upcoming, None)
     for key, entry in tree:

@@ -1,7 +1,7 @@
-"""The cache of immutable objects: one per process, bounded by bytes of memory, least recently used leaves first.
+"""Least-recently-used (LRU) cache of immutable objects: one per process, bounded in bytes of memory.
 
-Objects never change, so nothing is ever invalidated. (cachetools' LRU is not thread-safe and, being written
-in Python, takes longer under a lock than the whole read through this one may take.)
+Objects never change, so entries are never invalidated. The LRU cache of cachetools does not fit: it is not thread-safe
+and is written in Python, so that one access under a lock takes longer than a whole read through this cache may take.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from polaris_spark.objects import Decoded
 from polaris_spark.store.memory import Footprints
 
 DEFAULT_BYTES = 128 * 2**20
-"""Capacity unless told otherwise."""
+"""Default capacity, in bytes."""
 
 ENTRY_BYTES = 320
-"""Added to an object's own bytes for what its entry takes: key, size, and places in a dictionary and a linked list."""
+"""Overhead of an entry, in bytes, added to the object's own size: key, size, and slots in a dictionary and a linked
+list."""
 
 Key = tuple[int, int]
-"""A space (one realm of one store) and an object's id."""
+"""Key of an entry: the number of a space (one realm of one store), and an object id."""
 
 
 class ObjectCache:
-    """Decoded objects by space and id. Thread-safe; a forked child starts with an empty one."""
+    """Decoded objects by space and id. Thread-safe; a forked child starts with an empty cache."""
 
     def __init__(self, capacity: int = DEFAULT_BYTES) -> None:
         self.capacity = capacity
         self.footprints = Footprints()
-        """How much memory objects take: what `put` is to be told."""
+        """Estimates of the memory that objects take, for the argument `size` of `put`."""
         self._asked = 0
         self._entries: OrderedDict[Key, tuple[Decoded, int]] = OrderedDict()
         self._bytes = 0
@@ -42,7 +43,7 @@ class ObjectCache:
         _caches.add(self)
 
     def space(self, store_key: str, realm: str) -> int:
-        """A small number for a realm of a store, the first part of its keys."""
+        """Return a small number for a realm of a store: the first part of its keys."""
         with self._lock:
             number = self._spaces.get((store_key, realm))
             if number is None:
@@ -50,7 +51,7 @@ class ObjectCache:
             return number
 
     def get(self, key: Key) -> Decoded | None:
-        """The object, now the most recently used, or None. Takes no lock: each step is atomic by itself."""
+        """Return the object, or None. Marks it as the most recently used. Takes no lock: each step is atomic."""
         try:
             self._entries.move_to_end(key)
             return self._entries[key][0]
@@ -58,7 +59,7 @@ class ObjectCache:
             return None
 
     def put(self, key: Key, value: Decoded, size: int) -> None:
-        """Keep an object that takes `size` bytes of memory; one of more than an eighth of the capacity is not kept."""
+        """Cache an object that takes `size` bytes of memory, unless it takes more than an eighth of the capacity."""
         size += ENTRY_BYTES
         if size * 8 > self.capacity:
             return
@@ -72,12 +73,12 @@ class ObjectCache:
                 self._bytes -= freed
 
     def resize(self, capacity: int) -> None:
-        """Change the capacity, in bytes, making room at once."""
+        """Change the capacity, in bytes. Evicts entries at once if it shrinks."""
         with self._lock:
             self._resize(capacity)
 
     def provide(self, capacity: int) -> None:
-        """Change the capacity to the largest that was asked for in this way, in bytes."""
+        """Change the capacity to the largest value that any call of this method has requested, in bytes."""
         with self._lock:
             self._asked = max(self._asked, capacity)
             self._resize(self._asked)
@@ -89,18 +90,18 @@ class ObjectCache:
             self._bytes -= freed
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         with self._lock:
             self._entries.clear()
             self._bytes = 0
 
     @property
     def bytes(self) -> int:
-        """What the entries count for, in bytes."""
+        """Total size of the entries, in bytes, with `ENTRY_BYTES` for each."""
         return self._bytes
 
     def __contains__(self, key: Key) -> bool:
-        """Whether an object is here; it is not used by that."""
+        """Whether an object is cached. Does not mark it as recently used."""
         return key in self._entries
 
     def __len__(self) -> int:
@@ -117,7 +118,7 @@ _of_process = ObjectCache()
 
 
 def process_cache() -> ObjectCache:
-    """The cache that all stores of this process share."""
+    """Return the cache that all stores of this process share."""
     return _of_process
 
 
@@ -130,10 +131,10 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def collect_seldom() -> None:
-    """Have Python look for cycles less often, in a process that does nothing but serve catalogs.
+    """Make Python collect cyclic garbage less often, in a process that only serves catalogs.
 
-    Modules, shards and whatever else lives long have no cycles to be found; looking through them again and again takes
-    time from requests.
+    Long-lived objects, such as modules and shards, contain no collectable cycles. Scanning them again and again would
+    slow down requests.
     """
     gc.collect()
     gc.freeze()

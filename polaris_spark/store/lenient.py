@@ -1,6 +1,6 @@
-"""Objects read one by one from the database, for whoever looks for damage: what cannot be read is told, not raised.
+"""Reading of objects for damage checks: an object that cannot be read is returned as `Unreadable`, not raised.
 
-The cache is not asked: it may hold rows that the database lost.
+Reads bypass the cache, because the cache may hold rows that the database has lost.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from polaris_spark.errors import CorruptionError, NewerFormatError
 from polaris_spark.objects import Header, decode_header, part_count
 
 BATCH = 256
-"""Objects, or further parts of them, that are read together."""
+"""Maximum number of rows (objects, or further parts of objects) in one read."""
 
 
 class Read(NamedTuple):
-    """An object that can be read as far as its header goes."""
+    """An object whose header can be read."""
 
     header: Header
     data: bytes
-    """The object's bytes; of part 0 only where further ones were only to be there."""
+    """The object's bytes; only those of part 0 if `read_each` was called with `whole=False`."""
 
 
 class Unreadable(NamedTuple):
     """An object that cannot be read."""
 
     reason: str
-    """What is wrong with it, in words."""
+    """What is wrong with the object, as text."""
     part: int = 0
-    """The part that is wrong."""
+    """Number of the damaged part."""
     missing: bool = False
-    """Whether that part is not there."""
+    """Whether that part is missing from the database."""
     newer: NewerFormatError | None = None
-    """Set where a newer release may have written it."""
+    """The error, if a newer release may have written the object; else None."""
 
 
 def read_each(
@@ -45,12 +45,12 @@ def read_each(
     whole: bool,
     on_read: Callable[[int], None] = lambda _: None,
 ) -> dict[int, Read | Unreadable]:
-    """Objects by id, in the order of `ids`.
+    """Return objects by id, in the order of `ids`.
 
     Args:
         realm: instance id of the realm.
-        whole: whether further parts are put together; else they are only to be there.
-        on_read: told how many objects were read, each time.
+        whole: whether to join the parts of an object; if false, further parts are only checked to exist.
+        on_read: called after each batch with the number of objects read.
     """
     listed = list(ids)
     result: dict[int, Read | Unreadable] = {}

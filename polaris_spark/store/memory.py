@@ -1,9 +1,9 @@
-"""How many bytes of memory a decoded object takes, so that the cache's bound is one of memory, not of row lengths.
+"""Estimates of the memory that decoded objects take, so that the cache is bounded by memory and not by row lengths.
 
 A decoded object takes three to eight times the bytes of its row, depending on its type. Types whose instances grow
-after they were decoded (shards of an index decode their keys at the first look-up) say themselves what they will take:
-they have a property `memory_bytes`. Of any other type the first objects and then one in `_EVERY` are measured, and the
-others are taken to have the same ratio of memory to row length.
+after decoding have a property `memory_bytes` with their final size; index shards, for example, decode their keys at the
+first look-up. For all other types, the first `_FIRST` objects and then one in `_EVERY` are measured, and the rest are
+assumed to have the same ratio of memory to row length.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ import msgspec
 from polaris_spark.objects import Decoded
 
 _FIRST = 8
-"""Objects of a type that are all measured."""
+"""Number of objects of a type that are all measured, before sampling begins."""
 
 _EVERY = 256
-"""After them, one in so many is."""
+"""Sampling interval after the first `_FIRST` objects: one in this many objects is measured."""
 
 _ALIGNMENT = 16
-"""CPython's allocator gives memory in multiples of this."""
+"""Alignment of CPython's allocator, in bytes: sizes are rounded up to a multiple of it."""
 
 
 def deep_bytes(value: Any) -> int:
-    """Bytes of memory of a decoded object with all that it alone holds: structs, containers, texts, numbers.
+    """Return the memory, in bytes, of a decoded object and everything that only this object holds: structs, containers,
+    texts, numbers.
 
-    What Python shares (small integers, empty tuples and strings, classes) counts as nothing; what is held twice within
-    `value` counts once.
+    Objects that Python shares (small integers, empty tuples and strings, classes) count as 0 bytes. An object that
+    occurs twice within `value` counts once.
     """
     total = 0
     seen = set[int]()
@@ -58,19 +59,19 @@ def _is_shared(one: Any) -> bool:
 
 
 class Footprints:
-    """What decoded objects take in memory, by type; learns from those it sees.
+    """Memory estimates of decoded objects by type, based on the objects measured so far.
 
-    Threads that meet here may lose a measurement, no more."""
+    Needs no lock: a race between threads can at most lose a measurement."""
 
     def __init__(self) -> None:
         self._types: dict[str, _Seen] = {}
 
     def memory_bytes(self, decoded: Decoded, row_bytes: int) -> int:
-        """About how many bytes of memory an object will take.
+        """Return about how many bytes of memory an object will take.
 
         Args:
-            decoded: with its header.
-            row_bytes: of all its rows.
+            decoded: the object with its header.
+            row_bytes: total size of the object's rows, in bytes.
         """
         seen = self._types.get(decoded.header.type)
         if seen is None:
@@ -88,15 +89,15 @@ class Footprints:
 
 
 class _Seen:
-    """Objects of one type so far, and the sizes of those that were measured."""
+    """The number of objects of one type so far, and the total sizes of the measured ones."""
 
     __slots__ = ("memory_bytes", "number", "row_bytes", "says")
 
     def __init__(self, *, says: bool) -> None:
         self.says = says
-        """Whether they say themselves what they take."""
+        """Whether objects of the type have a property `memory_bytes`."""
         self.number = self.row_bytes = self.memory_bytes = 0
 
 
 _HEADER_BYTES = 320
-"""A header with its texts and empty tuples, and the pair that keeps it with the object."""
+"""Memory of a header, in bytes: its texts and empty tuples, and the tuple that holds it together with the object."""

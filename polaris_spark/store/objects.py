@@ -19,14 +19,14 @@ R = TypeVar("R")
 
 
 class Rows(list[ObjectRow]):
-    """Rows of objects, with the objects as the cache will hold them once the rows are written."""
+    """Rows of objects, together with the decoded objects to cache once the rows are written."""
 
     __slots__ = ("decoded",)
 
     def __init__(self) -> None:
         super().__init__()
         self.decoded: list[tuple[int, Decoded, int]] = []
-        """Ids, objects, and the bytes of their rows."""
+        """Tuples of id, decoded object, and total size of the object's rows in bytes."""
 
 
 class ObjectStore:
@@ -47,9 +47,9 @@ class ObjectStore:
             realm: instance id of the realm.
             cache: shared by all stores of the process.
             store_key: identifies the store in the cache (`StoreURI.key`).
-            revisions: the highest revision that writers may use, by type name (the realm record's); types
-                that it does not name are not limited. A higher revision that is found in a row is allowed from then
-                on: the realm was upgraded after it was opened here.
+            revisions: the highest revision that writers may use, by type name, from the realm record. Types
+                that are not listed are not limited. If a row with a higher revision is read, that revision is
+                allowed from then on: the realm was upgraded after this process opened it.
         """
         self.backend = backend
         self.realm = realm
@@ -61,16 +61,16 @@ class ObjectStore:
         self._allowed: set[type[msgspec.Struct]] = set()
 
     def of_realm(self, realm: str) -> ObjectStore:
-        """The objects of a realm of the same store, by its instance id, for reading."""
+        """Return the objects of a realm of the same store, for reading; `realm` is its instance id."""
         if realm == self.realm:
             return self
         return ObjectStore(self.backend, realm, self._cache, store_key=self._store_key)
 
     def get(self, id: int, cls: type[S]) -> S:
-        """The object `id`, which is a `cls`.
+        """Return the object `id`, which must be a `cls`.
 
         Raises:
-            CorruptionError: there is no such object, it is of another type, or it cannot be decoded.
+            CorruptionError: the object is missing, of another type, or cannot be decoded.
         """
         found = self._cache.get((self._space, id))
         if found is None:
@@ -81,7 +81,7 @@ class ObjectStore:
         return value
 
     def get_many(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
-        """The objects `ids`, each of which is a `cls`, in one batched read of those that are not cached.
+        """Return the objects `ids`, which must be of type `cls`. Objects that are not cached take one batched read.
 
         Raises:
             CorruptionError: as `get`.
@@ -95,7 +95,7 @@ class ObjectStore:
         return values
 
     def prefetch(self, ids: Collection[int]) -> None:
-        """Have objects in the cache, by one read of those that are not there; a single one is left to who gets it.
+        """Read objects that are not cached into the cache, in one batch. A single one is left for `get` to read.
 
         Raises:
             CorruptionError: as `get`.
@@ -105,7 +105,7 @@ class ObjectStore:
             self.read(missing)
 
     def get_for_rewrite(self, id: int, cls: type[S]) -> S:
-        """The object `id` for writing a changed copy of it.
+        """Return the object `id` for writing a changed copy of it.
 
         Raises:
             NewerFormatError: a newer release wrote it, and its unknown fields would be lost.
@@ -120,11 +120,11 @@ class ObjectStore:
         raise self._wrong_type(id, found, cls)
 
     def read(self, ids: Collection[int]) -> dict[int, Decoded]:
-        """The objects `ids` with their headers: cached ones, one read of the others, one more of their
-        further parts.
+        """Return the objects `ids` with their headers. Objects that are not cached take one batched read, and a
+        second one for their further parts.
 
         Raises:
-            CorruptionError: one is missing or cannot be decoded; the message names the realm and the id.
+            CorruptionError: an object is missing or cannot be decoded; the message names the realm and the id.
         """
         result: dict[int, Decoded] = {}
         missing: list[int] = []
@@ -142,11 +142,11 @@ class ObjectStore:
         return result
 
     def rows(self, values: Iterable[tuple[int, msgspec.Struct]]) -> Rows:
-        """Objects as rows, large ones in several parts.
+        """Return objects as rows; large objects are split into several parts.
 
         Raises:
             NewerFormatError: the realm does not yet allow a type's revision to be written.
-            ObjectTooLargeError: an object points to more others than a row can name.
+            ObjectTooLargeError: an object points to more objects than a row can list.
         """
         rows = Rows()
         for id, value in values:
@@ -163,18 +163,18 @@ class ObjectStore:
         return self._revisions.get(objects.type_name(cls), newest) >= newest
 
     def write(self, values: Collection[tuple[int, msgspec.Struct]]) -> None:
-        """Write objects durably and remember them. Repeating it changes nothing.
+        """Write objects durably and cache them. Idempotent.
 
         Raises:
             NewerFormatError, ObjectTooLargeError: as `rows`; nothing was written.
-            TryAgainError, OutcomeUnknownError: from the database; repeat it.
+            TryAgainError, OutcomeUnknownError: from the database; repeat the call.
         """
         rows = self.rows(values)
         self.backend.write_objects(self.realm, rows)
         self.remember(rows)
 
     def remember(self, rows: Rows) -> None:
-        """Put the objects of rows that are in the database by now into the cache, to save the next reader a read."""
+        """Cache the objects of rows that have been written to the database, to save the next reader a read."""
         for id, decoded, row_bytes in rows.decoded:
             self._keep(id, decoded, row_bytes)
 
@@ -183,7 +183,7 @@ class ObjectStore:
         self._cache.put((self._space, id), decoded, memory)
 
     def key(self, id: int) -> str:
-        """How errors name an object: realm and id."""
+        """Return the name of an object for error messages: realm and id."""
         return f"{self.realm}/{id}"
 
     def _read_rows(self, ids: Sequence[int]) -> dict[int, bytes]:
@@ -213,8 +213,8 @@ class ObjectStore:
             whole[id] = b"".join(joined)
 
     def _note_revision(self, found: Decoded) -> None:
-        """Allow the revision of a stored object, if this release knows it: another process wrote the object after the
-        realm was upgraded."""
+        """Allow the revision of a stored object, if this release supports it: another process wrote the object after
+        the realm was upgraded."""
         name, revision = found.header.type, found.header.revision
         if revision <= self._revisions.get(name, revision) or found.value is None:
             return
@@ -247,10 +247,11 @@ class ObjectStore:
 def read_each(
     ids: Collection[int], read: Callable[[Collection[int]], Mapping[int, R]]
 ) -> dict[int, R | CorruptionError]:
-    """What `read` gives of each of some objects, in one read; of one that cannot be read the error, which names it.
+    """Return the result of `read` for each object, in one batch; for an unreadable object, the error that names it.
 
     Args:
-        read: reads some objects; it fails for all if it fails for one.
+        read: reads several objects, and fails for all of them if it fails for one. If the batch fails, it is called
+            for each object alone.
     """
     try:
         return dict(read(ids))

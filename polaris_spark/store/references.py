@@ -21,13 +21,13 @@ _random_bytes: Callable[[int], bytes] = os.urandom
 
 
 def new_version() -> bytes:
-    """A version token that no swap used before: 16 random bytes, from the kernel, so that forks differ."""
+    """Return a version token that no swap has used: 16 random bytes from the kernel, so that forks differ."""
     return _random_bytes(16)
 
 
 @contextlib.contextmanager
 def versions_from(source: Callable[[int], bytes]) -> Iterator[None]:
-    """Within the block every version of this process comes from `source`: for simulations, which must replay."""
+    """Take every version token of this process from `source` within the block, so that simulations can be replayed."""
     global _random_bytes
     before, _random_bytes = _random_bytes, source
     try:
@@ -56,26 +56,26 @@ class ReferenceStore:
         self.realm = realm
 
     def read(self, name: str, cls: type[V]) -> Versioned[V] | None:
-        """The newest version and value, or None if there is no such reference.
+        """Return the newest version and value, or None if the reference does not exist.
 
         Raises:
-            CorruptionError: the value is no `cls`.
+            CorruptionError: the value cannot be decoded as `cls`.
         """
         row = self.backend.read_reference(self.realm, name)
         return None if row is None else self.decode(name, row, cls)
 
     def row(self, value: object, version: bytes | None = None) -> ReferenceRow:
-        """A value as the row to swap in, with a fresh version unless one is given.
+        """Return a value as the row to swap in, with a fresh version unless one is given.
 
-        Repeating a swap whose outcome is unknown takes the *same* row again.
+        To repeat a swap whose outcome is unknown, use the *same* row again.
         """
         return ReferenceRow(version or new_version(), _encode(value))
 
     def decode(self, name: str, row: ReferenceRow, cls: type[V]) -> Versioned[V]:
-        """A row, such as the one that a `Conflict` carries, as version and value.
+        """Return a row, such as the row in a `Conflict`, as version and value.
 
         Raises:
-            CorruptionError: the value is no `cls`.
+            CorruptionError: the value cannot be decoded as `cls`.
         """
         try:
             return Versioned(row.version, _decoder(cast("Hashable", cls)).decode(row.value))
@@ -83,7 +83,7 @@ class ReferenceStore:
             raise CorruptionError(f"reference {self.realm}/{name} is no {cls.__name__}: {error}") from error
 
     def insert(self, name: str, new: ReferenceRow) -> Swapped | Conflict:
-        """Put a row if there is none of that name."""
+        """Insert a row if no row of that name exists."""
         return self.backend.insert_reference(self.realm, name, new)
 
     def swap(self, name: str, expected_version: bytes, new: ReferenceRow) -> Swapped | Conflict:
@@ -93,7 +93,7 @@ class ReferenceStore:
     def write_and_swap(
         self, rows: Sequence[ObjectRow], name: str, expected_version: bytes, new: ReferenceRow
     ) -> Swapped | Conflict:
-        """Write objects and swap: in one transaction where the database can, else objects first."""
+        """Write objects and swap, in one transaction if the database supports it; else write the objects first."""
         if fits_transaction(self.backend, rows):
             return self.backend.write_and_swap(self.realm, rows, name, expected_version, new)
         self.backend.write_objects(self.realm, rows)
@@ -104,14 +104,14 @@ class ReferenceStore:
         return self.backend.delete_reference(self.realm, name, expected_version)
 
     def put(self, name: str, expected_version: bytes | None, new: ReferenceRow, *, attempts: int = 5) -> bool:
-        """Insert (`expected_version` None) or swap, repeated while its outcome is unknown; whether it took
-        place.
+        """Insert (`expected_version` None) or swap, and repeat while the outcome is unknown. Return whether the
+        operation took place.
 
-        For rows whose owner alone replaces its own value (leases, realm records, tasks): a row that carries
-        another version then is proof that ours was not, or is no longer, in force.
+        For rows in which only the owner of a value replaces that value (leases, realm records, tasks). If such a row
+        has another version afterwards, that proves that the new row was never in force, or is no longer.
 
         Raises:
-            OutcomeUnknownError: still unknown after `attempts`.
+            OutcomeUnknownError: the outcome is still unknown after `attempts` attempts.
         """
         for attempt in range(1, attempts + 1):
             try:

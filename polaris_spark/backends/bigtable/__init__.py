@@ -1,25 +1,25 @@
 """`bigtable://project/instance/prefix`: Google Bigtable, for any number of processes and machines.
 
-Two tables of the instance, `<prefix>-objects` and `<prefix>-references` (default prefix: `polaris_spark`), so an
-instance holds any number of stores.
+A store is two tables of the instance, `<prefix>-objects` and `<prefix>-references` (default prefix: `polaris_spark`).
+An instance can hold any number of stores.
 
-Consistency: a row is changed atomically by CheckAndMutateRow, which a cluster decides for itself. So everybody must use
-one and the same cluster: the app profile (`?app-profile=`, the instance's default one unless given) routes to a single
-cluster and allows single-row transactions; Bigtable refuses conditional writes through any other. Reads through it are
-strongly consistent. Other clusters of the instance follow later, and are for disaster recovery: what was acknowledged
-last may not be there after a failover.
+Consistency: a row is changed atomically by CheckAndMutateRow, which each cluster decides by itself. So all processes
+must use the same cluster: the app profile (`?app-profile=`, default: the instance's default profile) must route to a
+single cluster and allow single-row transactions. Bigtable refuses conditional writes through any other profile. Reads
+through such a profile are strongly consistent. Replication to other clusters is asynchronous, for disaster recovery:
+the last acknowledged writes may be missing after a failover.
 
-- **Swap**: the condition looks at the latest cell of the version, and both cells are written with a constant timestamp.
-  It is sent once; a lost answer is an unknown outcome.
-- **Rows** are written by bulk mutations and read by sets of keys, in chunks, a few side by side. Each entry of a bulk
-  mutation has a status of its own; those that failed for the moment are asked again.
-- **Keys** begin with the realm, so that it can be dropped and scanned as a range, and then a hash of the id, so that
-  the newest rows are not all on one server.
+- **Swap**: the condition checks the latest cell of the version. Both cells are written with a constant timestamp.
+  The request is sent once; a lost answer is an unknown outcome.
+- **Rows** are written by bulk mutations and read by sets of keys, in chunks, a few of them in parallel. Each entry of a
+  bulk mutation has its own status; entries with a temporary failure are retried.
+- **Keys** begin with the realm, so that a realm can be dropped and scanned as a range. A hash of the id follows, so
+  that the newest rows are not all on one server.
 
-Options: `app-profile`; `credentials`, the path of a file of credentials (else application default credentials);
-`endpoint`, `http://host:port` of an emulator (else BIGTABLE_EMULATOR_HOST) or `https://host` of another address of the
-service; `timeout` of an operation with its repetitions (30 s); `channels` (2), connections of a process, each with up
-to 32 operations at the same time.
+Options: `app-profile`; `credentials`, the path of a credentials file (default: application default credentials);
+`endpoint`, `http://host:port` of an emulator (default: BIGTABLE_EMULATOR_HOST) or `https://host` of another address of
+the service; `timeout` of an operation including retries (30 s); `channels` (2), the number of connections of a process,
+each with up to 32 concurrent operations.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ if TYPE_CHECKING:
 
 
 _OVERHEAD: Final = 100
-"""Bytes of a mutation beside the value, about."""
+"""Approximate size of a mutation without its value, in bytes."""
 
 
 def open_backend(uri: StoreURI, options: Options) -> BigtableBackend:
-    """The store in the instance that `uri` names; options as the module says. Connects when it is first used.
+    """Return the store in the instance of `uri`; the module lists the options. Connects at first use.
 
     Raises:
-        StoreURIError: the URI names no instance, or an option is unknown or its value is.
+        StoreURIError: the URI names no instance, or an option or its value is not valid.
     """
     return BigtableBackend(Settings.parse(uri, options))
 
@@ -137,7 +137,7 @@ class BigtableBackend(Backend):
         return scans.scan(self._calls, self._tables[split.table], split)
 
     def drop_realm(self, realm: str) -> bool:
-        """Delete a realm's rows by their prefix, if the caller may."""
+        """Delete a realm's rows by their key prefix. Return False if the caller lacks the permission."""
         prefix = keys.realm_prefix(realm)
         self._calls.open(tables.check)
         return tables.drop(self._settings, prefix)
@@ -146,7 +146,7 @@ class BigtableBackend(Backend):
         self, realm: str, name: str, expected: bytes, mutations: Sequence[Part], doing: str
     ) -> Swapped | Conflict:
         key = keys.reference_key(realm, name)
-        if not expected:  # no row has it, and a range to an empty value would have no end
+        if not expected:  # no row has an empty version, and a range that ends at an empty value is unbounded
             return Conflict()
         request = self._references.change_if(key, expected, mutations)
         done = self._calls.condition(request, f"{doing} reference {name!r}")

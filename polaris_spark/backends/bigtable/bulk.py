@@ -1,4 +1,4 @@
-"""Many rows at once: reads by sets of keys and bulk mutations, in chunks below Bigtable's limits."""
+"""Bulk reads by sets of keys, and bulk mutations, in chunks within Bigtable's limits."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from polaris_spark.backends.bigtable.failures import RefusedEntryError, is_tempo
 from polaris_spark.backends.bigtable.messages import Cells, Part, Table, merged
 from polaris_spark.backends.chunks import sized
 
-_READ_KEYS: Final = 256  # keys of up to 1,037 bytes; a set of rows ends at 500 kB
-_MUTATED_ROWS: Final = 2_000  # a request ends at 100,000 mutations
+_READ_KEYS: Final = 256  # keys have up to 1,037 bytes; a set of rows is limited to 500 kB
+_MUTATED_ROWS: Final = 2_000  # a request is limited to 100,000 mutations
 _MUTATED_BYTES: Final = 4 * 2**20
 
 
 def read(calls: Calls, table: Table, keys: Sequence[bytes]) -> dict[bytes, Cells]:
-    """The rows that exist among `keys`."""
+    """Return the rows that exist among `keys`."""
     found: dict[bytes, Cells] = {}
 
     def settle(_: Any, answers: Sequence[Any]) -> None:
@@ -30,19 +30,19 @@ def read(calls: Calls, table: Table, keys: Sequence[bytes]) -> dict[bytes, Cells
 def mutate(
     calls: Calls, table: Table, changes: Iterable[tuple[bytes, Sequence[Part], int]], doing: str
 ) -> None:
-    """Change rows in ways that may be repeated; each is acknowledged when this returns.
+    """Apply idempotent mutations to rows. When this function returns, all of them are acknowledged.
 
     Args:
-        changes: keys with their mutations and the size of these, in bytes.
+        changes: tuples of key, mutations, and the size of the mutations in bytes.
     """
     calls.each("MutateRows", map(table.mutate, _chunks(changes)), _settle, doing)
 
 
 def _settle(request: Any, answers: Sequence[Any]) -> None:
-    """See that every entry was applied; an entry without a status was not.
+    """Check that every entry was applied. An entry without a status counts as not applied.
 
     Raises:
-        RefusedEntryError: some were not.
+        RefusedEntryError: some entries were not applied.
     """
     statuses = {each.index: each.status for answer in answers for each in answer.entries}
     failed = [n for n in range(len(request.entries)) if n not in statuses or statuses[n].code]

@@ -1,7 +1,7 @@
-"""Calls of Bigtable's gRPC service: deadlines, repetitions and bounds.
+"""Calls of Bigtable's gRPC service, with deadlines, retries and limits.
 
-The messages are those of google-cloud-bigtable, without the layers over them, which wrap each message in objects of
-their own and repeat calls by rules of their own.
+The messages are those of google-cloud-bigtable. The library's higher layers are not used, because they wrap each
+message in other objects and retry calls by their own rules.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ Ask = Callable[[str, Iterable[Any], Settle, str], None]
 Check = Callable[[Ask, Settings], None]
 
 _SIDE_BY_SIDE: Final = 3
-"""Most calls that one operation has under way."""
+"""Maximum number of calls that one operation has in flight."""
 _OPERATIONS: Final = 32
-"""Most operations on a channel at the same time: a server admits a hundred calls on a connection."""
+"""Maximum number of concurrent operations on a channel. A server allows 100 calls on a connection."""
 _ERRORS: Final = (grpc.RpcError, failures.RefusedEntryError)
 
 
 class Calls:
-    """The calls on one store. Thread-safe; the first one connects."""
+    """The calls on one store. Thread-safe; the first call connects."""
 
     def __init__(self, settings: Settings, check: Check) -> None:
         """
         Args:
-            check: looks at the store once on each new channel, and raises what is wrong with it.
+            check: called once on each new channel; raises an error if the store cannot be used.
         """
         self._settings, self._check = settings, check
         self._opening = threading.RLock()
         self._channels: list[Channel] = []
-        # Places of channels, each as often as there may be operations on it. A semaphore of the library would cost
-        # eight threads a tenth of their swaps.
+        # Indexes of channels, each as often as there may be operations on the channel. With a semaphore of Python's
+        # library instead, eight threads would do a tenth fewer swaps.
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._closed = False
 
     def open(self, check: Check | None) -> bool:
-        """Connect; False if that was done before.
+        """Connect. Return False if already connected.
 
         Raises:
-            StoreURIError, StateError, TryAgainError: as `check` and `failures` say.
+            StoreURIError, StateError, TryAgainError: see `check` and `failures`.
         """
         self._refuse_if_unusable()
         if not self._opening.acquire(timeout=self._settings.timeout / 1_000):
@@ -66,7 +66,7 @@ class Calls:
             if self._channels:
                 return False
             self._channels = self._connected(check)
-            if self._closed:  # meanwhile, by another thread, which had no channels to close
+            if self._closed:  # in the meantime, by another thread that found no channels to close
                 self._close_channels()
                 self._refuse_if_unusable()
             for place in [*range(len(self._channels))] * _OPERATIONS:
@@ -76,13 +76,13 @@ class Calls:
             self._opening.release()
 
     def close(self) -> None:
-        """Break off calls under way, and refuse later ones."""
+        """Cancel calls in flight, and refuse later ones."""
         if not self._closed:
             self._closed = True
             try:
                 refuse_in_child(self._settings)
             except StateError:
-                return  # the channels are the parent's
+                return  # the channels belong to the parent process
             self._close_channels()
 
     def _close_channels(self) -> None:
@@ -90,7 +90,7 @@ class Calls:
             channel.close()
 
     def condition(self, request: Any, doing: str) -> bool:
-        """Whether the condition of a CheckAndMutateRow was met. It is sent once.
+        """Send a CheckAndMutateRow once. Return whether its condition was met.
 
         Raises:
             OutcomeUnknownError: the answer was lost.
@@ -107,23 +107,25 @@ class Calls:
                         raise failures.of_condition(error, self._settings.where, doing) from None
 
     def each(self, method: str, requests: Iterable[Any], settle: Settle, doing: str) -> None:
-        """Ask requests that may be repeated, a few side by side, each until it is answered.
+        """Send idempotent requests, a few in parallel, and retry each until it is answered.
 
         Args:
-            method: whose answers are streams.
-            settle: takes a request and all its answers; a `RefusedEntryError` has what is left asked again.
+            method: a method of the service whose answers are streams.
+            settle: called with a request and all its answers. If it raises a `RefusedEntryError`, the error's remaining
+                request is sent again.
+            doing: description of the operation, for error messages.
         Raises:
-            TryAgainError, OutcomeUnknownError: as `failures` says, when the store's time-out has passed.
+            TryAgainError, OutcomeUnknownError: see `failures`; after the store's time-out.
         """
         with self._channel() as channel:
             self._each(channel, method, requests, settle, doing)
 
     def rows(self, request: Any, after: Callable[[bytes], Any], doing: str) -> Iterator[tuple[bytes, Cells]]:
-        """Rows in the order of their keys, for as long as they keep coming.
+        """Yield rows in the order of their keys. Each row starts the time-out again.
 
         Args:
-            request: a ReadRows.
-            after: gives the request for the rows after a key.
+            request: a ReadRows request.
+            after: returns the request for the rows after a key.
         """
         patience = _Patience(self._settings)
         while True:
@@ -137,7 +139,7 @@ class Calls:
                     patience = _Patience(self._settings)
                 return
             except grpc.RpcError as error:
-                if request is asked:  # else rows came, and the stream has only lasted long
+                if request is asked:  # otherwise rows arrived, and the stream just took long
                     self._replaced_after(error, channel)
                 if not patience.waits_after(error):
                     raise failures.explained(error, self._settings.where, doing, writes=False) from None
@@ -169,7 +171,7 @@ class Calls:
                 request, call = running.popleft()
                 try:
                     settle(request, list(call))
-                    doubtful = True  # whether nothing was changed, whatever comes next
+                    doubtful = True  # from now on, an error cannot mean that nothing was changed
                 except _ERRORS as error:
                     doubtful = doubtful or bool(running) or failures.may_have_been_done(error)
                     channel = self._replaced_after(error, channel)
@@ -184,9 +186,11 @@ class Calls:
                 call.cancel()
 
     def _replaced_after(self, error: Exception, channel: Channel) -> Channel:
-        """The channel to go on with: another one, if no answer came in time, for its connection may be dead.
+        """Return the channel with which to continue. If there was no answer before the deadline, this is a new channel,
+        because the old connection may be dead.
 
-        gRPC would find that out by a keepalive, half a minute later. Calls under way on the old channel go on.
+        gRPC would detect a dead connection by a keepalive half a minute later. Calls in flight on the old channel
+        continue.
         """
         if failures.status_of(error) != "DEADLINE_EXCEEDED" or self._closed:
             return channel
@@ -201,7 +205,7 @@ class Calls:
 
     @contextmanager
     def _channel(self) -> Iterator[Channel]:
-        """One of the channels, in turn."""
+        """Borrow one of the channels, in turn."""
         self._refuse_if_unusable()
         if not self._channels:
             self.open(self._check)
@@ -214,7 +218,7 @@ class Calls:
             ) from None
         try:
             yield self._channels[place]
-        except ValueError:  # what the library raises for a channel that is closed
+        except ValueError:  # raised by the library for a closed channel
             self._refuse_if_unusable()
             raise
         finally:
@@ -227,7 +231,7 @@ class Calls:
 
 
 class _Patience:
-    """How long an operation goes on, and how it waits before it tries again."""
+    """The deadline of an operation, and the pauses between its attempts."""
 
     def __init__(self, settings: Settings) -> None:
         now = time.monotonic()
@@ -237,11 +241,11 @@ class _Patience:
         self._pause = 0.02
 
     def attempt(self) -> float:
-        """When an attempt that may be repeated ends."""
+        """Return the deadline of an idempotent attempt that begins now, on the monotonic clock, in seconds."""
         return min(self.end, time.monotonic() + self._third)
 
     def waits_after(self, error: Exception) -> bool:
-        """Wait before the next attempt; False at once if there is to be none."""
+        """Pause before the next attempt. Return False at once if no further attempt is allowed."""
         end = self._while_unreachable if failures.was_not_sent(error) else self.end
         if not failures.may_be_repeated(error) or time.monotonic() + self._pause > end:
             return False

@@ -1,7 +1,7 @@
-"""Connections to Bigtable, with Google's credentials or to an emulator.
+"""Connections to Bigtable, with Google's credentials, or to an emulator.
 
-gRPC's threads do not exist in a forked child, where calls would hang: a process that has channels tells its children
-to open none.
+gRPC's threads do not exist in a forked child, where calls would hang. So the children of a process that has opened
+channels are refused.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _STREAMS: Final[Mapping[str, Any]] = {
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    ("grpc.use_local_subchannel_pool", 1),  # else all channels to a server share one connection
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise all channels to a server share one connection
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    ("SingleThreadedUnaryStream", 1),  # else each stream starts a thread
+    ("SingleThreadedUnaryStream", 1),  # otherwise each stream starts a thread
     ("grpc.primary_user_agent", "polaris_spark"),
 )
 
@@ -45,13 +45,13 @@ _used_by: int | None = None
 
 
 class Channel:
-    """A connection for rows."""
+    """A connection for reading and writing rows."""
 
     def __init__(self, settings: Settings) -> None:
         """
         Raises:
             StoreURIError: there are no credentials, or they cannot be read.
-            StateError: this process was forked from one that has channels.
+            StateError: this process was forked from a process that has channels.
         """
         global _used_by
         refuse_in_child(settings)
@@ -74,19 +74,20 @@ class Channel:
         }
 
     def condition(self, request: Any, end: float) -> Any:
-        """Answer to a CheckAndMutateRow; `end` on the monotonic clock, in seconds."""
+        """Send a CheckAndMutateRow and return its answer. `end` is the deadline on the monotonic clock, in seconds."""
         return self._condition(request, timeout=_until(end), metadata=self._routed(request.table_name))
 
     def stream(self, method: str, request: Any, end: float) -> Any:
-        """A call that has begun: its answers, which raise what went wrong, to be cancelled if not read to the end."""
+        """Start a call and return the iterator over its answers, which raises on failure. Cancel the call if its
+        answers are not read to the end."""
         return self._streams[method](request, timeout=_until(end), metadata=self._routed(request.table_name))
 
     def close(self) -> None:
-        """Break off calls under way."""
+        """Close the connection, and cancel calls in flight."""
         self._channel.close()
 
     def _routed(self, table_name: str) -> tuple[tuple[str, str], ...]:
-        """By which the service finds the table's servers before it reads the request."""
+        """Return the metadata that routes a call to the table's servers before the service parses the request."""
         if table_name not in self._metadata:
             self._metadata[table_name] = routed(
                 f"table_name={quote(table_name, safe='')}&app_profile_id={self._profile}"
@@ -95,7 +96,7 @@ class Channel:
 
 
 def open_channel(settings: Settings, host: str, transport: Any) -> Any:
-    """A gRPC channel as a transport of Google's library would make it, with our options.
+    """Return a gRPC channel as a transport of Google's library would make it, with other options.
 
     Raises:
         StoreURIError: there are no credentials, or they cannot be read.
@@ -105,7 +106,7 @@ def open_channel(settings: Settings, host: str, transport: Any) -> Any:
     try:
         credentials = None
         if settings.credentials is not None:
-            with warnings.catch_warnings():  # of files that others sent us: this one the operator names
+            with warnings.catch_warnings():  # it warns of untrusted files; this path comes from the operator
                 warnings.simplefilter("ignore", DeprecationWarning)
                 credentials, _ = load_credentials_from_file(settings.credentials)  # type: ignore[no-untyped-call]  # as they ship it
         return transport.create_channel(host, credentials=credentials, options=_OPTIONS)
@@ -118,15 +119,15 @@ def open_channel(settings: Settings, host: str, transport: Any) -> Any:
 
 
 def routed(parameters: str) -> tuple[tuple[str, str], ...]:
-    """Metadata of a call that tells where it goes."""
+    """Return the metadata that routes a call."""
     return (("x-goog-request-params", parameters),)
 
 
 def refuse_in_child(settings: Settings) -> None:
-    """Refuse use in a process that was forked from one that has channels.
+    """Refuse use in a process that was forked from a process that has channels.
 
     Raises:
-        StateError: it was.
+        StateError: this process was forked from such a process.
     """
     if _used_by is not None and _used_by != os.getpid():
         raise StateError(

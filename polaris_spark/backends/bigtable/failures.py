@@ -1,19 +1,20 @@
-"""What a failure of Bigtable means for what was asked: certainly not done, or not known.
+"""Translation of Bigtable failures to errors, by outcome: certainly not done, or unknown.
 
-| status | what it means | raised |
+| status | meaning | raised |
 | --- | --- | --- |
-| `UNAVAILABLE`, no connection came about | nothing was sent | `TryAgainError` |
-| `UNAVAILABLE`, no credentials could be got | nothing was sent | `StateError` |
+| `UNAVAILABLE`, no connection could be made | nothing was sent | `TryAgainError` |
+| `UNAVAILABLE`, no access token could be obtained | nothing was sent | `StateError` |
 | `UNAVAILABLE` otherwise, `DEADLINE_EXCEEDED`, `CANCELLED` | it may have been done | unknown |
-| `INTERNAL`, `UNKNOWN`, `ABORTED` | the server's own trouble: it may have been done | unknown |
+| `INTERNAL`, `UNKNOWN`, `ABORTED` | an internal problem of the server: it may have been done | unknown |
 | `RESOURCE_EXHAUSTED` | a quota: refused before it was done | `TryAgainError` |
-| any, made by the library of a reset of the stream | it may have been done | unknown |
+| any, if the library derived it from a stream reset | it may have been done | unknown |
 | `NOT_FOUND` | no such instance, table, family or app profile | `StoreURIError` |
-| `PERMISSION_DENIED`, `UNAUTHENTICATED` | the caller may not | `StateError` |
+| `PERMISSION_DENIED`, `UNAUTHENTICATED` | the caller lacks the permission | `StateError` |
 | `FAILED_PRECONDITION`, `INVALID_ARGUMENT`, `UNIMPLEMENTED`, `OUT_OF_RANGE` | refused | `StateError` |
 
-*Unknown* is `OutcomeUnknownError` for a write, `TryAgainError` for a read. gRPC itself repeats only what a server
-certainly never looked at; the repetitions of Google's client libraries are in their layers above, which are not used.
+*Unknown* means `OutcomeUnknownError` for a write, `TryAgainError` for a read. gRPC itself retries only
+requests that a server certainly never processed. The retries of Google's client libraries are in their higher layers,
+which are not used.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ _PLUGIN: Final = "Getting metadata from plugin failed"
 
 
 class RefusedEntryError(Exception):
-    """Entries of a bulk mutation were not applied; status and words are those of the gravest one's own answer."""
+    """Entries of a bulk mutation were not applied. Status and message are those of the gravest failure."""
 
     def __init__(self, status: int | None, message: str, left: Any) -> None:
         super().__init__(message)
         self.status = "UNKNOWN" if status is None else _name(status)
         self.left = left
-        """The request for them alone."""
+        """A request with only the entries that were not applied."""
 
 
 def status_of(error: Exception) -> str:
-    """Name of the status of a failed call, or of a failed entry of a bulk mutation."""
+    """Return the name of the status of a failed call, or of a failed entry of a bulk mutation."""
     if isinstance(error, RefusedEntryError):
         return error.status
     code = error.code() if hasattr(error, "code") else None
@@ -51,28 +52,28 @@ def status_of(error: Exception) -> str:
 
 
 def words_of(error: Exception) -> str:
-    """What the server, or the library, said, in one line."""
+    """Return the status and message of the server or the library, on one line."""
     said = error.details() if hasattr(error, "details") else str(error)
     return f"{status_of(error)}: {' '.join((said or '').split())[:300]}"
 
 
 def is_temporary(status: int) -> bool:
-    """Whether an entry with the number of this status may succeed if it is repeated."""
+    """Whether an entry that failed with this status number may succeed if it is retried."""
     return _name(status) in _AGAIN
 
 
 def may_be_repeated(error: Exception) -> bool:
-    """Whether an operation that does no harm when repeated may succeed if it is."""
+    """Whether an idempotent operation may succeed if it is retried after this error."""
     return status_of(error) in _AGAIN and not _without_credentials(error)
 
 
 def was_not_sent(error: Exception) -> bool:
-    """Whether a request certainly never left this machine, because no connection came about."""
+    """Whether a request certainly never left this machine, because no connection could be made."""
     return status_of(error) == "UNAVAILABLE" and "failed to connect to all addresses" in words_of(error)
 
 
 def may_have_been_done(error: Exception) -> bool:
-    """Whether a request that failed in this way may have changed something."""
+    """Whether a request that failed with this error may have changed something."""
     refused = status_of(error) == "RESOURCE_EXHAUSTED" and not _was_reset(error)
     return not (was_not_sent(error) or refused) or hasattr(error, "left")
 
@@ -80,13 +81,13 @@ def may_have_been_done(error: Exception) -> bool:
 def explained(
     error: Exception, where: str, doing: str, *, writes: bool, doubtful: bool = False
 ) -> PolarisError:
-    """A failure as one of our errors.
+    """Return a failure as an error of this package.
 
     Args:
         where: the store, for the message.
-        doing: what was under way, for the message.
-        writes: whether it would have changed something.
-        doubtful: whether an earlier part or attempt of a write may have been done, or was.
+        doing: description of the operation, for the message.
+        writes: whether the operation changes something.
+        doubtful: whether an earlier part or attempt of a write was done or may have been done.
     """
     status, said = status_of(error), words_of(error)
     if writes and (_was_reset(error) or (doubtful and may_be_repeated(error))):
@@ -112,7 +113,7 @@ def explained(
 
 
 def of_condition(error: Exception, where: str, doing: str) -> PolarisError:
-    """As `explained`, for a conditional write: an app profile may not allow these."""
+    """Return the error as `explained` does, for a conditional write, which the app profile may not allow."""
     found = explained(error, where, doing, writes=True)
     if status_of(error) in ("FAILED_PRECONDITION", "INVALID_ARGUMENT"):
         return StateError(
@@ -123,7 +124,8 @@ def of_condition(error: Exception, where: str, doing: str) -> PolarisError:
 
 
 def _was_reset(error: Exception) -> bool:
-    """Whether the stream was reset, by a proxy for instance: the library makes up a status, a refusal among others."""
+    """Whether the stream was reset, for instance by a proxy. The library then makes up a status, which may be one of a
+    refusal."""
     return "RST_STREAM" in words_of(error)
 
 

@@ -1,10 +1,11 @@
 """Row keys: `realm 0x00 hash id part` in `objects`, `realm 0x00 name` in `references`.
 
-- A realm's rows are one contiguous range, so that they can be dropped and scanned by it. In a realm's name 0x00 is
-  written 0x01 0x01, and 0x01 as 0x01 0x02: no realm's part of a key begins with another's.
-- Ids are snowflakes: rows that are written at the same time would be neighbours, all on the tablet at the end of the
-  realm. One byte of their CRC-32 before them spreads a realm's newest rows over up to 256 tablets, evenly.
-- Keys of a store begin with a byte over 0x00: those with 0x00 are ours, for what describes the store itself.
+- A realm's rows are one contiguous range, so that they can be dropped and scanned as a range. In a realm's name, 0x00
+  is escaped as 0x01 0x01, and 0x01 as 0x01 0x02, so no realm's prefix is a prefix of another realm's prefix.
+- Ids are snowflakes: rows that are written at the same time would be neighbors, all on the last tablet of the realm.
+  One byte of the id's CRC-32, placed before the id, spreads a realm's newest rows evenly over up to 256 tablets.
+- Row keys of realms begin with a byte above 0x00. Keys that begin with 0x00 are reserved for rows that describe the
+  store itself.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from polaris_spark.backends.limits import check_name
 from polaris_spark.errors import CorruptionError
 
 FIRST: Final = b"\x01"
-"""All rows have this key, or a later one."""
+"""Lower bound of the keys of all realms' rows."""
 HASHES: Final = 256
-"""How many values the hash has."""
+"""Number of values of the hash."""
 
 _END: Final = b"\x00"
 _OBJECT: Final = Struct(">BQI")
@@ -29,40 +30,40 @@ _OBJECT: Final = Struct(">BQI")
 
 @lru_cache(4_096)
 def realm_prefix(realm: str) -> bytes:
-    """What the keys of a realm's rows begin with, and no others.
+    """Return the key prefix of a realm's rows, which no other keys have.
 
     Raises:
-        InputError, ObjectTooLargeError: it is no name of a realm.
+        InputError, ObjectTooLargeError: the realm name is not valid.
     """
     check_name(realm, "realm")
     return realm.encode().replace(b"\x01", b"\x01\x02").replace(b"\x00", b"\x01\x01") + _END
 
 
 def after(prefix: bytes) -> bytes:
-    """The first key after all of those with a realm's prefix."""
+    """Return the first key after all keys with a realm's prefix."""
     return prefix[:-1] + b"\x01"
 
 
 def object_key(prefix: bytes, key: ObjectKey) -> bytes:
-    """Key of a row of `objects`."""
+    """Return the key of a row of `objects`."""
     return prefix + _OBJECT.pack(crc32(key[0].to_bytes(8, "big")) & 0xFF, *key)
 
 
 def reference_key(realm: str, name: str) -> bytes:
-    """Key of a row of `references`.
+    """Return the key of a row of `references`.
 
     Raises:
-        InputError, ObjectTooLargeError: one of them is no name.
+        InputError, ObjectTooLargeError: a name is not valid.
     """
     check_name(name)
     return realm_prefix(realm) + name.encode()
 
 
 def object_of(key: bytes) -> tuple[str, int, int]:
-    """Realm, id and part of a row of `objects`.
+    """Return realm, id and part of a row of `objects`.
 
     Raises:
-        CorruptionError: it is no key of ours.
+        CorruptionError: the key is not one of a store.
     """
     realm, rest = _split(key)
     if len(rest) != _OBJECT.size:
@@ -72,10 +73,10 @@ def object_of(key: bytes) -> tuple[str, int, int]:
 
 
 def reference_of(key: bytes) -> tuple[str, str]:
-    """Realm and name of a row of `references`.
+    """Return realm and name of a row of `references`.
 
     Raises:
-        CorruptionError: it is no key of ours.
+        CorruptionError: the key is not one of a store.
     """
     realm, rest = _split(key)
     try:
@@ -85,7 +86,7 @@ def reference_of(key: bytes) -> tuple[str, str]:
 
 
 def prefix_of(key: bytes) -> bytes:
-    """The prefix of the realm that a row belongs to."""
+    """Return the prefix of the realm to which a row belongs."""
     return key[: key.find(_END) + 1]
 
 

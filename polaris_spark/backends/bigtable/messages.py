@@ -1,8 +1,8 @@
-"""Messages of Bigtable's API: mutations, conditions, reads, and rows put together from the pieces of an answer.
+"""Messages of Bigtable's API: mutations, conditions and reads, and rows merged from the chunks of an answer.
 
-Every cell is written with one and the same timestamp, so that writing it again replaces it, and a repeated write is the
-same write. (Without one, the server's clock would make each a new version.) Reads and conditions look at the latest
-cell of a column only: what garbage collection has not removed yet must not satisfy a condition.
+Every cell is written with the same constant timestamp, so that a second write replaces the cell, and writes are
+idempotent. (Without a timestamp, the server's clock would make each write a new version.) Reads and conditions look
+only at the latest cell of a column: a cell that garbage collection has not removed yet must not satisfy a condition.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ FAMILY: Final = "f"
 VALUE: Final = b"value"
 VERSION: Final = b"version"
 TIMESTAMP: Final = 1_000
-"""Of all cells, in microseconds; tables have a granularity of a millisecond."""
+"""Timestamp of all cells, in microseconds. Tables have a granularity of milliseconds."""
 
 Cells = dict[bytes, bytes]
-"""Column to value, the latest of each."""
+"""The latest value of each column, by column."""
 Part = Mapping[str, Any]
-"""A message within another, by its fields: the library builds these faster than objects of their own."""
+"""A nested message as a mapping of its fields, from which the library builds messages faster than from objects."""
 
 DELETE_ROW: Final[Sequence[Part]] = [{"delete_from_row": {}}]
 
@@ -34,19 +34,19 @@ _LATEST: Final[Part] = {"cells_per_column_limit_filter": 1}
 
 
 class Table:
-    """A table of one store, as one app profile sees it."""
+    """A table of one store, accessed through one app profile. Its methods return requests."""
 
     def __init__(self, name: str, app_profile: str) -> None:
         """
         Args:
-            name: `projects/.../instances/.../tables/...`.
+            name: full name of the table, `projects/.../instances/.../tables/...`.
         """
         self._table = {"table_name": name, "app_profile_id": app_profile}
 
     def change_if(self, key: bytes, version: bytes, mutations: Sequence[Part]) -> Any:
-        """Change a row if the latest cell of its version holds just these bytes (which must be some).
+        """Change a row if the latest cell of its version is equal to `version`, which must not be empty.
 
-        A range of one value compares bytes; a filter by value would be a regular expression.
+        The filter is a range with a single value, which compares bytes; a value filter would be a regular expression.
         """
         exactly = {"value_range_filter": {"start_value_closed": version, "end_value_closed": version}}
         return _Condition(
@@ -57,31 +57,31 @@ class Table:
         )
 
     def insert(self, key: bytes, column: bytes, mutations: Sequence[Part]) -> Any:
-        """Change a row that has no cell in a column; the condition is that it has one."""
+        """Change a row if it has no cell in a column. The condition of the request is met if the row has one."""
         return _Condition(
             **self._table, row_key=key, predicate_filter=_column(column), false_mutations=mutations
         )
 
     def mutate(self, entries: Sequence[Part]) -> Any:
-        """Change several rows, each by itself: `{"row_key": ..., "mutations": ...}`."""
+        """Change several rows, each atomically. Entries are `{"row_key": ..., "mutations": ...}`."""
         return _Mutate(**self._table, entries=entries)
 
     def read(self, keys: Sequence[bytes]) -> Any:
-        """Rows by their keys."""
+        """Read rows by their keys."""
         return _Read(**self._table, rows={"row_keys": keys}, filter=_LATEST)
 
     def read_range(self, start: bytes, end: bytes, *, most: int = 0) -> Any:
-        """Rows from one key to before another; 0 for all of them."""
+        """Read at most `most` rows (0: all rows) with keys from `start`, inclusive, to `end`, exclusive."""
         asked = {"start_key_closed": start, "end_key_open": end}
         return _Read(**self._table, rows={"row_ranges": [asked]}, filter=_LATEST, rows_limit=most)
 
     def sample(self) -> Any:
-        """Keys that cut the table into parts of about the same size."""
+        """Sample keys that divide the table into parts of about equal size."""
         return _Sample(**self._table)
 
 
 def set_cells(cells: Mapping[bytes, bytes]) -> list[Part]:
-    """Mutations that set columns of a row."""
+    """Return the mutations that set columns of a row."""
     return [
         {
             "set_cell": {
@@ -96,10 +96,10 @@ def set_cells(cells: Mapping[bytes, bytes]) -> list[Part]:
 
 
 def merged(answers: Iterable[Any]) -> Iterator[tuple[bytes, Cells]]:
-    """Whole rows of the answers to a ReadRows.
+    """Yield whole rows from the answers to a ReadRows.
 
-    A row comes in chunks: a key and a column stand in a chunk only where they change, a value may be cut (`value_size`
-    is set on all of its pieces but the last), and a row may begin anew
+    A row arrives in chunks. A chunk contains the key and the column only if they change; a value may be divided into
+    several chunks (`value_size` is set on all but the last); and a row may be reset and start again
     (https://cloud.google.com/bigtable/docs/reference/data/rpc/google.bigtable.v2#cellchunk).
     """
     key, column = b"", b""

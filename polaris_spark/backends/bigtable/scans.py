@@ -1,7 +1,7 @@
-"""Scans: ranges of row keys, cut where Bigtable cuts its tables, or evenly by the hash in the keys of a realm.
+"""Scans of ranges of row keys, split at Bigtable's sampled keys, or evenly by the hash in the keys of a realm.
 
-`SampleRowKeys` gives keys that stand about a tablet apart, with the bytes before each. A store of a few gigabytes is
-one tablet and gives no key: its realms are cut by their hash then, whose values are all equally frequent.
+`SampleRowKeys` returns keys that are about a tablet apart, with the number of bytes before each. A store of a few
+gigabytes is one tablet and returns no key. Its realms are then split by the hash, whose values are equally frequent.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 _Range = tuple[bytes, bytes]
 _END: Final = b"\xff"
-"""After all rows: realms are UTF-8, which has no such byte."""
+"""Upper bound of all row keys: realms are UTF-8, in which this byte never occurs."""
 
 
 def splits(calls: Calls, table: Table, kind: TableKind, realms: Sequence[str] | None, n: int) -> list[Split]:
-    """About `n` splits."""
+    """Return about `n` splits."""
     n = max(1, n)
     samples = _samples(calls, table)
     if realms is not None:
@@ -42,7 +42,7 @@ def splits(calls: Calls, table: Table, kind: TableKind, realms: Sequence[str] | 
 
 
 def scan(calls: Calls, table: Table, split: Split) -> Iterator[pa.RecordBatch]:
-    """Rows of a split in record batches."""
+    """Yield the rows of a split in record batches."""
     read, batch = _ROWS[split.table]
     rows: list[Any] = []
     size = 0
@@ -81,7 +81,8 @@ def _samples(calls: Calls, table: Table) -> list[bytes]:
 
 
 def _realms(calls: Calls, table: Table) -> Iterator[bytes]:
-    """Prefixes of all realms that have rows: the first row after each realm is the next one's."""
+    """Yield the prefixes of all realms that have rows, with one read each: the first row after a realm belongs to the
+    next realm."""
     start = keys.FIRST
     while True:
         found = list(_rows(calls, table, start, _END, 1))
@@ -93,7 +94,7 @@ def _realms(calls: Calls, table: Table) -> Iterator[bytes]:
 
 
 def _cut(prefix: bytes, samples: Sequence[bytes], kind: TableKind, n: int) -> list[_Range]:
-    """A realm's range, in about `n` parts or more if its rows can be cut."""
+    """Return a realm's range, divided into about `n` parts or more if its rows can be divided."""
     start, end = prefix, keys.after(prefix)
     inside = samples[bisect_left(samples, start + b"\x00") : bisect_left(samples, end)]
     if len(inside) + 1 < n and kind == "objects":
@@ -103,7 +104,7 @@ def _cut(prefix: bytes, samples: Sequence[bytes], kind: TableKind, n: int) -> li
 
 
 def _grouped(kind: TableKind, ranges: Sequence[_Range], n: int) -> list[Split]:
-    """At most `n` splits of neighbouring ranges; those that meet become one."""
+    """Return at most `n` splits of neighboring ranges. Adjacent ranges are merged."""
     found: list[Split] = []
     n = max(1, min(n, len(ranges)))
     bounds = [len(ranges) * number // n for number in range(n + 1)]

@@ -1,4 +1,4 @@
-"""What the URI and the options of a `bigtable://` store say."""
+"""Settings of a `bigtable://` store, from its URI and options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from polaris_spark.config import StoreURI
 from polaris_spark.errors import StoreURIError
 
 PREFIX: Final = "polaris_spark"
-"""What the tables of a store are called after whose URI gives no prefix."""
+"""Default prefix of the names of a store's tables."""
 
 _FORM: Final = "bigtable://project/instance/prefix"
 _OPTIONS: Final = ("app-profile", "channels", "credentials", "endpoint", "timeout")
@@ -29,30 +29,30 @@ _EMULATOR: Final = "BIGTABLE_EMULATOR_HOST"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A store's place in an instance. Durations are in milliseconds."""
+    """Location and options of a store. Durations are in milliseconds."""
 
     project: str
     instance: str
     prefix: str = PREFIX
     app_profile: str = ""
-    """Empty for the instance's default one."""
+    """App profile; empty for the instance's default profile."""
     host: str = _HOST
     admin_host: str = _ADMIN_HOST
     plain: bool = False
     """Whether the server is an emulator: no TLS, no credentials."""
     credentials: str | None = None
-    """Path of a file of credentials; None for application default credentials."""
+    """Path of a credentials file; None for application default credentials."""
     timeout: int = 30_000
-    """How long an operation may take, with its repetitions."""
+    """Maximum duration of an operation, including retries."""
     channels: int = 2
-    """Connections of one process."""
+    """Number of connections of one process."""
 
     @classmethod
     def parse(cls, uri: StoreURI, options: Options) -> Settings:
-        """Settings from a store URI and options, which hold the URI's own, too.
+        """Return the settings from a store URI and options, which include the options of the URI.
 
         Raises:
-            StoreURIError: the URI names no instance, or an option or its value is unknown.
+            StoreURIError: the URI names no instance, or an option or its value is not valid.
         """
         if uri.user is not None or "password" in options:
             raise StoreURIError(
@@ -85,26 +85,26 @@ class Settings:
 
     @property
     def instance_name(self) -> str:
-        """As the API names the instance."""
+        """Full name of the instance in the API."""
         return f"projects/{self.project}/instances/{self.instance}"
 
     def table_id(self, table: str) -> str:
-        """Of the table for `objects` or `references`."""
+        """Return the id of the table for `objects` or `references`."""
         return f"{self.prefix}-{table}"
 
     def table_name(self, table: str) -> str:
-        """As the API names a table."""
+        """Return the full name in the API of the table for `objects` or `references`."""
         return f"{self.instance_name}/tables/{self.table_id(table)}"
 
     @property
     def where(self) -> str:
-        """How errors name the store."""
+        """The store's name for error messages."""
         at = "" if self.host == _HOST else f" at {self.host}"
         return f"bigtable://{self.project}/{self.instance}/{self.prefix}{at}"
 
 
 def _hosts(given: Given) -> tuple[str, str, bool]:
-    """Hosts for rows and for tables, and whether they are an emulator's."""
+    """Return the host of the data API, the host of the admin API, and whether they are an emulator."""
     endpoint = given.texts.get("endpoint")
     if endpoint is None:
         emulator = os.environ.get(_EMULATOR)

@@ -1,8 +1,8 @@
-"""The two tables of a store: how they are made, recognised, and rid of a realm.
+"""The two tables of a store: creating them, recognizing them, and deleting a realm from them.
 
-A row of `references`, outside the keys of realms, says that the two tables are a store, and of which format. It is
-written when both are there, so who finds it needs no right to administer tables, nor Google's library for it, which
-takes a second to import.
+A row of `references`, outside the keys of realms, marks the two tables as a store and holds its format. It is written
+when both tables exist. So a process that finds the row needs neither permission to administer tables nor Google's admin
+library, which takes a second to import.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _LONGEST_PAUSE_S: Final = 1.0
 
 
 def check(ask: Ask, settings: Settings) -> None:
-    """Refuse what is no store, or one that this release does not know.
+    """Check that the tables are a store of a format that this release supports.
 
     Raises:
-        NoStoreError: there is none.
-        NewerFormatError: a newer release made it.
+        NoStoreError: there is no store.
+        NewerFormatError: a newer release made the store.
     """
     found: list[bytes] = []
 
@@ -54,11 +54,11 @@ def check(ask: Ask, settings: Settings) -> None:
 
 
 def set_up(calls: Calls, settings: Settings) -> None:
-    """Make the tables that are missing; safe to repeat and to race.
+    """Create missing tables. Idempotent, and safe when several processes call it at once.
 
     Raises:
-        StoreURIError: there is a table of that name which is not a store's, or no such instance.
-        StateError: the caller may not, or the app profile does not allow conditional writes.
+        StoreURIError: a table of that name belongs to another program, or the instance does not exist.
+        StateError: the caller lacks permission, or the app profile does not allow conditional writes.
     """
     try:
         if not calls.open(check):
@@ -76,10 +76,10 @@ def set_up(calls: Calls, settings: Settings) -> None:
 
 
 def _refuse_others(ask: Ask, settings: Settings) -> None:
-    """Refuse tables that hold rows, unless somebody else has just made a store of them.
+    """Refuse tables that hold rows, unless another process has just made them a store.
 
     Raises:
-        StoreURIError: they are another program's.
+        StoreURIError: the tables belong to another program.
     """
     found: list[bytes] = []
 
@@ -99,13 +99,13 @@ def _refuse_others(ask: Ask, settings: Settings) -> None:
 
 
 def drop(settings: Settings, prefix: bytes) -> bool:
-    """Delete all rows whose keys begin with `prefix`; False if the caller may not in bulk."""
+    """Delete all rows whose keys begin with `prefix`. Return False if the caller may not delete in bulk."""
     with _administration(settings) as administration:
         return all(administration.drop(kind, prefix) for kind in KINDS)
 
 
 class _Administration:
-    """Calls of the service that administers tables."""
+    """Calls of Bigtable's table admin service."""
 
     def __init__(self, settings: Settings, transport: Any) -> None:
         from google.cloud.bigtable_admin_v2 import types
@@ -113,7 +113,7 @@ class _Administration:
         self._settings, self._transport, self._types = settings, transport, types
 
     def create(self, kind: TableKind) -> None:
-        """Make a table, or see that it is one of ours; retries are safe, for the second finds what the first made."""
+        """Create a table, or check that an existing table fits. Retries are safe: a retry finds the existing table."""
         types, settings = self._types, self._settings
         family = types.ColumnFamily(gc_rule=types.GcRule(max_num_versions=1))
         request = types.CreateTableRequest(
@@ -132,7 +132,7 @@ class _Administration:
             self._refuse_foreign(kind, table)
 
     def drop(self, kind: TableKind, prefix: bytes) -> bool:
-        """Delete the rows below a prefix; False if the caller may not."""
+        """Delete the rows with a key prefix. Return False if the caller lacks the permission."""
         name = self._settings.table_name(kind)
         request = self._types.DropRowRangeRequest(name=name, row_key_prefix=prefix)
         try:
@@ -146,7 +146,7 @@ class _Administration:
     def _call(
         self, method: Any, request: Any, place: str, doing: str, *, seconds: float | None = None
     ) -> Any:
-        """Call until it is answered; all of these calls may be repeated."""
+        """Call a method, and retry it until it is answered. All calls of this class are idempotent."""
         end = time.monotonic() + (seconds or self._settings.timeout / 1_000)
         pause = 0.05
         while True:
@@ -179,7 +179,7 @@ class _Administration:
 
 
 class _ExistsError(Exception):
-    """There is such a table."""
+    """The table exists already."""
 
 
 class _ForbiddenError(TryAgainError):

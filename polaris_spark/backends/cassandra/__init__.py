@@ -1,33 +1,35 @@
 """`cassandra://user@host:9042,host2/keyspace`: Apache Cassandra 4 and 5, for any number of processes and machines.
 
-Two tables in a keyspace, which `setup` creates where it is missing, with the copies that `?replication=` states: `3`
-in every datacenter, or `dc1:3,dc2:3`. `?datacenter=` says whose nodes are asked (by default that of the hosts).
+A store is two tables in a keyspace. `setup` creates a missing keyspace, with the replication factor of `?replication=`:
+`3` in every datacenter, or `dc1:3,dc2:3`. `?datacenter=` is the datacenter whose nodes receive the requests (default:
+that of the hosts).
 
-- **References** change only by lightweight transactions (LWT, Paxos), each in a partition of its own, and are read by
-  Paxos, too, which completes a transaction that was left half done: reads and swaps of a reference are linearizable.
-  A refused swap answers with the row that is there. Nothing conditional is ever sent twice by us or the driver.
-- **Rows** are written and read at a quorum, so that what was acknowledged is found whichever replica is down.
-- `?serial=SERIAL` (the default) has all clients of all datacenters agree, with rows at `QUORUM`;
-  `?serial=LOCAL_SERIAL` only those of one, without asking the others, with rows at `LOCAL_QUORUM`. The store remembers
-  it with its datacenter, and refuses clients that would agree in another way: they would lose each other's swaps.
-- **Deletion** writes tombstones. Rows carry the time of the client that wrote or deleted them, strictly ascending in
-  one process: a row that is written again right after its deletion is there. Between processes whose clocks differ it
-  might stay deleted; ids are never used twice, and nobody writes a deleted row again.
-- **Scans** read token ranges side by side, and narrower ones, down to ranges of the ids of a single partition, where a
-  node reads too much for one request (`scans`). A
-  realm's rows lie all over the ring, so a scan of one realm has the nodes pass the head of every partition, and read
-  and send the rows of those that are asked for.
-- **`drop_realm`** deletes partitions, each by one tombstone that hides its rows, and references by LWT: thousands of
-  rows that are deleted one by one have to be read past until they are compacted away.
+- **References** change only by lightweight transactions (LWT, Paxos), each in its own partition. They are also read by
+  Paxos, which completes unfinished transactions, so reads and swaps of a reference are linearizable. A refused swap
+  returns the existing row. Neither this backend nor the driver ever sends a conditional statement twice.
+- **Rows** are written and read at a quorum, so that an acknowledged row is found whichever replica is down.
+- With `?serial=SERIAL` (the default), clients in all datacenters agree on swaps, and rows use `QUORUM`. With
+  `?serial=LOCAL_SERIAL`, clients of one datacenter agree without contacting the other datacenters, and rows use
+  `LOCAL_QUORUM`. The store records the level and its datacenter, and refuses clients with another level or
+  datacenter, because these clients would lose each other's swaps.
+- **Deletion** writes tombstones. Writes and deletions carry a timestamp of the client, strictly ascending within a
+  process, so a row that is written again right after its deletion exists. With several processes whose clocks differ,
+  the row might stay deleted; but ids are never reused, and a deleted row is never written again.
+- **Scans** read token ranges in parallel. If a node has to read too much for one request, narrower ranges are used,
+  down to ranges of ids within a single partition (`scans`). A realm's rows are spread over the whole ring, so for a
+  scan of one realm the nodes pass the head of every partition, and read and send only the rows of the requested realms.
+- **`drop_realm`** deletes whole partitions, each with one tombstone that hides all rows, and references by LWT. If
+  thousands of rows were deleted one by one, reads would have to skip them until they are compacted away.
 
-Durability is the cluster's `commitlog_sync`. `periodic`, Cassandra's default, acknowledges before the log is on disk:
-a write survives as long as one of the replicas that acknowledged it keeps its power. `group` and `batch` flush first.
+Durability depends on the cluster's `commitlog_sync`. `periodic`, Cassandra's default, acknowledges before the log is on
+disk: a write survives if at least one of the replicas that acknowledged it keeps its power. `group` and `batch` flush
+first.
 
-Nothing waits for ever: `?connect_timeout=` (10 s) for a connection, `?timeout=` (30 s) for an operation, and
-heartbeats for a silent network. What may be repeated is, within a third of that. `?concurrency=` (128) bounds the
-requests under way. `?tls=verify-ca` or `verify-full`, with `?tls_ca=`, encrypts.
+All waits are bounded: `?connect_timeout=` (10 s) for a connection, `?timeout=` (30 s) for an operation, and
+heartbeats for a dead network. Idempotent requests are retried during the first third of the time-out. `?concurrency=`
+(128) bounds the requests in flight. `?tls=verify-ca` or `verify-full`, with `?tls_ca=`, enables TLS.
 
-The user needs CREATE on the keyspace once, for `setup` (and on ALL KEYSPACES where it is missing), then SELECT and
+The user needs CREATE on the keyspace once, for `setup` (on ALL KEYSPACES if the keyspace is missing); later SELECT and
 MODIFY on it.
 """
 
@@ -61,23 +63,23 @@ from polaris_spark.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_KEYS: Final = 64  # of one request; so many rows of the largest size are 22 MB
+_KEYS: Final = 64  # keys of one request; 64 rows of the maximum size are 22 MB
 _ROWS: Final = 128
 _BYTES: Final = (
     512 * 1024
-)  # of one mutation; Cassandra refuses them over half a segment of the commit log, 16 MiB
+)  # bytes of one mutation; Cassandra refuses mutations over half a commit log segment, 16 MiB
 _PAGE_ROWS: Final = 100
-_PAGE_PARTITIONS: Final = 1_000  # of which only keys are asked for
+_PAGE_PARTITIONS: Final = 1_000  # for queries that select only keys
 _SPLITS: Final = 65_536
 
 T = TypeVar("T", ObjectKey, ObjectRow)
 
 
 def open_backend(uri: StoreURI, options: Options) -> CassandraBackend:
-    """The store in the keyspace that `uri` names; options as the module says. Connects when it is first used.
+    """Return the store in the keyspace of `uri`; the module lists the options. Connects at first use.
 
     Raises:
-        StoreURIError: the URI names no keyspace, or an option is unknown or its value is.
+        StoreURIError: the URI names no keyspace, or an option or its value is not valid.
     """
     return CassandraBackend(Settings.parse(uri, options))
 
@@ -138,7 +140,7 @@ class CassandraBackend(Backend):
         return self._changed("delete", realm, name, expected_version)
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Even ranges of tokens: keys are hashed, so each holds about as many rows."""
+        """Return token ranges of equal width. Keys are hashed, so each range holds about equally many rows."""
         names = None if realms is None else distinct(realms)
         if names == []:
             return []
@@ -156,13 +158,13 @@ class CassandraBackend(Backend):
                 yield batch(rows)
 
     def now_ms(self) -> int | None:
-        """The time of the clock of the node that answers."""
+        """Return the time of the answering node's clock, in milliseconds since 1970."""
         (answer,) = self._requests.read([Request("now")])
         found: int = answer.rows[0][0]
         return found
 
     def drop_realm(self, realm: str) -> bool:
-        """Delete partitions of objects that a scan of their keys finds, and references by LWT."""
+        """Delete the partitions of objects that a scan of partition keys finds, and delete references by LWT."""
         check_realm(realm)
         for page in pages(self._requests, "references", *TOKENS, [realm], _PAGE_ROWS):
             for _, name, *_ in page:
@@ -178,7 +180,7 @@ class CassandraBackend(Backend):
 
 
 def _outcome(answer: Answer) -> Swapped | Conflict:
-    """What a conditional statement's answer says: `[applied]`, then the row that is there."""
+    """Return the outcome of a conditional statement. Its result has the columns `[applied]` and the existing row's."""
     found = dict(zip(answer.columns, answer.rows[0], strict=True))
     if found["[applied]"]:
         return Swapped()
@@ -201,7 +203,7 @@ def _by_keys(title: str, realm: str, keys: Collection[ObjectKey]) -> list[Reques
 
 
 def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Rows of a page in chunks that end with the row that reaches `BATCH_BYTES`."""
+    """Yield the rows of a page in chunks. A chunk ends with the row at which it reaches `BATCH_BYTES`."""
     chunk: list[Row] = []
     size = 0
     for row in rows:

@@ -1,4 +1,4 @@
-"""A session with a cluster, as the driver's `Cluster` makes it from our settings."""
+"""A session with a cluster, made by the driver's `Cluster` from the store's settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Session:
 
     @property
     def datacenter(self) -> str:
-        """The datacenter whose nodes are asked."""
+        """The datacenter whose nodes receive the requests."""
         return str(self._policy.local_dc)
 
     @property
@@ -49,28 +49,28 @@ class Session:
         return [str(host.datacenter) for host in self._cluster.metadata.all_hosts()]
 
     def agree(self, level: Level) -> None:
-        """Have statements agree with the store's other clients, from now on."""
+        """Set the consistency levels of later statements to those of the store's other clients."""
         profile = self._cluster.profile_manager.default
         profile.consistency_level = ConsistencyLevel.name_to_value[level.rows]
         profile.serial_consistency_level = ConsistencyLevel.name_to_value[level.serial]
 
     def learn(self, keyspace: str) -> None:
-        """Find out which nodes hold what of a keyspace, so that requests go there."""
+        """Load the replica placement of a keyspace, so that requests go to replicas of their partition."""
         self._cluster.refresh_keyspace_metadata(keyspace, max_schema_agreement_wait=-1)
 
     def prepare(self, text: str) -> Any:
-        """A prepared statement; the driver prepares it again where a node has forgotten it."""
+        """Return a prepared statement. If a node has evicted it, the driver prepares it again."""
         return self._session.prepare(text)
 
     def send(self, statement: Any, timeout: float, paging_state: bytes | None) -> Any:
-        """The driver's future of a statement, which gives up after `timeout` seconds."""
+        """Send a statement, and return the driver's future, which fails after `timeout` seconds."""
         return self._session.execute_async(statement, timeout=timeout, paging_state=paging_state)
 
     def ask(self, query: str, arguments: Sequence[object], timeout: float) -> list[tuple[Any, ...]]:
-        """Rows of a statement on the schema.
+        """Run a statement on the schema, and return its rows.
 
-        All clients of a datacenter send them to the same node, as long as they see the same: two nodes that create a
-        table at once make two of it, which they cannot merge.
+        All clients of a datacenter that see the same nodes send these statements to the same node. If two nodes created
+        a table concurrently, the result would be two tables that Cassandra cannot merge.
         """
         near = [host for host in self._cluster.metadata.all_hosts() if host.datacenter == self.datacenter]
         hosts = sorted((host for host in near if host.is_up is not False), key=str)
@@ -81,7 +81,7 @@ class Session:
         return list(result.current_rows)
 
     def close(self) -> None:
-        """Close all connections, and end the threads."""
+        """Close all connections, and end the driver's threads."""
         self._cluster.shutdown()
 
 
@@ -89,8 +89,8 @@ def open_session(settings: Settings) -> Session:
     """Connect to a cluster.
 
     Raises:
-        StoreURIError: it refuses the user, or the datacenter is not one of its own.
-        TryAgainError: it cannot be reached.
+        StoreURIError: the cluster refuses the user, or has no such datacenter.
+        TryAgainError: the cluster cannot be reached.
     """
     policy = DCAwareRoundRobinPolicy(settings.datacenter or "")
     profile = ExecutionProfile(
@@ -105,11 +105,11 @@ def open_session(settings: Settings) -> Session:
         settings,
         contact_points=list(settings.hosts),
         port=settings.hosts[0][1],
-        # The version that Cassandra 3 to 5 share; told, so that nobody tries others first.
+        # The version that Cassandra 3 to 5 share; without it, the driver would try other versions first.
         protocol_version=ProtocolVersion.V4,
         auth_provider=_credentials(settings),
         ssl_context=_tls(settings),
-        # A request must not wait until the one before is acknowledged: 40 ms, with the driver's default.
+        # Otherwise a request waits until the previous one is acknowledged, which takes 40 ms with the driver's default.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
         reconnection_policy=ConstantReconnectionPolicy(_RECONNECT_S, None),

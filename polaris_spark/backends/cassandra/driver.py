@@ -1,4 +1,4 @@
-"""What we use of `cassandra.cluster`, whose import fails where the driver has no event loop."""
+"""The names used from `cassandra.cluster`. Importing that module fails if the driver has no event loop."""
 
 from __future__ import annotations
 

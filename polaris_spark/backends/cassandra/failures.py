@@ -1,23 +1,23 @@
-"""What a failure of Cassandra means for what was asked: certainly not done, or not known.
+"""Translation of Cassandra failures to errors, by outcome: certainly not done, or unknown.
 
-| what came back | what it means | raised |
+| response | meaning | raised |
 | --- | --- | --- |
-| `NoHostAvailable`, sent to nobody | no node is connected: certainly **not** done | `TryAgainError` |
-| `Unavailable` | too few replicas live, found before anything was sent to one | `TryAgainError` |
-| ... of an LWT, at the level of rows | perhaps found when what was decided was to be written | unknown |
-| `Unauthorized` | the user may not | `StoreURIError` |
-| `InvalidRequest`, no such keyspace or table | no store there | `StoreURIError` |
-| ... any other | tables that are not ours | `StateError` |
+| `NoHostAvailable`, sent to no node | no node is connected: certainly **not** done | `TryAgainError` |
+| `Unavailable` | too few live replicas, detected before anything was sent to a replica | `TryAgainError` |
+| ... of an LWT, at the consistency level of rows | perhaps detected after the decision, before its write | unknown |
+| `Unauthorized` | the user lacks a permission | `StoreURIError` |
+| `InvalidRequest`, no such keyspace or table | there is no store | `StoreURIError` |
+| ... any other | not the tables of a store | `StateError` |
 | `WriteTimeout` of an LWT (`CAS`) | accepted by some replicas; a later round may complete it | unknown |
-| ... `SIMPLE` of an LWT | decided, and not yet everywhere | unknown |
+| ... `SIMPLE` of an LWT | decided, but not yet written to all replicas | unknown |
 | `ReadTimeout`, `ReadFailure`, `WriteFailure`, `ServerError`, `Overloaded` | some replicas may have done it | unknown |
-| `OperationTimedOut`, `ConnectionShutdown` | no answer; it may still be under way | unknown |
+| `OperationTimedOut`, `ConnectionShutdown` | no answer; it may still be in progress | unknown |
 
-*Unknown* is `OutcomeUnknownError` for a write, `TryAgainError` for a read. See
+*Unknown* means `OutcomeUnknownError` for a write, `TryAgainError` for a read. See
 https://cassandra.apache.org/doc/latest/cassandra/architecture/guarantees.html and the native protocol's error codes.
-The driver repeats nothing: its policies would send a statement to the next node after a lost connection, and a
-conditional one that had taken place would then answer that it had not. What may be repeated is repeated by
-`Requests`.
+The driver's retries are off: after a lost connection its policies would send a statement to the next node, and a
+conditional statement that had already been applied would then report that it was not. `Requests` repeats idempotent
+requests.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def too_much(error: BaseException | None) -> bool:
 def explained(
     where: str, error: Exception, *, writes: bool, sent: bool = True, conditional: bool = False
 ) -> PolarisError:
-    """A failure as one of our errors.
+    """Return a failure as an error of this package.
 
     Args:
-        writes: whether what was asked changes anything.
-        sent: whether it was sent to any node, now or at an attempt before.
-        conditional: whether it is a lightweight transaction.
+        writes: whether the request changes anything.
+        sent: whether the request was sent to any node, in this attempt or an earlier one.
+        conditional: whether the request is a lightweight transaction.
     """
     if isinstance(error, PolarisError):
         return error
@@ -76,7 +76,7 @@ def explained(
         return StoreURIError(f"{where}: {text}; grant the user what it needs, or use another user")
     if isinstance(error, InvalidRequest):
         if any(words in text for words in _MISSING):
-            return NoStoreError(where, text)  # or the node does not know its tables yet
+            return NoStoreError(where, text)  # or the node has not loaded the tables yet
         return StateError(f"{where} refused: {text}; are its tables those of a store?")
     if isinstance(error, Unavailable) and not (conditional and error.consistency not in _SERIAL):
         return TryAgainError(
@@ -91,7 +91,7 @@ def explained(
 
 
 def connecting(where: str, error: Exception) -> PolarisError:
-    """Why no session was opened."""
+    """Return the error for a session that could not be opened."""
     text = described(error)
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return StoreURIError(f"{where} shows a certificate that is not trusted: {text}; check tls and tls_ca")
@@ -101,7 +101,7 @@ def connecting(where: str, error: Exception) -> PolarisError:
 
 
 def described(error: Exception) -> str:
-    """What the driver says, on one line."""
+    """Return the driver's message on one line."""
     if causes := _causes(error):
         return "; ".join(sorted({described(cause) for cause in causes}))
     if isinstance(error, Unavailable):
@@ -110,7 +110,7 @@ def described(error: Exception) -> str:
 
 
 def _causes(error: Exception) -> list[Exception]:
-    """Why each of the nodes was not available."""
+    """Return the errors of the nodes in a `NoHostAvailable`."""
     errors = error.errors if isinstance(error, NoHostAvailable) else None
     return list(errors.values()) if isinstance(errors, dict) else []
 

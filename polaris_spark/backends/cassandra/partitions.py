@@ -1,4 +1,4 @@
-"""Which partition a row is in, and where that lies on the ring."""
+"""Partition keys of rows, and their tokens on the ring."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import Any
 from cassandra.metadata import Murmur3Token
 
 Partition = tuple[str, "str | int"]
-"""A realm, and a bucket of objects or the name of a reference."""
+"""A partition key: a realm, and a bucket of objects or the name of a reference."""
 
 
 def bucket(id: int) -> int:
-    """What ids of one node, made within the same 4,096 milliseconds, have in common (`polaris_spark.ids`)."""
+    """Return the bucket of an id. Ids that one node makes within the same 4,096 milliseconds share a bucket
+    (`polaris_spark.ids`)."""
     return id >> 34 << 10 | id >> 12 & 1_023
 
 
 def partition(title: str, row: tuple[Any, ...]) -> Partition:
-    """That of a row which the statement of a title that scans gave."""
+    """Return the partition key of a row. `title` names the scanning statement that returned the row."""
     return row[0], bucket(row[1]) if title == "objects" else row[1]
 
 
 def token(partition: Partition) -> int:
-    """That of a partition, as Murmur3Partitioner has it of its serialized key."""
+    """Return the token of a partition: Murmur3Partitioner's hash of the serialized key."""
     key = b""
     for each in partition:
         data = each.encode() if isinstance(each, str) else each.to_bytes(8, "big", signed=True)

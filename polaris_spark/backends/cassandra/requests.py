@@ -1,8 +1,8 @@
-"""Requests to a cluster from one process: bounded in number and time, repeated only where that does no harm.
+"""Requests of one process to a cluster, with bounds on their number and time. Only idempotent requests are repeated.
 
-A session is opened by the first request and shared by all threads: one connection to each node of the datacenter, and
-one that follows the cluster's state, whose callbacks run in threads of the driver. They do not exist in a forked
-child, which is refused.
+The first request opens a session, which all threads share: one connection to each node of the datacenter, and
+one that follows the cluster's state. Callbacks run in threads of the driver. A forked child does not have these
+threads, so its requests are refused.
 """
 
 from __future__ import annotations
@@ -28,24 +28,26 @@ from polaris_spark.errors import PolarisError, StateError, TryAgainError
 _PAUSE_S: Final = 0.05
 Row = tuple[Any, ...]
 
-logging.getLogger("cassandra").addHandler(logging.NullHandler())  # what fails is told by errors
+logging.getLogger("cassandra").addHandler(logging.NullHandler())  # failures are raised as errors
 
 
 class Request(NamedTuple):
-    """A statement by its title, and its values; or several, which are one mutation of one partition."""
+    """A statement, by its title, with its values; or with several tuples of values, which form one mutation of one
+    partition."""
 
     title: str
     values: tuple[object, ...] = ()
     several: tuple[tuple[object, ...], ...] = ()
     page: bytes | None = None
-    """Where to go on, as an answer said."""
+    """Paging state of a previous answer, from which to continue."""
     page_rows: int | None = None
     narrower: bool = False
-    """Whether less can be asked for where it is too much: then it is not repeated, and may take half of the time."""
+    """Whether the caller can narrow the request if it reads too much. Such a request is then not repeated, and may take
+    half of the time-out."""
 
 
 class Answer(NamedTuple):
-    """Rows, their columns, and where the next page begins."""
+    """Rows, names of the columns, and the paging state of the next page (None: no more pages)."""
 
     rows: list[Row]
     columns: tuple[str, ...]
@@ -53,7 +55,7 @@ class Answer(NamedTuple):
 
 
 class Requests:
-    """The cluster of a store. Thread-safe."""
+    """Requests to the cluster of a store. Thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -66,7 +68,7 @@ class Requests:
         self._pid = os.getpid()
 
     def create(self) -> None:
-        """Create the keyspace and the tables where they are missing.
+        """Create the keyspace and the tables if they are missing.
 
         Raises:
             StoreURIError, NewerFormatError, StateError: as `tables.create`.
@@ -78,28 +80,28 @@ class Requests:
             self._use(session, tables.create(ask, self.settings, session.datacenter, session.nodes))
 
     def read(self, requests: Sequence[Request]) -> list[Answer]:
-        """What each of some requests that change nothing answers; side by side, repeated where they fail.
+        """Send read-only requests in parallel, repeat failed ones, and return an answer for each.
 
         Raises:
-            TryAgainError: some failed until the time was over, or at once where narrower ones may not; its cause is
-                the driver's error.
-            StoreURIError, StateError: as `failures` says.
+            TryAgainError: some requests failed until the time-out; or at once, if narrower requests may succeed. The
+                cause of the error is the driver's error.
+            StoreURIError, StateError: see `failures`.
         """
         return self._repeated(requests, writes=False)
 
     def write(self, requests: Sequence[Request]) -> None:
-        """Carry out requests that may be repeated without harm; side by side, repeated where they fail.
+        """Send idempotent requests in parallel, and repeat failed ones.
 
         Raises:
-            OutcomeUnknownError, TryAgainError, StoreURIError, StateError: as `failures` says.
+            OutcomeUnknownError, TryAgainError, StoreURIError, StateError: see `failures`.
         """
         self._repeated(requests, writes=True)
 
     def change(self, request: Request) -> Answer:
-        """What a conditional request answers, sent once.
+        """Send a conditional request once, and return its answer.
 
         Raises:
-            OutcomeUnknownError, TryAgainError, StoreURIError, StateError: as `failures` says.
+            OutcomeUnknownError, TryAgainError, StoreURIError, StateError: see `failures`.
         """
         deadline = _Deadline(self.settings.timeout)
         while True:
@@ -115,7 +117,7 @@ class Requests:
     def close(self) -> None:
         """Close all connections. Later calls raise `StateError`."""
         self._closed = True
-        if self._pid != os.getpid():  # nor is its lock ours, which a thread of the parent may have held
+        if self._pid != os.getpid():  # a thread of the parent may hold the lock
             return
         with self._opening:
             session, self._session = self._session, None
@@ -146,7 +148,7 @@ class Requests:
             time.sleep(_PAUSE_S)
 
     def _sent(self, request: Request, deadline: _Deadline) -> Any:
-        """The future of a request."""
+        """Send a request, and return its future."""
         session = self._opened()
         statement = self._statement(session, request)
 
@@ -190,7 +192,7 @@ class Requests:
         return prepared
 
     def _opened(self) -> Session:
-        """The session, with the store checked."""
+        """Return the session, after the store was checked."""
         if self._session is not None and self._level is not None and self._pid == os.getpid():
             return self._session
         self._refuse_if_unusable()
@@ -243,7 +245,7 @@ class Requests:
 
 
 class _Deadline:
-    """When an operation must have ended."""
+    """The deadline of an operation."""
 
     def __init__(self, timeout: int) -> None:
         self._start = time.monotonic()
@@ -251,12 +253,12 @@ class _Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """Remaining time, in seconds."""
         return self._start + self._seconds - time.monotonic()
 
     @property
     def impatient(self) -> bool:
-        """Whether a third of the time has gone, after which nothing is begun again."""
+        """Whether a third of the time has passed, after which nothing is retried."""
         return self.left < self._seconds * 2 / 3
 
 

@@ -1,10 +1,11 @@
-"""Reading ranges of tokens page by page, and less of a range at once where it is too much for a request.
+"""Paged reads of token ranges, which narrow a range if it is too much for one request.
 
-A page ends with a number of rows that are *found*. What the nodes pass on their way to them has other bounds: deleted
-rows `tombstone_failure_threshold` (100,000) in one request, and partitions of other realms `range_request_timeout`
-(10 s). Beyond them the request fails, and would fail again. Keys are hashed, so a sixteenth of the range is a sixteenth
-of the work: that is asked for next, and twice as much after each answer that came quickly. A single partition that is
-too much is read by ranges of ids, as its rows lie one after another, and those are narrowed in the same way.
+A page ends after a number of rows that are *found*. Rows that the nodes skip have other limits:
+`tombstone_failure_threshold` (100,000) for deleted rows in one request, and `range_request_timeout` (10 s) for
+partitions of other realms. Beyond these limits a request fails, and would fail again. Keys are hashed, so a sixteenth
+of the range is a sixteenth of the work. So the next request reads a sixteenth of the range, and the width doubles after
+each quick answer. If a single partition is too much, it is read by ranges of ids, in whose order its rows are stored,
+and these ranges are narrowed in the same way.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from polaris_spark.backends.cassandra.requests import Request, Requests, Row
 from polaris_spark.errors import TryAgainError
 
 TOKENS: Final = (-(2**63), 2**63 - 1)
-"""Of Murmur3Partitioner, the first of which no key has."""
+"""Minimum and maximum token of Murmur3Partitioner. No key has the minimum."""
 
 _IDS: Final = (-1, 2**63 - 1)
 _OF_IDS: Final = {"objects": "objects/ids", "partitions": "buckets/ids"}
-"""Statements that read of a partition the rows of some ids, by that which reads all of them."""
+"""Titles of statements that read a range of ids of a partition, by the title of the statement that reads all ids."""
 
 _NARROWER: Final = 16
 _QUICK_S: Final = 1.0
@@ -33,13 +34,14 @@ _KEY: Final = {"objects": 3, "references": 2, "partitions": 2}  # columns that i
 def pages(
     requests: Requests, title: str, low: int, high: int, realms: list[str] | None, page_rows: int
 ) -> Iterator[list[Row]]:
-    """Rows of the tokens above `low` and up to `high`, each once.
+    """Return pages of the rows with tokens above `low` and up to `high`, each row once.
 
     Args:
-        title: of a statement that scans.
-        realms: whose rows; None for those of all.
+        title: title of a scanning statement.
+        realms: the realms whose rows to return; None for all realms.
+        page_rows: maximum number of rows in a page.
     Raises:
-        TryAgainError: it fails, or a single reference or object is too much for a request.
+        TryAgainError: the scan fails, or a single reference or object is too much for a request.
     """
     given = _Given(title)
     patience = requests.settings.timeout / 1_000
@@ -74,17 +76,17 @@ def _narrowed(
     one: Callable[[int, int, TryAgainError], Iterator[list[Row]]],
     patience: float,
 ) -> Iterator[list[Row]]:
-    """Rows of the numbers above `low` and up to `high`.
+    """Yield pages of the rows of the numbers (tokens or ids) above `low` and up to `high`.
 
     Args:
-        read: pages of rows of such a part.
-        again: from where on to read again a part that failed, which begins at a number.
-        one: pages of rows of a single number that is too much, from the error that says so.
-        patience: how long nothing but failures may come, seconds.
+        read: returns the pages of a part of the range, from its two bounds.
+        again: returns the bound from which to read a failed part again, from the part's lower bound.
+        one: returns the pages of a part with a single number that is too much, from its bounds and the error.
+        patience: maximum time with failures only, in seconds.
     """
     width = high - low
     refused = low
-    """The end of what was last too much: up to there the rest is not likely to be less."""
+    """End of the last range that was too much. The width does not grow before this point."""
     since = time.monotonic()
     while low < high:
         end = min(high, low + width)
@@ -117,7 +119,7 @@ def _refuse(_: int, __: int, error: TryAgainError) -> Iterator[list[Row]]:
 
 
 class _Given:
-    """What a scan has given of the last partition that it came to: where a page failed, it goes on there."""
+    """The rows that a scan has returned from its latest partition, so that it can resume after a failed page."""
 
     def __init__(self, title: str) -> None:
         self._title, self._key = title, _KEY[title]
@@ -126,7 +128,7 @@ class _Given:
         self._again: set[Row] = set()
 
     def added(self, rows: list[Row]) -> list[Row]:
-        """The rows of a page that were not given yet; they are given from now on."""
+        """Return the rows of a page that the scan has not returned yet, and record them as returned."""
         key = self._key
         if self._again:
             rows = [row for row in rows if row[:key] not in self._again]
@@ -138,7 +140,7 @@ class _Given:
         return rows
 
     def until(self, low: int) -> int:
-        """From which token on to read again, which is `low` at least."""
+        """Return the token after which to read again, which is at least `low`."""
         self._again = set(self._keys)
         return low if self._last is None else max(low, token(self._last) - 1)
 

@@ -16,11 +16,11 @@ PORT: Final = 9042
 LEVELS: Final = ("SERIAL", "LOCAL_SERIAL")
 VERIFICATIONS: Final = ("verify-ca", "verify-full")
 EVERYWHERE: Final = "replication_factor"
-"""The datacenter of `replication` that stands for each of them, as `NetworkTopologyStrategy` calls it."""
+"""Name in `replication` that stands for every datacenter, as in `NetworkTopologyStrategy`."""
 
 _KNOWN: Final = (
     "concurrency", "connect_timeout", "datacenter", "password", "replication", "serial", "timeout", "tls", "tls_ca"
-)  # fmt: skip  # names that read as one list
+)  # fmt: skip  # reads better as one list
 _KEYSPACE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}", re.ASCII)
 _DATACENTER: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
 _REPLICAS: Final = re.compile(r"(?:(?P<datacenter>[^:]+):)?(?P<factor>[1-9][0-9]{0,2})", re.ASCII)
@@ -28,37 +28,37 @@ _REPLICAS: Final = re.compile(r"(?:(?P<datacenter>[^:]+):)?(?P<factor>[1-9][0-9]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A store's place in a cluster. Durations are in milliseconds."""
+    """Location and options of a store. Durations are in milliseconds."""
 
     where: str
-    """The URI, without password, as errors show it."""
+    """The store's URI for error messages, without password."""
     hosts: tuple[Host, ...]
     keyspace: str
     user: str | None = None
     password: Secret | None = None
     datacenter: str | None = None
-    """Whose nodes are asked; None for that of the hosts."""
+    """The datacenter whose nodes receive the requests; None for the datacenter of the hosts."""
     serial: str | None = None
-    """One of `LEVELS`; None for that of the store, and for `SERIAL` where there is none yet."""
+    """One of `LEVELS`; None for the store's level, or for `SERIAL` if the store does not exist yet."""
     replication: Mapping[str, int] = field(default_factory=dict)
-    """Datacenter or `EVERYWHERE`, to copies: of a keyspace that is created."""
+    """Replication factor of a new keyspace, by datacenter or `EVERYWHERE`."""
     timeout: int = 30_000
-    """How long an operation may take."""
+    """Maximum duration of an operation."""
     connect_timeout: int = 10_000
-    """How long one connection may take to be made."""
+    """Maximum time to open one connection."""
     concurrency: int = 128
-    """Most requests under way at once."""
+    """Maximum number of requests in flight."""
     tls: str | None = None
-    """One of `VERIFICATIONS`; None for connections in the clear."""
+    """One of `VERIFICATIONS`; None for connections without TLS."""
     tls_ca: str | None = None
-    """File of the certificates to trust; None for those of the machine."""
+    """File of the trusted certificates; None for the machine's defaults."""
 
     @classmethod
     def parse(cls, uri: StoreURI, options: Options) -> Settings:
-        """Settings from a store URI and options, which hold the URI's own, too.
+        """Return the settings from a store URI and options, which include the options of the URI.
 
         Raises:
-            StoreURIError: the URI names no host or keyspace, or an option is unknown or its value is.
+            StoreURIError: the URI names no host or keyspace, or an option or its value is not valid.
         """
         given = Given(uri.scheme, options, _KNOWN)
         if not _KEYSPACE.fullmatch(uri.path) or uri.path.lower().startswith("system"):

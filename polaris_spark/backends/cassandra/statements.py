@@ -1,10 +1,10 @@
-"""The statements of a store, prepared when they are first used.
+"""The CQL statements of a store, prepared at first use.
 
-Only `insert`, `swap` and `delete` write to `references`, each a lightweight transaction: a plain write beside them
-would carry a client's clock as its timestamp, and win or lose against a Paxos ballot at random. Each names the version
-that it replaces. `UPDATE ... IF version = null` would create a missing row; an expected version is never null, and
-`value != null`, true for every row that is there, keeps an absent one absent. It also has a refused transaction answer
-with the row that is there, read in the same round.
+Only `insert`, `swap` and `delete` write to `references`, and each is a lightweight transaction. A plain write would
+carry a client's clock as its timestamp, and win or lose against a Paxos ballot at random. `swap` and `delete` state the
+version that they replace. `UPDATE ... IF version = null` would create a missing row; so an expected version is never
+null, and the condition `value != null`, true for every existing row, keeps a missing row from being created. The
+condition also makes a refused transaction return the existing row, read in the same round.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ TEXTS: Final = {
     "references": "SELECT realm, name, version, value FROM {keyspace}.references"
     " WHERE token(realm, name) > ? AND token(realm, name) <= ?",
 }
-"""Title to text. The title of a statement that scans may be followed by those of `FILTERS`, in their order."""
+"""Statement texts by title. For scanning statements, titles of `FILTERS` may be appended, in their order."""
 
 FILTERS: Final = {"ids": " AND id > ? AND id <= ?", "realms": " AND realm IN ?"}
 
 
 def text(title: str, keyspace: str) -> str:
-    """The statement of a title, or of `title/filter`."""
+    """Return the statement for a title, or for `title/filter`."""
     name, *filters = title.split("/")
     filtered = "".join(FILTERS[each] for each in filters)
     return TEXTS[name].format(keyspace=f'"{keyspace}"') + filtered + (" ALLOW FILTERING" if filters else "")

@@ -1,17 +1,17 @@
 """The keyspace and the two tables of a store.
 
-- `objects`: a partition holds what one process made within about four seconds (`bucket`), so that the rows of a commit
-  are one mutation of one partition and come back with one request, while writers do not meet in a partition and the
-  next seconds go to other nodes. At 10 MB/s, more than a process writes, a partition grows to 40 MB; 100 MB is where
-  Cassandra's operators begin to worry. Ids that are no snowflakes work, too.
-- `references`: a partition each, and so a Paxos state each: swaps of two references never meet.
-- Both are compacted by levels: reads find a row in one file or two, though references are written over and over, and
-  a deletion soon meets what it deletes.
-- `gc_grace_seconds` of `objects` is a day: a deletion that a replica missed for longer may be forgotten and its rows
-  come back. They are rows that nothing points to, which the next sweep deletes again. `references` keep Cassandra's ten
-  days: repair more often than that.
+- `objects`: a partition holds the rows that one process made within about four seconds (`bucket`). So the rows of a
+  commit are one mutation of one partition and are read with one request, writers do not share partitions, and rows of
+  the next seconds go to other nodes. At 10 MB/s, more than a process writes, a partition grows to 40 MB; Cassandra's
+  operators recommend at most 100 MB. Ids that are not snowflakes work, too.
+- `references`: each has its own partition, and so its own Paxos state: swaps of two references never conflict.
+- Both tables use leveled compaction: reads find a row in one or two files, although references are overwritten again
+  and again, and a tombstone is soon merged with the rows that it deletes.
+- `gc_grace_seconds` of `objects` is one day: if a replica misses a deletion for longer, the deletion may be lost and
+  its rows come back. Nothing points to these rows, and the next sweep deletes them again. `references` keep Cassandra's
+  default of ten days: run repairs more often than that.
 
-The mark of a store, and the level that all its clients share, stand in the comments of both.
+The comments of both tables hold the mark of a store, and the consistency level that all its clients share.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ _TABLES: Final = {
 
 
 class Level(NamedTuple):
-    """How far all clients of a store agree with each other: `SERIAL`, or `LOCAL_SERIAL` within a datacenter."""
+    """The serial consistency level of all clients of a store: `SERIAL`, or `LOCAL_SERIAL` within a datacenter."""
 
     serial: str
     datacenter: str
 
     @property
     def rows(self) -> str:
-        """The consistency of rows that a swap at this level makes visible."""
+        """The consistency level for rows that a swap at this level makes visible."""
         return "QUORUM" if self.serial == "SERIAL" else "LOCAL_QUORUM"
 
 
 class Ask(Protocol):
-    """Runs a statement that needs no preparation."""
+    """A function that runs an unprepared statement and returns its rows."""
 
     def __call__(self, query: str, *arguments: object) -> list[tuple[object, ...]]: ...
 
 
 def check(ask: Ask, settings: Settings, datacenter: str) -> Level:
-    """The level of the store in a keyspace.
+    """Return the level of the store in a keyspace.
 
     Raises:
-        StoreURIError: it holds no store, or tables of another program.
-        NewerFormatError: a newer release made it.
-        StateError: its clients agree in another way than the options say.
+        StoreURIError: the keyspace holds no store, or tables of another program.
+        NewerFormatError: a newer release made the store.
+        StateError: the store's level differs from the options.
     """
     found = _levels(ask, settings, datacenter)
     if len(found) < len(_TABLES):
@@ -68,14 +68,14 @@ def check(ask: Ask, settings: Settings, datacenter: str) -> Level:
 
 
 def create(ask: Ask, settings: Settings, datacenter: str, nodes: Iterable[str]) -> Level:
-    """Create what is missing; the level of the store.
+    """Create the keyspace and tables that are missing, and return the level of the store.
 
     Args:
-        datacenter: that of this client.
+        datacenter: this client's datacenter.
         nodes: the datacenter of each node.
     Raises:
-        StoreURIError, NewerFormatError, StateError: as `check`, or the keyspace is missing and not to be replicated
-            as asked.
+        StoreURIError, NewerFormatError, StateError: as `check`, or the keyspace is missing and the requested
+            replication is missing or not possible.
     """
     found = _levels(ask, settings, datacenter)
     if len(found) < len(_TABLES):
@@ -91,8 +91,8 @@ def create(ask: Ask, settings: Settings, datacenter: str, nodes: Iterable[str]) 
 
 
 def _wait_until_usable(ask: Ask, settings: Settings) -> None:
-    """A table that another client just created is listed a moment before statements may name it, and may be named a
-    moment before the node can read it."""
+    """Wait until the tables can be read. A table that another client has just created is listed in the schema shortly
+    before statements can refer to it, and statements can refer to it shortly before the node can read it."""
     end = time.monotonic() + settings.timeout / 1_000
     for name, key in (("references", "name = 'none'"), ("objects", "bucket = 0")):
         while True:
@@ -108,7 +108,7 @@ def _wait_until_usable(ask: Ask, settings: Settings) -> None:
 
 
 def _levels(ask: Ask, settings: Settings, datacenter: str) -> list[Level]:
-    """What the marks of those tables say that are there."""
+    """Return the levels in the marks of the tables that exist."""
     query = "SELECT table_name, comment FROM system_schema.tables WHERE keyspace_name = %s"
     rows = ask(query, settings.keyspace)
     return [_level(str(mark or ""), settings, datacenter) for name, mark in rows if name in _TABLES]

@@ -1,7 +1,8 @@
-"""Which requests are under way, so that they are not too many: also after a Ctrl-C, which may come at any moment.
+"""A limit on the number of requests in flight, which stays correct after a Ctrl-C at any moment.
 
-A request that was sent is noted once its future will tell of its end, in a thread of the driver, where no Ctrl-C comes;
-one that is interrupted before is not noted, and does nobody harm. A count would be wrong for good.
+A request is registered after a callback on its future is set up. The callback runs in a thread of the driver, which
+Ctrl-C does not interrupt. A request that is interrupted before it is registered does not count, which is harmless. A
+counter could stay wrong forever.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ _LOOK_AGAIN_S: Final = 0.05
 
 
 class UnderWay:
-    """The requests that are under way. Thread-safe."""
+    """The requests in flight. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         """
         Args:
-            most: requests at a time.
+            most: maximum number of requests in flight.
         """
         self._most = most
         self._sending = threading.RLock()
-        self._noted: list[list[None]] = []  # a list for each request, which is not empty once that has ended
+        self._noted: list[list[None]] = []  # a list for each request, empty until the request has ended
         self._ends: queue.SimpleQueue[None] = (
             queue.SimpleQueue()
-        )  # hints for whoever waits, not more than `most`
+        )  # wake-ups for waiting threads, at most `most`
 
     def sent(self, send: Callable[[], Any], timeout: float) -> Any:
-        """The driver's future, which `send` gives, of a request that is sent when less than `most` are under way.
+        """Wait until fewer than `most` requests are in flight, call `send`, and return the driver's future from it.
 
         Args:
-            timeout: how long to wait for that, seconds.
+            timeout: maximum time to wait, in seconds.
         Raises:
-            NoPlaceError: they were more for so long.
+            NoPlaceError: `most` requests were in flight until the time-out.
         """
         deadline = time.monotonic() + timeout
         try:
@@ -60,7 +61,7 @@ class UnderWay:
         finally:
             try:  # noqa: SIM105  # entering `suppress` could be interrupted too
                 self._sending.release()
-            except RuntimeError:  # it was not free
+            except RuntimeError:  # this thread did not acquire it
                 pass
 
     def _wait(self, deadline: float) -> None:

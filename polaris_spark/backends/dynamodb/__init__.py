@@ -1,18 +1,18 @@
 """`dynamodb://region/prefix`: Amazon DynamoDB, for any number of processes and machines of one region.
 
-Two tables, `<prefix>.objects` and `<prefix>.references`, billed by request. Every read is strongly consistent, and a
-reference changes by one conditional PutItem; a refused one brings the row that is there along (`ALL_OLD`). A row that
-is to be replaced is put, not updated, because UpdateItem creates a row that is missing.
+A store is two tables, `<prefix>.objects` and `<prefix>.references`, with on-demand billing. Every read is strongly
+consistent. A reference changes by one conditional PutItem; a refused PutItem returns the existing row (`ALL_OLD`). A
+row is replaced by PutItem and not by UpdateItem, because UpdateItem creates a missing row.
 
-Rows are written before the swap, by BatchWriteItem (25 rows, several batches side by side), although DynamoDB has
-transactions: TransactWriteItems costs twice the write units for every row, takes two phases in the service where batch
-and swap take one each, so that no time is won, ends at 100 rows and 4 MB, and is cancelled by whatever else touches the
-reference meanwhile. A commit is thus two round trips.
+Rows are written before the swap, by BatchWriteItem (25 rows, several batches in parallel), so a commit takes two round
+trips. DynamoDB's transactions are not used: TransactWriteItems costs twice the write units for every row. It has two
+phases in the service, while batch and swap have one each, so it is not faster. It is limited to 100 rows and 4 MB, and
+any other access to the reference at the same time cancels it.
 
-Options: `endpoint` (a URL, for DynamoDB Local and private endpoints), `timeout` of one request with its repetitions
-(30 s; a batch that goes ahead step by step may take longer), `connections` (32), most requests at the same time. The
-user of the URI is the access key id, `store.password` its secret; without them, whatever the AWS tools would use holds:
-the environment, a profile, the instance's or task's role.
+Options: `endpoint` (a URL, for DynamoDB Local and private endpoints), `timeout` of one request including retries
+(30 s; a batch that makes progress in steps may take longer), `connections` (32), the maximum number of concurrent
+requests. The user of the URI is the access key id, and `store.password` its secret. Without them, the credentials are
+those that the AWS tools would use: from the environment, a profile, or the role of the instance or task.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _WRITTEN_AT_ONCE: Final = 25
 
 
 def open_backend(uri: StoreURI, options: Options) -> DynamoDBBackend:
-    """The store in the tables that `uri` names. Connects when it is first used.
+    """Return the store in the tables of `uri`. Connects at first use.
 
     Raises:
-        StoreURIError: the URI names no region, or an option is unknown or its value is.
+        StoreURIError: the URI names no region, or an option or its value is not valid.
     """
     return DynamoDBBackend(Settings.parse(uri, options))
 
@@ -84,7 +84,7 @@ class DynamoDBBackend(Backend):
     def write_objects(self, realm: str, rows: Sequence[ObjectRow]) -> None:
         check_rows(realm, rows)
         encoded = realm.encode()
-        different = {(row.id, row.part): row for row in rows}.values()  # a batch with a key twice is refused
+        different = {(row.id, row.part): row for row in rows}.values()  # DynamoDB refuses duplicate keys
         self._write(
             self._objects, [{"PutRequest": {"Item": items.object_item(encoded, row)}} for row in different]
         )
@@ -127,14 +127,15 @@ class DynamoDBBackend(Backend):
         return scans.scan(self._requests, split)
 
     def now_ms(self) -> int | None:
-        """The time in the header `Date` of an answer. It has whole seconds, so the middle of the second is taken."""
+        """Return the time in the header `Date` of an answer, in milliseconds since 1970. The header has whole seconds,
+        so the result is the middle of the second."""
         key = items.reference_key("::system::", "clock")
         answer = self._requests.read("get_item", TableName=self._references, Key=key)
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         return None if date is None else int(parsedate_to_datetime(date).timestamp() * 1_000) + 500
 
     def drop_realm(self, realm: str) -> bool:
-        """Delete by key what queries of the realm's objects and a scan of the references find."""
+        """Delete, by key, the rows that queries of the realm's objects and a scan of all references return."""
         check_realm(realm)
         for split in scans.splits("objects", [realm], 1):
             for _, page in scans.pages(self._requests, split, keys_only=True):

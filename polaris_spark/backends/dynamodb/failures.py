@@ -1,18 +1,18 @@
-"""What a failure of DynamoDB means for what was asked: certainly not done, or not known.
+"""Translation of DynamoDB failures to errors, by outcome: certainly not done, or unknown.
 
-| what came back | what it means | raised |
+| response | meaning | raised |
 | --- | --- | --- |
 | `ProvisionedThroughputExceeded`, `Throttling`, `RequestLimitExceeded`, ... | nothing was done | `TryAgainError` |
-| no connection came about | nothing was sent | `TryAgainError` |
-| `ConditionalCheckFailedException` | the row is another | `ConditionFailedError`, a conflict |
-| `ResourceNotFoundException` | there is no such table | `NoStoreError` |
+| no connection could be made | nothing was sent | `TryAgainError` |
+| `ConditionalCheckFailedException` | the row has another version | `ConditionFailedError`, a conflict |
+| `ResourceNotFoundException` | the table does not exist | `NoStoreError` |
 | `UnrecognizedClient`, `InvalidSignature`, `AccessDenied`, ..., no credentials | nothing was done | `StateError` |
 | any other answer of status 4xx | nothing was done | `StateError` |
-| status 5xx, no answer in time, a lost connection, half an answer | unknown | below |
+| status 5xx, no answer in time, a lost connection, a truncated answer | unknown | below |
 
-*Unknown* is `OutcomeUnknownError` for a write, `TryAgainError` for a read. Meanings are those of
-https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Programming.Errors.html; that a write which was
-answered with a 5xx may have been done is said there, too.
+*Unknown* means `OutcomeUnknownError` for a write, `TryAgainError` for a read. See
+https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/Programming.Errors.html, which also says that a write
+with a 5xx answer may have been done.
 """
 
 from __future__ import annotations
@@ -64,36 +64,36 @@ _NO_CREDENTIALS: Final = (
 
 
 class HalfAnswerError(Exception):
-    """An answer was cut off."""
+    """An answer was truncated."""
 
 
 CAUGHT: Final = (exceptions.ClientError, exceptions.BotoCoreError, ResponseParserError, HalfAnswerError)
-"""What the driver raises, and `check_whole`."""
+"""Exceptions that the driver and `check_whole` raise."""
 
 
 def check_whole(response_dict: dict[str, Any], **_: object) -> None:
-    """A hook that the driver calls before it parses a response.
+    """Check that a response is complete. The driver calls this hook before it parses a response.
 
-    The driver itself takes a response that ends amid its headers for an empty one, that is, for an absent row, and
-    an error whose JSON is incomplete for an unknown error.
+    The driver itself treats a response that ends within its headers as an empty response, that is, as an absent row;
+    and it treats an error with incomplete JSON as an unknown error.
 
     Raises:
-        HalfAnswerError: the body is empty, which DynamoDB's never is; its checksum differs; or it is an error, and the
-            beginning of a JSON object.
+        HalfAnswerError: the body is empty, which never happens with DynamoDB; its checksum differs; or the response is
+            an error whose body is the beginning of a JSON object.
     """
     body, status = response_dict["body"], response_dict["status_code"]
     checksum = response_dict["headers"].get("x-amz-crc32")
     if (
         not body
         or (checksum and checksum != str(zlib.crc32(body)))
-        or (status >= 400 and _is_half_object(body))  # of other responses, the driver notices it
+        or (status >= 400 and _is_half_object(body))  # the driver detects this in other responses
     ):
         raise HalfAnswerError(f"an answer of status {status} was cut off")
 
 
 def _is_half_object(body: bytes) -> bool:
     if not body.startswith(b"{"):
-        return False  # not from DynamoDB, but perhaps from a proxy
+        return False  # the response is not from DynamoDB, but perhaps from a proxy
     try:
         msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -102,7 +102,7 @@ def _is_half_object(body: bytes) -> bool:
 
 
 class ConditionFailedError(Exception):
-    """The condition of a write does not hold; `item` is the one found, if there is one."""
+    """The condition of a write is false. `item` is the existing item, if there is one."""
 
     def __init__(self, item: dict[str, Any] | None) -> None:
         super().__init__("the condition does not hold")
@@ -110,11 +110,11 @@ class ConditionFailedError(Exception):
 
 
 class TableInUseError(StateError):
-    """There is such a table already, or it is being made or deleted."""
+    """The table exists already, or is being created or deleted."""
 
 
 def explained(where: str, operation: str, error: Exception, *, writes: bool) -> Exception:
-    """What the driver's error means; the driver's text says nothing of secrets."""
+    """Return the driver's error as an error of this package. The driver's messages contain no secrets."""
     if isinstance(error, exceptions.ClientError):
         return _answered(where, operation, error, writes=writes)
     text = f"{where}: {operation} failed: {_line(str(error))}"

@@ -1,14 +1,14 @@
-"""Rows as items. Names of attributes count towards the size of an item, so they are single letters.
+"""Conversion between rows and items. Attribute names count toward the size of an item, so they are single letters.
 
 | table | partition key `p` | sort key `s` | `n` | `v` |
 | --- | --- | --- | --- | --- |
 | `objects` | bucket (1 byte), realm | id (8 bytes), part (4), big-endian | | value |
 | `references` | length of the realm (2 bytes), realm, name | | version | value |
 
-All of them are binary. The rows of a realm are spread over `BUCKETS` partition keys by a hash of id and part, because
-ids grow with time, and one partition takes 1,000 write units a second: 32 of them write 32 MB/s, while a realm is
-still read by 32 queries rather than by a scan of everybody's rows. Each reference has a partition key of its own, so
-that two busy ones never share the throughput of one.
+All attributes are binary. Ids grow with time, and one partition accepts 1,000 write units per second. So the rows of a
+realm are spread over `BUCKETS` partition keys by a hash of id and part: 32 partitions accept 32 MB/s, and a realm can
+still be read with 32 queries instead of a scan of all realms. Each reference has its own partition key, so that two
+busy references never share the throughput of one partition.
 """
 
 from __future__ import annotations
@@ -20,61 +20,61 @@ from typing import Any, Final
 from polaris_spark.backends.base import ObjectKey, ObjectRow, ReferenceRow
 
 BUCKETS: Final = 32
-"""Partition keys of a realm's objects. Part of the format: it never changes."""
+"""Number of partition keys of a realm's objects. Part of the format: it never changes."""
 
 Item = dict[str, dict[str, bytes]]
-"""Attributes by name, as the driver takes and gives them."""
+"""Attributes by name, in the driver's format."""
 
 _SORT: Final = struct.Struct(">QI")
 _LENGTH: Final = struct.Struct(">H")
-_FIBONACCI: Final = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio spreads neighbours (Knuth, TAOCP 6.4)
+_FIBONACCI: Final = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio spreads neighbors (Knuth, TAOCP 6.4)
 _MASK: Final = 2**64 - 1
 
 
 def partition(realm: bytes, bucket: int) -> bytes:
-    """Partition key of a bucket of a realm's objects."""
+    """Return the partition key of a bucket of a realm's objects."""
     return bytes((bucket,)) + realm
 
 
 def object_key(realm: bytes, key: ObjectKey) -> Item:
-    """Key of an item of `objects`."""
+    """Return the key of an item of `objects`."""
     bucket = ((key.id + key.part * 0x1F1F1F1F) * _FIBONACCI & _MASK) >> 59
     return {"p": {"B": partition(realm, bucket)}, "s": {"B": _SORT.pack(key.id, key.part)}}
 
 
 def object_item(realm: bytes, row: ObjectRow) -> Item:
-    """Item of a row of `objects`."""
+    """Return the item of a row of `objects`."""
     return {**object_key(realm, ObjectKey(row.id, row.part)), "v": {"B": row.value}}
 
 
 def key_of(item: Item) -> ObjectKey:
-    """Id and part of an item of `objects`."""
+    """Return id and part of an item of `objects`."""
     return ObjectKey(*_SORT.unpack(item["s"]["B"]))
 
 
 def object_row(item: Item) -> tuple[str, int, int, bytes]:
-    """Realm, id, part and value of an item of `objects`."""
+    """Return realm, id, part and value of an item of `objects`."""
     return (item["p"]["B"][1:].decode(), *_SORT.unpack(item["s"]["B"]), item["v"]["B"])
 
 
 def reference_key(realm: str, name: str) -> Item:
-    """Key of an item of `references`."""
+    """Return the key of an item of `references`."""
     encoded = realm.encode()
     return {"p": {"B": _LENGTH.pack(len(encoded)) + encoded + name.encode()}}
 
 
 def reference_item(realm: str, name: str, row: ReferenceRow) -> Item:
-    """Item of a row of `references`."""
+    """Return the item of a row of `references`."""
     return {**reference_key(realm, name), "n": {"B": row.version}, "v": {"B": row.value}}
 
 
 def reference_place(item: Item) -> tuple[str, str]:
-    """Realm and name of an item of `references`."""
+    """Return realm and name of an item of `references`."""
     key = item["p"]["B"]
     end = _LENGTH.size + _LENGTH.unpack_from(key)[0]
     return key[_LENGTH.size : end].decode(), key[end:].decode()
 
 
 def reference_of(item: Mapping[str, Any]) -> ReferenceRow:
-    """Version and value of an item of `references`."""
+    """Return version and value of an item of `references`."""
     return ReferenceRow(item["n"]["B"], item["v"]["B"])

@@ -1,8 +1,8 @@
-"""Requests to DynamoDB: how many at a time, which of them again, and how long.
+"""Requests to DynamoDB, with concurrency limits, retries and deadlines.
 
-The driver's own repetitions are off, because a conditional write that is repeated after a lost answer fails by its own
-first try. Here a conditional write is repeated only where nothing was done (throttled, not connected); reads and
-writes of immutable rows also where that is not known. Pauses grow from 25 ms to 2 s at random ("full jitter",
+The driver's retries are off: if a conditional write were retried after a lost answer, its own first attempt could make
+it fail. Here a conditional write is retried only if nothing was done (throttled, not connected). Reads, and writes of
+immutable rows, are also retried if the outcome is unknown. Pauses are random and grow from 25 ms to 2 s ("full jitter",
 https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter).
 """
 
@@ -31,7 +31,7 @@ _FIRST_S, _LONGEST_S = 0.025, 2.0
 
 
 class Requests:
-    """Requests of one process to one store. Thread-safe; a forked child opens connections of its own."""
+    """Requests of one process to one store. Thread-safe; a forked child opens its own connections."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -40,14 +40,14 @@ class Requests:
         _all.add(self)
 
     def _begin(self) -> None:
-        """Also after a fork, in the child: the parent's locks, threads and connections stay behind."""
+        """Start with new locks, and without threads and connections. A forked child must not use its parent's."""
         self._lock = threading.Lock()
         self._places = Places(self.settings.connections, self.settings.timeout)
         self._client: Any = None
         self._pool: ThreadPoolExecutor | None = None
 
     def close(self) -> None:
-        """Refuse what comes later; requests under way end first."""
+        """Refuse later requests, and wait until requests in progress end."""
         with self._lock:
             self._closed = True
             pool, client = self._pool, self._client
@@ -57,32 +57,32 @@ class Requests:
             client.close()
 
     def read(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """The answer to a request that changes nothing.
+        """Return the answer to a read-only request.
 
         Raises:
-            TryAgainError: there was none in time.
-            StateError: it was refused.
+            TryAgainError: there was no answer in time.
+            StateError: the request was refused.
         """
         return self._repeated(operation, parameters, writes=False)
 
     def write(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """The answer to a request that may be repeated without harm.
+        """Return the answer to an idempotent write.
 
         Raises:
-            OutcomeUnknownError: there was none in time.
+            OutcomeUnknownError: there was no answer in time.
             TryAgainError: nothing was changed.
-            StateError: it was refused.
+            StateError: the request was refused.
         """
         return self._repeated(operation, parameters, writes=True)
 
     def change(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """The answer to a conditional write, which is carried out once at most.
+        """Return the answer to a conditional write, which is carried out at most once.
 
         Raises:
-            failures.ConditionFailedError: the condition does not hold.
+            failures.ConditionFailedError: the condition is false.
             OutcomeUnknownError: the answer was lost.
             TryAgainError: nothing was changed.
-            StateError: it was refused.
+            StateError: the request was refused.
         """
         pauses = _Pauses(self.settings)
         while True:
@@ -93,7 +93,7 @@ class Requests:
                     raise
 
     def get_batch(self, table: str, keys: Sequence[Item]) -> list[Item]:
-        """The items that exist among up to 100 different keys."""
+        """Return the items that exist among up to 100 different keys."""
         found: list[Item] = []
         pending: Any = {table: {"Keys": keys, "ConsistentRead": True}}
         pauses = _Pauses(self.settings)
@@ -108,7 +108,7 @@ class Requests:
         return found
 
     def write_batch(self, table: str, requests: Sequence[dict[str, Any]]) -> None:
-        """Put or delete up to 25 items of different keys, whatever is there."""
+        """Put or delete up to 25 items with different keys, unconditionally."""
         pending: Any = {table: requests}
         pauses, left = _Pauses(self.settings), len(requests)
         while pending:
@@ -120,7 +120,7 @@ class Requests:
                 )
 
     def each(self, function: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
-        """What `function` gives for each argument, side by side; all have ended when the first error is raised."""
+        """Call `function` for each argument in parallel, and return the results. Raises only after all calls end."""
         given = list(arguments)
         if len(given) < 2:
             return [function(argument) for argument in given]
@@ -191,7 +191,7 @@ class Requests:
 
 
 class _Pauses:
-    """Growing random pauses between tries, until two thirds of the time for a request are over."""
+    """Growing random pauses between attempts, until two thirds of a request's time-out have passed."""
 
     def __init__(self, settings: Settings) -> None:
         self._allowed = settings.timeout / 1_500
@@ -202,10 +202,10 @@ class _Pauses:
         self._end = time.monotonic() + self._allowed
 
     def wait(self, *, again: bool = False) -> bool:
-        """Pause; False if there is no time left for another try.
+        """Pause. Return False if there is no time left for another attempt.
 
         Args:
-            again: whether the last try went ahead, so that the count begins anew.
+            again: whether the last attempt made progress, so that pauses and time start again.
         """
         if again:
             self._begin()
@@ -218,7 +218,8 @@ class _Pauses:
 
 
 def _gravity(error: Exception) -> int:
-    """Of several errors the one that says most about what to do comes first: what is wrong, doubt, trouble."""
+    """Return the rank of an error. The error with the lowest rank is raised: first definite errors, then unknown
+    outcomes, then temporary errors."""
     return (OutcomeUnknownError, TryAgainError).index(type(error)) + 1 if type(error) in _PASSING else 0
 
 

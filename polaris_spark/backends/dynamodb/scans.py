@@ -1,7 +1,7 @@
-"""Scans: a realm's objects by queries of its buckets, everything else by segments of a parallel scan.
+"""Scans: a realm's objects are read by queries of its buckets, everything else by segments of a parallel scan.
 
-A split's detail is a tuple of parts: `(realm, bucket)` of a query, or `(segment, segments, realms or None)` of a scan.
-References of some realms are picked from a scan of all, because there are few of them.
+A split's detail is a tuple of parts: `(realm, bucket)` for a query, or `(segment, segments, realms or None)` for a
+scan. The references of particular realms are filtered from a scan of all references, because there are few references.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SEGMENTS: Final = 1_024
 
 
 def splits(table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-    """About `n` splits."""
+    """Return about `n` splits."""
     n = max(1, min(n, _SEGMENTS))
     parts: list[tuple[object, ...]]
     if realms is not None and not realms:
@@ -40,7 +40,7 @@ def splits(table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
 
 
 def scan(requests: Requests, split: Split) -> Iterator[pa.RecordBatch]:
-    """Rows of a split in record batches."""
+    """Yield the rows of a split in record batches."""
     rows: list[Any] = []
     size = 0
     make: Any = object_batch if split.table == "objects" else reference_batch
@@ -59,7 +59,8 @@ def scan(requests: Requests, split: Split) -> Iterator[pa.RecordBatch]:
 
 
 def pages(requests: Requests, split: Split, *, keys_only: bool = False) -> Iterator[tuple[Any, list[Item]]]:
-    """Pages of up to 1 MB of items, each with the part that it belongs to, several parts side by side."""
+    """Yield pages of up to 1 MB of items, each with the part to which it belongs. Several parts are read in
+    parallel."""
     waiting: list[tuple[Any, Item | None]] = [(part, None) for part in reversed(split.detail)]
     while waiting:
         asked = [waiting.pop() for _ in range(min(_SIDE_BY_SIDE, len(waiting)))]
@@ -92,7 +93,7 @@ def _page(
 
 
 def _row(table: Table, part: Any, item: Item) -> Any:
-    """A row of a record batch, or None if it is of another realm than asked for."""
+    """Return an item as a row of a record batch, or None if it is not of a requested realm."""
     if table == "objects":
         return items.object_row(item)
     place, realms = items.reference_place(item), part[2]

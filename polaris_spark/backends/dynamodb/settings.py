@@ -1,4 +1,4 @@
-"""What the URI and the options of a `dynamodb://` store say, and the client they make."""
+"""Settings of a `dynamodb://` store, from its URI and options, and the client made from them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
 
 PREFIX: Final = "polaris_spark"
-"""The prefix of the tables of a store whose URI names none."""
+"""Default prefix of the names of a store's tables."""
 
 _OPTIONS: Final = ("connections", "endpoint", "password", "timeout")
 _REGION: Final = re.compile(r"[a-z0-9-]{1,40}")
-# The longest name of a table has 255 characters.
+# Table names are limited to 255 characters.
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _USER: Final = re.compile(r"[!-~]{1,200}")
 _CONNECT_S: Final = 5.0
@@ -29,7 +29,7 @@ _CONNECT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options of a store; durations in milliseconds."""
+    """Location and options of a store. Durations are in milliseconds."""
 
     region: str
     prefix: str = PREFIX
@@ -38,16 +38,16 @@ class Settings:
     password: Secret | None = None
     endpoint: str | None = None
     timeout: int = 30_000
-    """How long one request may take, with its repetitions."""
+    """Maximum duration of one request, including retries."""
     connections: int = 32
-    """Most requests of this process at the same time."""
+    """Maximum number of concurrent requests of one process."""
 
     @classmethod
     def parse(cls, uri: StoreURI, options: Options) -> Settings:
-        """Settings of a store.
+        """Return the settings of a store.
 
         Raises:
-            StoreURIError: the region is missing, the prefix is not usable, or an option is unknown or its value is.
+            StoreURIError: the region is missing, the prefix is not usable, or an option or its value is not valid.
         """
         given = Given(uri.scheme, options, _OPTIONS)
         if (uri.user is None) != (given.password is None):
@@ -67,20 +67,20 @@ class Settings:
 
     @property
     def where(self) -> str:
-        """How errors name the store; no secret is in it."""
+        """The store's name for error messages, without secrets."""
         at = f" at {self.endpoint}" if self.endpoint else ""
         return f"dynamodb://{self.region}/{self.prefix}{at}"
 
     @property
     def attempt_s(self) -> float:
-        """How long one try of a request waits for its answer, in seconds: several fit into `timeout`."""
+        """Maximum wait of one attempt for its answer, in seconds. Several attempts fit into `timeout`."""
         return self.timeout / 3_000
 
     def open(self) -> Any:
-        """A client, which threads may share; it repeats nothing by itself.
+        """Return a thread-safe client, which retries nothing itself.
 
         Raises:
-            StoreURIError: the library takes the settings for malformed.
+            StoreURIError: the library rejects the settings as malformed.
         """
         config = Config(
             connect_timeout=min(self.attempt_s, _CONNECT_S),
@@ -89,7 +89,7 @@ class Settings:
             parameter_validation=False,
             retries={"total_max_attempts": 1, "mode": "standard"},
             tcp_keepalive=True,
-            user_agent="polaris_spark",  # in audit logs; the library's own is put together for each request
+            user_agent="polaris_spark",  # shown in audit logs; the library would build its default for each request
         )
         secret = None if self.password is None else self.password.reveal()
         try:

@@ -1,4 +1,4 @@
-"""The two tables: what they are like, and how they come to be."""
+"""Definition and creation of the two tables of a store."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _PASSING: Final = frozenset({"CREATING", "DELETING"})
 
 
 def name(prefix: str, table: Table) -> str:
-    """Name of a table of a store."""
+    """Return the name of a table of a store."""
     return f"{prefix}.{table}"
 
 
 def create(requests: Requests) -> None:
-    """Create the tables that are missing, and wait until they can be used.
+    """Create missing tables, and wait until the tables can be used.
 
     Raises:
-        TryAgainError: that takes longer than five minutes.
-        StateError: the user may not, a table is another program's, or it cannot be used.
+        TryAgainError: this takes longer than five minutes.
+        StateError: the user lacks a permission, or a table belongs to another program or cannot be used.
     """
     requests.each(lambda table: _create(requests, table), KEYS)
 
@@ -52,7 +52,7 @@ def _create(requests: Requests, table: Table) -> None:
 
 
 def _status(requests: Requests, table: Table) -> str | None:
-    """What DynamoDB says of a table; None where there is none."""
+    """Return DynamoDB's status of a table; None if the table does not exist."""
     try:
         found = requests.read("describe_table", TableName=name(requests.settings.prefix, table))["Table"]
     except NoStoreError:

@@ -1,24 +1,25 @@
 """`mariadb://user@host:3306/database`, `mysql://...`: MariaDB 10.4 and MySQL 8.0, and later, from any machine.
 
-Two tables in a database of the store's own, on InnoDB. Every operation is one round trip at READ COMMITTED; a commit's
-rows and its swap are a transaction in one packet (more, where the server's `max_allowed_packet` is too small). Losing a
-swap costs a second round trip, which reads the row that won.
+A store is two InnoDB tables in a dedicated database. Every operation is one round trip at READ COMMITTED. A commit's
+rows and its swap are one transaction in one packet (several if the server's `max_allowed_packet` is too small). A lost
+swap costs a second round trip, which reads the row of the winner.
 
-Durability is the server's: `innodb_flush_log_at_trx_commit=1`, the default, survives the machine; 0 or 2 may forget the
-last second after it was acknowledged. Clients connect to the primary: a server that is read-only is refused, and a
-proxy must not send reads to replicas. On Galera reads and swaps wait for what other nodes committed before
-(`wsrep_sync_wait`).
+Durability depends on the server. With `innodb_flush_log_at_trx_commit=1`, the default, commits survive a crash of the
+machine; with 0 or 2, a crash may lose the last second of acknowledged commits. Clients connect to the primary: a
+read-only server is refused, and a proxy must not send reads to replicas. On Galera, reads and swaps wait until the
+earlier commits of other nodes are visible (`wsrep_sync_wait`).
 
-Nothing waits for ever: `?connect_timeout=` (10 s) for each step of connecting, `?timeout=` (30 s) for a free
-connection, for locks, for each statement (`max_statement_time`, or MySQL's `max_execution_time`, which knows reads
+All waits are bounded: `?connect_timeout=` (10 s) for each step of connecting, `?timeout=` (30 s) for a free
+connection, for locks, for each statement (`max_statement_time`, or MySQL's `max_execution_time`, which applies to reads
 only), and, five seconds longer, for each answer. `?pool=` (8) bounds the connections of a process. `?ssl_mode=`
-(`disabled`, `preferred`, `required`, `verify-ca`, `verify-identity`), `?ssl_ca=`, `?ssl_cert=`, `?ssl_key=` encrypt;
-`?socket=` names a Unix socket.
+(`disabled`, `preferred`, `required`, `verify-ca`, `verify-identity`), `?ssl_ca=`, `?ssl_cert=` and `?ssl_key=` set up
+TLS; `?socket=` is the path of a Unix socket.
 
-The user needs CREATE on the database once, for `setup`, then SELECT, INSERT, UPDATE and DELETE on it.
+The user needs CREATE on the database once, for `setup`; later SELECT, INSERT, UPDATE and DELETE on it.
 
-The driver is PyMySQL: pure Python, so that it installs everywhere. Its own work on a swap is hidden behind the server's
-flush. mysqlclient has no wheels, MariaDB's connector is a release candidate, and MySQL's has another licence.
+The driver is PyMySQL, because it is pure Python and installs everywhere. Its CPU time for a swap is hidden behind the
+server's flush. mysqlclient has no wheels, MariaDB's connector is a release candidate, and MySQL's connector has another
+license.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ _CHUNK_KEYS: Final = 1_000
 
 
 def open_backend(uri: StoreURI, options: Options) -> MariaDBBackend:
-    """The store in the database that `uri` names; options as the module says. Connects when it is first used.
+    """Return the store in the database of `uri`; the module lists the options. Connects at first use.
 
     Raises:
-        StoreURIError: the URI names no database, or an option is unknown or its value is.
+        StoreURIError: the URI names no database, or an option or its value is not valid.
     """
     return MariaDBBackend(Settings.parse(uri, options))
 
@@ -158,13 +159,13 @@ class MariaDBBackend(Backend):
 
     def drop_realm(self, realm: str) -> bool:
         check_realm(realm)
-        while self._drop_objects(realm):  # again from the start, for rows that came late
+        while self._drop_objects(realm):  # again from the start, for rows written in the meantime
             pass
         self._write(statements.drop_references(realm))
         return True
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Ranges of ids within realms, of about as many rows each by the server's estimates."""
+        """Return ranges of ids within realms, with about equally many rows each, by the server's estimates."""
         names = self._realms(table) if realms is None else distinct(realms)
         if table == "references":
             return [Split(table, tuple((name,) for name in group)) for group in runs(names, n)]
@@ -192,7 +193,7 @@ class MariaDBBackend(Backend):
         return self._connections.change(attempt)
 
     def _drop_objects(self, realm: str) -> bool:
-        """Delete what a realm holds now, in chunks; whether there was anything."""
+        """Delete the current objects of a realm in chunks. Return whether there were any."""
         first, found = 0, False
         while True:
             last = self._read(statements.chunk_end(realm, first)).rows[0][0]

@@ -13,7 +13,7 @@ from polaris_spark.backends.mariadb.settings import Settings
 from polaris_spark.backends.sessions import LostError, RefusedError, Sessions
 from polaris_spark.errors import NoStoreError, PolarisError, StateError, TryAgainError
 
-_LEAST_PACKET: Final = 2**20  # a row of the size limit, in hexadecimal, fits
+_LEAST_PACKET: Final = 2**20  # enough for a row of the maximum size, in hexadecimal
 
 
 class Connections(Sessions[Session]):

@@ -1,29 +1,29 @@
-"""What a failure of MariaDB or MySQL means for what was asked: certainly not done, or not known.
+"""Translation of MariaDB and MySQL failures to errors, by outcome: certainly not done, or unknown.
 
-| what came back | error | what it means | raised |
+| response | error | meaning | raised |
 | --- | --- | --- | --- |
-| an error of a statement that commits by itself | most | undone: certainly **not** applied | by number, below |
-| an error of a statement before `COMMIT` | most | rolled back, by us or when the session ends | by number, below |
-| ... deadlock; certification failed (Galera) | 1213 | others were faster | `TryAgainError` |
-| ... lock wait timeout | 1205 | the row is held; only the statement was undone, hence `ROLLBACK` | `TryAgainError` |
-| ... interrupted, max_statement_time | 1317, 1969, 3024 | undone before its commit began | `TryAgainError` |
-| ... disk full | 1021, 1114 | nothing succeeds before there is space | `StorageFullError` |
+| an error of a statement in autocommit mode | most | rolled back: certainly **not** applied | by number, below |
+| an error of a statement before `COMMIT` | most | rolled back, by the client or at session end | by number, below |
+| ... deadlock; certification failed (Galera) | 1213 | conflict with another transaction | `TryAgainError` |
+| ... lock wait timeout | 1205 | row locked; only the statement was undone, hence `ROLLBACK` | `TryAgainError` |
+| ... interrupted, max_statement_time | 1317, 1969, 3024 | rolled back before its commit began | `TryAgainError` |
+| ... disk full | 1021, 1114 | nothing succeeds until space is freed | `StorageFullError` |
 | ... no memory, no connections | 1037, 1040, ... | resources | `TryAgainError` |
-| ... read-only, not ready | 1290, 1792, 1836, 1047 | a replica, a failover; connect again | `TryAgainError` |
-| ... packet too large | 1153 | the limit was lowered; a new connection asks for it | `TryAgainError` |
-| ... access denied | 1044, 1142, 1143, 1227 | the user may not | `StoreURIError` |
-| ... no such table or database | 1146, 1049 | no store there | `StoreURIError` |
+| ... read-only, not ready | 1290, 1792, 1836, 1047 | a replica, a failover; reconnect | `TryAgainError` |
+| ... packet too large | 1153 | the limit was lowered; a new connection reads it | `TryAgainError` |
+| ... access denied | 1044, 1142, 1143, 1227 | the user lacks a privilege | `StoreURIError` |
+| ... no such table or database | 1146, 1049 | there is no store | `StoreURIError` |
 | ... damaged table or index | 126, 1034, 1712, 1932, ... | | `CorruptionError` |
-| ... anything else | | tables that are not ours, or a server set up otherwise | `StateError` |
-| an error of `COMMIT` but 1213 | any | it may come after the commit (`KILL`, time-out) | unknown |
-| an error while it commits by itself | 1026, 1180, 1598 | the binary log or the engine failed half way | unknown |
+| ... anything else | | not the tables of a store, or a server configured differently | `StateError` |
+| an error of `COMMIT` other than 1213 | any | it may come after the commit (`KILL`, time-out) | unknown |
+| an error of an automatic commit | 1026, 1180, 1598 | the binary log or the engine failed midway | unknown |
 | the session was ended | 1053, 1927, 4031, ... | perhaps after its commit | unknown |
 | the connection ended, no answer | 2006, 2013 | | unknown |
 | refused to connect | 1045, 1044, 1130, 1698, TLS | wrong password, user, database, certificate | `StoreURIError` |
 | ... | 1040, 1203, 2003 | full, unreachable | `TryAgainError` |
 
-*Unknown* is `OutcomeUnknownError` for a write, `TryAgainError` for a read. Work that may be repeated (reads, writes of
-immutable rows, their deletion) is repeated once on a new connection before.
+*Unknown* means `OutcomeUnknownError` for a write, `TryAgainError` for a read. Idempotent work (reads, writes
+and deletions of immutable rows) is first repeated once on a new connection.
 (https://mariadb.com/kb/en/mariadb-error-code-reference/)
 """
 
@@ -46,16 +46,16 @@ from polaris_spark.errors import (
 DEADLOCK: Final = "1213"
 DUPLICATE: Final = "1062"
 OVERFLOW: Final = "1690"
-"""A number out of range: how a transaction of ours says that its swap matched no row."""
+"""Number out of range: the error of the statement `SWAPPED` if the swap before it matched no row."""
 NO_DATABASE: Final = "1049"
 
 ENDING: Final = frozenset(
     {"1026", "1053", "1077", "1079", "1080", "1105", "1152", "1156", "1158", "1159", "1160", "1161", "1180"}
     | {"1184", "1598", "1927", "3169", "4031"}
 )
-"""Errors that end a session, or may come from a commit: whether the statement was done is not known."""
+"""Errors that end a session, or may come from a commit: the outcome of the statement is unknown."""
 UNUSABLE_AFTER: Final = frozenset({"1047", "1153", "1290", "1792", "1836"})
-"""Errors after which another connection may do better."""
+"""Errors after which the connection is dropped, because a new connection may succeed."""
 
 _DENIED: Final = frozenset({"1044", "1142", "1143", "1227", "1370"})
 _FULL: Final = frozenset({"1021", "1114"})
@@ -78,7 +78,7 @@ _ADVICE: Final = {
 
 
 def refused(where: str, error: RefusedError) -> PolarisError:
-    """A refusal as one of our errors; nothing was changed."""
+    """Return a refusal as an error of this package; nothing was changed."""
     code, text = error.code, f"{error} (error {error.code})"
     if code in _DENIED:
         return StoreURIError(f"{where}: {text}; grant the user what it needs, or use another user")
@@ -98,13 +98,13 @@ def refused(where: str, error: RefusedError) -> PolarisError:
 
 
 def connecting(where: str, error: Exception) -> PolarisError:
-    """Why no connection was made, from what PyMySQL raised."""
+    """Return the error for a failed connection attempt, by the error that PyMySQL raised."""
     code = str(error.args[0]) if error.args and isinstance(error.args[0], int) else ""
     text = " ".join(str(error.args[1] if code and len(error.args) > 1 else error).split())
     cause = getattr(error, "original_exception", error)
     if isinstance(cause, ssl.SSLError):
         return StoreURIError(f"{where} refuses the connection: {text}; {_ADVICE['2026']}")
-    if isinstance(error, RuntimeError):  # a method of passwords for which PyMySQL has no library
+    if isinstance(error, RuntimeError):  # an authentication method for which PyMySQL lacks a library
         return StoreURIError(f"{where} refuses the connection: {text}; or encrypt it: ssl_mode=required")
     if code in _ADVICE:
         return StoreURIError(f"{where} refuses the connection: {text}; {_ADVICE[code]}")

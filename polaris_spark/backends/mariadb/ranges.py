@@ -1,4 +1,4 @@
-"""Ranges of ids that are read in parallel."""
+"""Ranges of ids for parallel scans."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from polaris_spark.backends.mariadb import statements
 from polaris_spark.backends.mariadb.session import Session
 
 _LAST: Final = 2**63 - 1
-_FEW: Final = 64  # rows that are not worth another cut
-_LONGEST: Final = 64  # halvings that lead from all ids to one
+_FEW: Final = 64  # a range of this many rows is not cut any further
+_LONGEST: Final = 64  # number of halvings from all ids down to one
 
 
 def of_realm(session: Session, realm: str, n: int) -> list[tuple[int, int]]:
-    """Ranges, ends included, that cover every id of a realm, about `n`, of about as many rows each.
+    """Return about `n` ranges (both ends inclusive), with about equally many rows each, that cover every id of a realm.
 
-    InnoDB keeps no histogram of a key, but says quickly about how many rows a range has, by one dive into the tree for
-    each end. So the range of most rows is halved, at ids that exist, until there are some four pieces for each range.
+    InnoDB keeps no histogram of a key, but quickly estimates the number of rows in a range, with one index dive for
+    each end. So the range with the most rows is halved, at existing ids, until there are about four pieces for each
+    range.
     """
     first, last = session.run(statements.ends(realm))[0].rows[0]
     if first is None or n <= 1:
@@ -37,7 +38,7 @@ def of_realm(session: Session, realm: str, n: int) -> list[tuple[int, int]]:
 
 
 def _halves(session: Session, realm: str, low: int, high: int) -> list[tuple[int, int]]:
-    """A range of ids, cut in two at the first that exists beyond its middle; `low` is before `high`."""
+    """Return a range of ids cut in two at the first existing id after its middle; `low` is less than `high`."""
     middle = (low + high) // 2
     found = session.run(statements.following(realm, middle + 1, high))[0].rows[0][0]
     return [(low, middle)] if found is None else [(low, found - 1), (found, high)]
@@ -49,7 +50,8 @@ def _estimate(session: Session, realm: str, low: int, high: int) -> int:
 
 
 def _starts(pieces: Sequence[tuple[int, int]], n: int) -> list[int]:
-    """Where to cut pieces `(first id, rows)` into at most `n` runs of about as many rows."""
+    """Return the first ids of the second and later groups, when pieces `(first id, rows)` are divided into at most `n`
+    groups with about equally many rows."""
     each = sum(rows for _, rows in pieces) / n
     starts: list[int] = []
     so_far = 0

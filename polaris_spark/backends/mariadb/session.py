@@ -1,7 +1,7 @@
-"""One connection to MariaDB or MySQL: texts of one or several statements, and a deadline for every answer.
+"""One connection to MariaDB or MySQL: packets of one or several statements, and a deadline for every answer.
 
-The client flag `FOUND_ROWS` makes an `UPDATE` count the rows that it matched; `MULTI_STATEMENTS` lets several
-statements travel in one packet, of which the server runs none after the first that fails.
+The client flag `FOUND_ROWS` makes an `UPDATE` count the rows that it matched. `MULTI_STATEMENTS` allows several
+statements in one packet; the server runs no further statements after the first failure.
 """
 
 from __future__ import annotations
@@ -20,51 +20,52 @@ from polaris_spark.backends.mariadb.settings import Settings
 from polaris_spark.backends.sessions import LostError, RefusedError
 
 GRACE_MS = 5_000
-"""How much longer than the server, which ends statements and waits itself, we wait for its answer."""
+"""Additional time that the client waits for an answer, in milliseconds: the server ends statements and lock waits after
+the time-out itself."""
 
 GARBLED: Final = (AssertionError, LookupError, ValueError, struct.error)
-"""What PyMySQL raises, beside its own errors, for packets that break the protocol."""
+"""Exceptions, besides its own, that PyMySQL raises for packets that violate the protocol."""
 
 _CLIENTS_OWN: Final = range(2_000, 3_000)
 
 
 class Result(NamedTuple):
-    """What one statement gave."""
+    """The result of one statement."""
 
     matched: int
-    """Rows matched, inserted or deleted."""
+    """Number of rows matched, inserted or deleted."""
     rows: Sequence[tuple[Any, ...]]
     columns: Sequence[str]
-    """Their names."""
+    """Names of the columns."""
 
 
 class StatementFailedError(RefusedError):
-    """The server refused a statement; those before it in the same packet were run."""
+    """The server refused a statement. Earlier statements of the same packet were run."""
 
     def __init__(self, code: str, message: str, position: int) -> None:
         super().__init__(code, message)
         self.position = position
-        """Which statement of the packet, from 0."""
+        """Position of the failed statement in the packet, from 0."""
 
 
 class Session:
     """One connection, for one thread at a time, in autocommit."""
 
     def __init__(self, settings: Settings, database: str | None) -> None:
-        """Connect, and set what statements rely on.
+        """Connect, and apply the session settings that the statements rely on.
 
         Args:
-            settings: where, and how long to wait.
-            database: the one to use, which must exist; None for none.
+            settings: server, account and time-outs.
+            database: the database to use, which must exist; None to select no database.
         Raises:
-            pymysql.Error, RuntimeError, GARBLED: as PyMySQL says.
+            pymysql.Error, RuntimeError, GARBLED: PyMySQL could not connect.
             RefusedError, LostError: the session's settings were refused, or the connection was lost.
         """
         password = "" if settings.password is None else settings.password.reveal()
         patience = max(0.001, settings.connect_timeout / 1_000)
         self._connection = pymysql.connections.Connection(
             **settings.login,
-            password=password.encode(),  # as UTF-8: PyMySQL itself would use Latin-1
+            password=password.encode(),  # UTF-8; PyMySQL's default is Latin-1
             database=database,
             charset="utf8mb4",
             autocommit=True,
@@ -74,33 +75,33 @@ class Session:
             client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
             program_name="polaris_spark",
         )
-        # Nothing public changes these later, and answers may take longer than a connection.
+        # There is no public API to change these later, and an answer may take longer than connecting.
         self._connection._read_timeout = (settings.timeout + GRACE_MS) / 1_000
         self._connection._write_timeout = (settings.timeout + GRACE_MS) / 1_000
         self._cursor = self._connection.cursor()
         self._readable = select.poll()
         self._readable.register(self._connection._sock, select.POLLIN)
         self.usable = True
-        """Whether another statement may be run; false after a loss."""
+        """Whether the session can run another statement; false after the connection was lost."""
         self.of_mariadb = "MariaDB" in self._connection.get_server_info()
         try:
             self.packet_bytes = self._begin(settings)
-            """The longest text that the server takes."""
+            """Maximum size of a packet that the server accepts, in bytes."""
         except BaseException:
             self.close()
             raise
 
     @property
     def alive(self) -> bool:
-        """Whether nothing came unasked: a server that ends a session says so, or closes it."""
+        """Whether the socket has no unexpected input: a server that ends a session sends a message or closes it."""
         return self.usable and bool(self._connection.open) and not self._readable.poll(0)
 
     def run(self, *statements: str) -> list[Result]:
-        """What each statement gave; all go in one packet, and none is run after one that fails.
+        """Run statements in one packet, and return the result of each. No statement is run after a failure.
 
         Raises:
-            StatementFailedError: one was undone, and the session goes on; a transaction stays open.
-            LostError: whether they were done is not known.
+            StatementFailedError: a statement was undone. The session remains usable, and a transaction stays open.
+            LostError: the outcome is unknown.
         """
         results: list[Result] = []
         cursor = self._cursor
@@ -114,17 +115,17 @@ class Session:
         except GARBLED as error:
             self.usable = False
             raise LostError(f"the server's answer cannot be understood: {error!r}") from error
-        except BaseException:  # an answer may still come, which must not be taken for that of another
+        except BaseException:  # a late answer must not be taken for the answer to another statement
             self.usable = False
             raise
         return results
 
     def commit(self, packets: Sequence[Sequence[str]]) -> None:
-        """Run packets of statements, the first of which begins a transaction, and the last of which commits it.
+        """Run packets of statements. The first statement begins a transaction, and the last one commits it.
 
         Raises:
             StatementFailedError: nothing was done; the transaction was rolled back.
-            LostError: whether it was committed is not known.
+            LostError: the outcome of the commit is unknown.
         """
         for number, packet in enumerate(packets, 1):
             try:
@@ -137,7 +138,7 @@ class Session:
                 raise
 
     def close(self) -> None:
-        """Close the connection, whatever is going on."""
+        """Close the connection, in any state."""
         self.usable = False
         if self._connection.open:
             self._connection.close()
@@ -147,7 +148,7 @@ class Session:
         return Result(self._cursor.rowcount, self._cursor.fetchall(), columns)
 
     def _roll_back(self) -> None:
-        """End the transaction; if that fails, the server does so when the connection is closed."""
+        """Roll back the transaction. If this fails, the server rolls it back when the connection is closed."""
         try:
             if self.usable:
                 self.run("ROLLBACK")
@@ -164,7 +165,8 @@ class Session:
         return StatementFailedError(str(code), text, position)
 
     def _begin(self, settings: Settings) -> int:
-        """Settings of the session; what `my.cnf` says of them must not matter."""
+        """Apply the settings of the session, which override `my.cnf`. Return the server's `max_allowed_packet`, in
+        bytes."""
         seconds = math.ceil(settings.timeout / 1_000)
         found = self.run(
             "SET SESSION TRANSACTION READ WRITE, ISOLATION LEVEL READ COMMITTED",
@@ -178,6 +180,6 @@ class Session:
         variables = {str(name): str(value) for name, value in found.rows}
         if variables.get("read_only", "OFF") != "OFF":
             raise RefusedError("1290", "the server is read-only: a replica, or in a failover")
-        if variables.get("wsrep_on") == "ON":  # Galera: see what other nodes committed before
+        if variables.get("wsrep_on") == "ON":  # Galera: make earlier commits of other nodes visible
             self.run("SET SESSION wsrep_sync_wait = 7")
         return int(variables["max_allowed_packet"])

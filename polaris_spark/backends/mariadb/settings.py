@@ -1,4 +1,4 @@
-"""Options of a `mariadb://` or `mysql://` store, and how PyMySQL is told of them."""
+"""Options of a `mariadb://` or `mysql://` store, and their translation to arguments of PyMySQL."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ MOST_CONNECTIONS: Final = 256
 
 _OPTIONS: Final = (
     "connect_timeout", "password", "pool", "socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_mode", "timeout",
-)  # fmt: skip  # names that read as one list
+)  # fmt: skip  # reads better as one list
 _SSL_MODES: Final = ("disabled", "preferred", "required", "verify-ca", "verify-identity")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A store's place on a server. Durations are in milliseconds."""
+    """Location and options of a store. Durations are in milliseconds."""
 
     where: str
-    """The URI, without password, as errors show it."""
+    """The store's URI for error messages, without password."""
     database: str
     login: Mapping[str, object] = field(repr=False)
-    """Arguments of PyMySQL's `Connection`; database and password are not among them."""
+    """Arguments of PyMySQL's `Connection`, without database and password."""
     password: Secret | None = None
     timeout: int = 30_000
-    """How long an operation waits for a connection, for a lock, and for each statement."""
+    """Maximum wait of an operation for a connection, for a lock, and for each statement."""
     connect_timeout: int = 10_000
     pool: int = 8
-    """Most connections of one process."""
+    """Maximum number of connections of one process."""
 
     @classmethod
     def parse(cls, uri: StoreURI, options: Options) -> Settings:
-        """Settings from a store URI and options, which hold the URI's own, too.
+        """Return the settings from a store URI and options, which include the options of the URI.
 
         Raises:
-            StoreURIError: an option or its value is unknown, or the URI names no database.
+            StoreURIError: an option or its value is not valid, or the URI names no database.
         """
         given = Given(uri.scheme, options, _OPTIONS)
         return cls(
@@ -79,7 +79,7 @@ def _place(uri: StoreURI, given: Given) -> dict[str, object]:
 
 
 def _encryption(uri: StoreURI, given: Given) -> dict[str, object]:
-    """TLS by the modes of MySQL's own clients; a CA without a mode asks for all checks."""
+    """Return the TLS arguments, for the modes of MySQL's own clients. `ssl_ca` without a mode implies all checks."""
     files = {name: given.texts[name] for name in ("ssl_ca", "ssl_cert", "ssl_key") if name in given.texts}
     usual = "verify-identity" if "ssl_ca" in files else "required" if files else "preferred"
     mode = given.one_of("ssl_mode", _SSL_MODES) or usual

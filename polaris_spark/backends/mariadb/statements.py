@@ -1,16 +1,16 @@
-"""The texts of statements.
+"""Texts of the SQL statements.
 
-PyMySQL has no prepared statements. Values are hexadecimal literals, `X'...'`, which are binary strings whatever the
-connection's character set and `sql_mode` are, and numbers; nothing is ever escaped.
+PyMySQL has no prepared statements. Values are numbers, or hexadecimal literals (`X'...'`), which are binary strings
+regardless of the connection's character set and `sql_mode`. Nothing is ever escaped.
 
-A swap is one `UPDATE` that finds its row by the primary key and checks the version, and waits its turn for the row's
-lock. InnoDB lets go of the lock before it flushes its log, so that waiting is short: with eight clients on one row, to
-be told at once instead (no lock wait, or `SELECT ... FOR UPDATE SKIP LOCKED` before the `UPDATE`) gains 7 % and loses
-half, respectively (measured: 2,100, 2,250 and 990 swaps/s).
+A swap is one `UPDATE` that finds its row by the primary key, checks the version, and waits for the row's lock. InnoDB
+releases the lock before it flushes its log, so the wait is short. Two alternatives return at once instead of waiting.
+With eight clients on one row, no lock wait is 7 % faster, and `SELECT ... FOR UPDATE SKIP LOCKED` before the `UPDATE`
+is only half as fast (measured: 2,100 swaps/s with waiting, 2,250 and 990 swaps/s with the alternatives).
 
-A commit's rows ride with its swap in one packet: `BEGIN`, the swap, a statement that fails if the swap matched no row,
-the rows, `COMMIT`. The server runs nothing after a failure, so a round trip does all of it or nothing, and losers are
-told before their rows are looked at.
+A commit's rows and its swap go in one packet: `BEGIN`, the swap, a statement that fails if the swap matched no row,
+the rows, `COMMIT`. The server runs no statements after a failure, so one round trip does everything or nothing, and a
+lost swap fails before the server processes the rows.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from polaris_spark.backends.base import ObjectKey, ObjectRow, ReferenceRow, Tabl
 BEGIN: Final = "START TRANSACTION"
 COMMIT: Final = "COMMIT"
 SWAPPED: Final = "SET @swapped = 18446744073709551615 + (ROW_COUNT() < 1)"
-"""Fails, the sum being out of range, if the statement before it matched no row. (`DO` never fails.)"""
+"""Statement that fails (the sum is out of range) if the statement before it matched no row. (`DO` never fails.)"""
 
 _MOST_ROWS: Final = 4_096
 _MOST_BYTES: Final = 16 * 2**20
-_BESIDE: Final = 8_192  # bytes of a statement, or of a packet, beside its rows
+_BESIDE: Final = 8_192  # bytes of a statement or packet in addition to its rows
 
 
 def literal(value: bytes) -> str:
-    """Bytes as a binary string of SQL."""
+    """Return bytes as an SQL binary string literal."""
     return f"X'{value.hex()}'"
 
 
 def text(value: str) -> str:
-    """A name as its bytes in UTF-8."""
+    """Return a name, encoded as UTF-8, as an SQL binary string literal."""
     return literal(value.encode())
 
 
 def read(realm: str, name: str) -> str:
-    """Version and value."""
+    """Select version and value of a reference."""
     return f"SELECT version, value FROM `references` WHERE {_key(realm, name)}"
 
 
 def insert(realm: str, name: str, new: ReferenceRow) -> str:
-    """Fails with 1062 if there is one."""
+    """Insert a reference. Fails with error 1062 if it exists."""
     row = ", ".join((text(realm), text(name), literal(new.version), literal(new.value)))
     return f"INSERT INTO `references` (realm, name, version, value) VALUES ({row})"
 
 
 def swap(realm: str, name: str, expected: bytes, new: ReferenceRow) -> str:
-    """Matches one row or none."""
+    """Update a reference if it has the expected version. Matches one row or none."""
     return (
         f"UPDATE `references` SET version = {literal(new.version)}, value = {literal(new.value)}"
         f" WHERE {_key(realm, name)} AND version = {literal(expected)}"
@@ -60,15 +60,15 @@ def swap(realm: str, name: str, expected: bytes, new: ReferenceRow) -> str:
 
 
 def delete(realm: str, name: str, expected: bytes) -> str:
-    """Matches one row or none."""
+    """Delete a reference if it has the expected version. Matches one row or none."""
     return f"DELETE FROM `references` WHERE {_key(realm, name)} AND version = {literal(expected)}"
 
 
 def put(realm: str, rows: Sequence[ObjectRow], packet_bytes: int) -> Iterator[str]:
-    """Statements that insert rows, each as long as one packet may be; rows that exist stay.
+    """Yield statements that insert rows, each at most as long as a packet may be. Existing rows stay.
 
-    In the order of the key, which costs the fewest pages and lets nobody wait in a circle. `INSERT IGNORE` would turn
-    every error into a warning.
+    Rows are inserted in key order, which touches the fewest pages and prevents deadlocks. `INSERT IGNORE` is not used:
+    it would turn every error into a warning.
     """
     of_realm, most = text(realm), min(packet_bytes, _MOST_BYTES) - _BESIDE
     values: list[str] = []
@@ -85,7 +85,7 @@ def put(realm: str, rows: Sequence[ObjectRow], packet_bytes: int) -> Iterator[st
 
 
 def packets(statements: Sequence[str], packet_bytes: int) -> list[list[str]]:
-    """Statements in as few packets as hold them, in their order."""
+    """Distribute statements, in order, to as few packets as possible."""
     found: list[list[str]] = []
     left = 0
     for statement in statements:
@@ -98,19 +98,20 @@ def packets(statements: Sequence[str], packet_bytes: int) -> list[list[str]]:
 
 
 def get(realm: str, keys: Sequence[ObjectKey]) -> str:
-    """Id, part and value of what exists."""
+    """Select id, part and value of the rows that exist."""
     return f"SELECT id, part, value FROM objects FORCE INDEX (PRIMARY) WHERE {_keys(realm, keys)}"
 
 
 def remove(realm: str, keys: Sequence[ObjectKey]) -> str:
-    """Delete what exists."""
+    """Delete the rows that exist."""
     return f"DELETE FROM objects WHERE {_keys(realm, keys)}"
 
 
 def object_page(realm: str, after: ObjectKey, last: int, rows: int, size: int) -> str:
-    """Id, part and value of the next rows, up to the id `last`: at most so many, and until `size` bytes are reached.
+    """Select id, part and value of the rows after `after`, up to the id `last`: at most `rows` rows, and until their
+    values reach `size` bytes.
 
-    Lengths are summed up before any value leaves the table.
+    Lengths are summed up before any value is read from the table.
     """
     return (
         "SELECT STRAIGHT_JOIN o.id, o.part, o.value FROM ("
@@ -124,7 +125,7 @@ def object_page(realm: str, after: ObjectKey, last: int, rows: int, size: int) -
 
 
 def reference_page(realm: str, after: bytes, rows: int, size: int) -> str:
-    """Name, version and value of the next rows; the limits are those of `object_page`."""
+    """Select name, version and value of the rows after `after`, with the limits of `object_page`."""
     return (
         "SELECT STRAIGHT_JOIN r.name, r.version, r.value FROM ("
         "SELECT name, SUM(bytes) OVER (ORDER BY name) - bytes AS before_it FROM ("
@@ -136,26 +137,26 @@ def reference_page(realm: str, after: bytes, rows: int, size: int) -> str:
 
 
 def next_realm(table: Table, after: bytes) -> str:
-    """The next realm that has rows, if any."""
+    """Select the next realm that has rows, if any."""
     return f"SELECT realm FROM `{table}` WHERE realm > {literal(after)} ORDER BY realm LIMIT 1"
 
 
 NOW = "SELECT CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
-"""The server's clock, milliseconds since 1970."""
+"""Selects the time of the server's clock, in milliseconds since 1970."""
 
 
 def ends(realm: str) -> str:
-    """The first id and the last."""
+    """Select the first and the last id of a realm."""
     return f"SELECT MIN(id), MAX(id) FROM objects WHERE realm = {text(realm)}"
 
 
 def following(realm: str, first: int, last: int) -> str:
-    """The first id from `first` to `last`, if any."""
+    """Select the smallest id from `first` to `last`, if any."""
     return f"SELECT MIN(id) FROM objects WHERE realm = {text(realm)} AND id >= {first} AND id <= {last}"
 
 
 def estimate(realm: str, low: int, high: int) -> str:
-    """The server's plan for a range of ids, whose column `rows` is about the number of rows, by two dives."""
+    """Show the server's plan for a range of ids. Its column `rows` estimates the number of rows, by two index dives."""
     return (
         "EXPLAIN FORMAT=TRADITIONAL SELECT part FROM objects FORCE INDEX (PRIMARY)"
         f" WHERE realm = {text(realm)} AND id >= {low} AND id <= {high}"
@@ -163,7 +164,7 @@ def estimate(realm: str, low: int, high: int) -> str:
 
 
 def chunk_end(realm: str, first: int) -> str:
-    """The last id of about a thousand rows from `first` on."""
+    """Select the last id of a chunk of about a thousand rows that begins at id `first`."""
     return (
         f"SELECT MAX(id) FROM (SELECT id FROM objects WHERE realm = {text(realm)} AND id >= {first}"
         " ORDER BY id, part LIMIT 1000) AS chunk"
@@ -171,7 +172,7 @@ def chunk_end(realm: str, first: int) -> str:
 
 
 def drop_objects(realm: str, first: int, last: int) -> str:
-    """Delete a range of ids, ends included."""
+    """Delete a range of ids, including both ends."""
     return f"DELETE FROM objects WHERE realm = {text(realm)} AND id >= {first} AND id <= {last}"
 
 

@@ -1,13 +1,13 @@
 """The database and the two tables of a store.
 
-- Names are `VARBINARY`, in UTF-8: character sets would fold case and accents, and pad with spaces. A key of 512 + 512
-  bytes fits the 3,072 of InnoDB's pages of 16 KiB (and the 1,536 of 8 KiB).
-- Values are `MEDIUMBLOB`: a row is at most 350 kB, and `BLOB` ends at 64 kB.
-- InnoDB keeps the rows in the order of the primary key `(realm, id, part)`: ids grow with time, so that writes fill
-  pages one after the other, and what was written together is read together.
-- `ROW_FORMAT=DYNAMIC`: a row of up to 8 kB, as nearly all are, lies in its page whole, and a larger value moves out
-  whole, behind a pointer of 20 bytes (`COMPACT` would keep 768 bytes of it in the page). `COMPRESSED` would hold every
-  page twice in memory, and MySQL gives it up.
+- Names are `VARBINARY`, in UTF-8: character sets would ignore case and accents, and pad with spaces. A key of 512 + 512
+  bytes is within InnoDB's limits: 3,072 bytes with pages of 16 KiB, and 1,536 bytes with pages of 8 KiB.
+- Values are `MEDIUMBLOB`: a row is at most 350 kB, and `BLOB` is limited to 64 kB.
+- InnoDB stores the rows in the order of the primary key `(realm, id, part)`. Ids grow with time, so writes fill pages
+  one after the other, and rows that were written together are read together.
+- `ROW_FORMAT=DYNAMIC`: a row of up to 8 kB, as nearly all are, is stored whole in its page. A larger value is stored
+  whole outside the page, with a pointer of 20 bytes (`COMPACT` would keep 768 bytes of it in the page). `COMPRESSED`
+  would hold every page twice in memory, and MySQL is phasing it out.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ _OBJECTS: Final = (
 
 
 def check(session: Session, where: str) -> None:
-    """Refuse a database that holds no store, or one that this release does not know.
+    """Refuse a database that holds no store, or a store of a format that this release does not support.
 
     Raises:
-        StoreURIError: it holds nothing, or tables of another program.
-        NewerFormatError: a newer release made it.
+        StoreURIError: the database is empty, or holds tables of another program.
+        NewerFormatError: a newer release made the store.
     """
     if not _found(session, where):
         raise NoStoreError(where)
 
 
 def create_database(session: Session, name: str) -> None:
-    """Create a database if there is none.
+    """Create a database if it does not exist.
 
     Raises:
-        RefusedError: the user may not.
+        RefusedError: the user may not create it.
     """
     session.run(f"CREATE DATABASE IF NOT EXISTS `{name.replace('`', '``')}`")
 
 
 def create(session: Session, where: str) -> None:
-    """Create what is missing; may be raced, as the server creates a table under a lock on its name.
+    """Create missing tables. Safe in races: the server locks a table's name while it creates the table.
 
     Raises:
         StoreURIError, NewerFormatError: as `check`.
-        RefusedError: the user may not.
+        RefusedError: the user may not create them.
     """
     if not _found(session, where):
         session.run(_REFERENCES)
-        session.run(_OBJECTS)  # last: once it is there, both are
+        session.run(_OBJECTS)  # created last, so that its existence implies both
 
 
 def _found(session: Session, where: str) -> bool:
-    """Whether the two tables are there, and ours."""
+    """Whether the two tables exist. Raises the errors of `check` if they are not those of a supported store."""
     rows = session.run(
         "SELECT table_comment FROM information_schema.tables"
         " WHERE table_schema = DATABASE() AND table_name IN ('objects', 'references')"

@@ -1,28 +1,31 @@
 """`mongodb://user@host1:27017,host2/database?replicaSet=name`, `mongodb+srv://`: MongoDB 4.4 and later.
 
-Two collections of a database, `objects` and `references`. Each operation goes to the primary.
+A store is two collections of a database, `objects` and `references`. Each operation goes to the primary.
 
 - **Swap.** `replaceOne({_id, version}, new)`, without upsert: one document changes atomically, and only if it has the
-  version expected. Writes wait until a majority of the replica set has them in its journal. A write concern error is
-  an unknown outcome: the primary has done the write, and the next one may not know of it.
-- **Retries.** The driver's retryable writes are off: a swap whose answer was lost is never sent again by itself, but
-  told as `OutcomeUnknownError`. Rows and deletions, which may be repeated, are repeated once here; reads are repeated
-  by the driver until the deadline.
-- **Reading a reference** is linearizable: the primary makes sure that it still is one, so that a deposed primary cannot
-  answer with an older row.
-- **Reading objects** takes what the primary has, which includes all that a majority acknowledged. A row is *missing*
-  only if a linearizable read of its `_id` says so, for the primary asked first may have been a deposed one.
-- **Scans** read what a majority has, in the order of `_id`, by a cursor; one that is lost goes on after its last row.
+  expected version. Writes wait until a majority of the replica set has them in its journal. A write concern error is
+  an unknown outcome: the primary has applied the write, but the next primary may not have it.
+- **Retries.** The driver's retryable writes are off: a swap whose answer was lost is not sent again, but raises
+  `OutcomeUnknownError`. Writes of rows and deletions are idempotent, and this backend retries them once. The driver
+  retries reads until the deadline.
+- **Reads of a reference** are linearizable: the primary confirms that it is still the primary, so that a deposed
+  primary cannot return an older row.
+- **Reads of objects** return the primary's current data, which includes all writes that a majority acknowledged. The
+  first read may have reached a deposed primary, so a row is reported as *missing* only after a linearizable read of its
+  `_id`.
+- **Scans** read majority-committed data with a cursor, in the order of `_id`. A lost cursor is replaced by a cursor
+  that continues after the last row.
 
-A server that is no member of a replica set has no read concerns, and is used without them.
+A standalone server, which is not a member of a replica set, does not support these read concerns, and is used without
+them.
 
-Options: `timeout` (30 s) of one operation as a whole, elections and the wait for a majority included;
-`connect_timeout` (10 s) to find a primary at first; `pool` (32) connections of a process; and MongoDB's own `appName`,
-`authMechanism`, `authSource`, `compressors`, `directConnection`, `loadBalanced`, `replicaSet`, `tls`, `tlsCAFile`,
-`tlsCertificateKeyFile` and their like. The user needs the role `readWrite` on the database.
+Options: `timeout` (30 s) of one whole operation, including elections and the wait for a majority; `connect_timeout`
+(10 s) to find a primary at first; `pool` (32) connections of a process; and MongoDB's own `appName`, `authMechanism`,
+`authSource`, `compressors`, `directConnection`, `loadBalanced`, `replicaSet`, `tls`, `tlsCAFile`,
+`tlsCertificateKeyFile` and similar. The user needs the role `readWrite` on the database.
 
-Commits are not transactions here: rows are acknowledged first, then swapped. A transaction of a replica set would cost
-a round trip more: insert, replacement and commit are sent one after the other.
+Commits are not transactions: the rows are acknowledged first, and the swap follows. A transaction of a replica set
+would cost one more round trip, because insert, replacement and commit are sent one after the other.
 """
 
 from __future__ import annotations
@@ -55,14 +58,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ASKED_AT_ONCE: Final = 128
-_WRITTEN_AT_ONCE: Final = 16 * 2**20  # bytes; the driver cuts this again by the server's limits of a message
+_WRITTEN_AT_ONCE: Final = 16 * 2**20  # bytes; the driver divides this further, by the server's message limits
 
 
 def open_backend(uri: StoreURI, options: Options) -> MongoDBBackend:
-    """The store in the database that `uri` names; options as the module says. Connects when it is first used.
+    """Return the store in the database of `uri`; the module lists the options. Connects at first use.
 
     Raises:
-        StoreURIError: the URI names no host or database, or an option is unknown or its value is.
+        StoreURIError: the URI names no host or database, or an option or its value is not valid.
     """
     return MongoDBBackend(Settings.parse(uri, options))
 
@@ -137,20 +140,21 @@ class MongoDBBackend(Backend):
         return Swapped() if done.deleted_count else Conflict()
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Ranges of `_id`s, at bounds that are sampled."""
+        """Return ranges of `_id`s with sampled bounds."""
         return self._connections.read(lambda opened: scans.splits(opened, table, realms, n))
 
     def scan(self, split: Split) -> Iterator[pa.RecordBatch]:
         return scans.scan(self._connections, split)
 
     def now_ms(self) -> int | None:
-        """The time of the primary's clock, by `isMaster`, the older name of `hello`, which every server knows."""
+        """Return the time of the primary's clock, in milliseconds since 1970. It comes from `isMaster`, the older name
+        of `hello`, which all servers support."""
         said = self._connections.read(lambda opened: opened.references.database.command("isMaster"))
         time = said.get("localTime")
         return None if time is None else (time - datetime(1970, 1, 1)) // timedelta(milliseconds=1)
 
     def drop_realm(self, realm: str) -> bool:
-        """Delete the documents of a realm, in runs that take less than the time-out."""
+        """Delete the documents of a realm, in chunks that take less than the time-out."""
         check_realm(realm)
         low, high = keys.objects_of(realm)
         while True:
@@ -176,7 +180,7 @@ def _object_ids(realm: str, wanted: Collection[ObjectKey]) -> list[bytes]:
 def _values(opened: Opened, ids: Sequence[bytes]) -> dict[ObjectKey, bytes]:
     found: dict[bytes, bytes] = {}
     for chunk in chunks(ids, _ASKED_AT_ONCE):
-        # One batch takes all that a message can hold, rather than the default of the first 101.
+        # The first batch then has as many documents as fit in a message, instead of the default of 101.
         asked = opened.objects.find({"_id": {"$in": chunk}}, batch_size=len(chunk) + 1)
         found.update((each["_id"], each["value"]) for each in asked)
     if opened.latest_objects is not None:
@@ -188,7 +192,7 @@ def _values(opened: Opened, ids: Sequence[bytes]) -> dict[ObjectKey, bytes]:
 
 
 def _insert(objects: Documents, documents: Sequence[dict[str, Any]]) -> None:
-    """Insert documents, of which some may be there already: to replace them would write them again."""
+    """Insert documents, some of which may exist already. Replacing them would write them again."""
     try:
         objects.insert_many(documents, ordered=False)
     except BulkWriteError as error:

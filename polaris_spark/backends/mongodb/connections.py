@@ -1,7 +1,7 @@
-"""The client of one process for one store, and its collections with the guarantees that each use needs.
+"""The MongoDB client of one process for one store, and the collections with the read and write concerns of each use.
 
-A `MongoClient` is made for all threads of a process and holds their connections. It does not survive a fork: a child
-makes its own, and keeps its parent's, unused, so that nothing closes what the parent goes on using.
+All threads of a process share one `MongoClient`, which holds their connections. It does not survive a fork: a child
+makes its own client, and keeps the parent's, unused, so that the parent's connections are not closed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from polaris_spark.errors import (
 FORMAT: Final = 1
 """Version of the two collections, in the mark among the references."""
 
-# A realm's name is not empty: no reference is called that, and it comes before all of them.
+# Realm names are not empty, so this is no reference's `_id`, and it sorts before all references.
 _MARK: Final = {"realm": "", "name": ""}
 
 T = TypeVar("T")
@@ -41,20 +41,20 @@ Documents = Collection[dict[str, Any]]
 
 
 class Opened(NamedTuple):
-    """A store's collections."""
+    """A store's collections, with different read concerns."""
 
     objects: Documents
-    """Read from the primary, as it is; written to a majority."""
+    """For reads of the primary's current data, and writes to a majority."""
     references: Documents
-    """The same."""
+    """For reads of the primary's current data, and writes to a majority."""
     committed_objects: Documents
-    """What a majority has."""
+    """For reads of majority-committed data."""
     committed_references: Documents
-    """The same."""
+    """For reads of majority-committed data."""
     latest_objects: Documents | None
-    """Linearizable; None where one server alone holds the store."""
+    """For linearizable reads; None if a standalone server holds the store."""
     latest_references: Documents
-    """Linearizable."""
+    """For linearizable reads."""
 
 
 class Connections:
@@ -74,15 +74,15 @@ class Connections:
         self._checked = False
 
     def begin_in_child(self) -> None:
-        """Begin anew after a fork."""
+        """Start without a client after a fork. The parent's client is kept, unused."""
         self._inherited.append(self._made)
         self._begin()
 
     def read(self, work: Callable[[Opened], T]) -> T:
-        """What `work` gives, which changes nothing; the driver repeats each of its reads within the time-out.
+        """Run `work`, which only reads, and return its result. The driver retries each read until the time-out.
 
         Raises:
-            TryAgainError, StoreURIError, StateError: as `failures` says.
+            TryAgainError, StoreURIError, StateError: see `failures`.
         """
         opened = self._usable()
         try:
@@ -91,10 +91,10 @@ class Connections:
             raise failures.of_read(self.settings.where, error) from error
 
     def change(self, work: Callable[[Opened], T]) -> T:
-        """What `work` gives, run once.
+        """Run `work` once, and return its result.
 
         Raises:
-            OutcomeUnknownError, TryAgainError, StoreURIError, StateError: as `failures` says.
+            OutcomeUnknownError, TryAgainError, StoreURIError, StateError: see `failures`.
         """
         opened = self._usable()
         try:
@@ -103,10 +103,10 @@ class Connections:
             raise failures.of_write(self.settings.where, error) from error
 
     def write(self, work: Callable[[Opened], T]) -> T:
-        """What `work` gives, which may be repeated without harm; run once more if its outcome is not known.
+        """Run `work`, which must be idempotent, and return its result. Run it once more if the outcome is unknown.
 
         Raises:
-            OutcomeUnknownError, TryAgainError, StoreURIError, StateError: as `failures` says.
+            OutcomeUnknownError, TryAgainError, StoreURIError, StateError: see `failures`.
         """
         opened = self._usable()
         try:
@@ -121,24 +121,24 @@ class Connections:
         except (
             OutcomeUnknownError,
             TryAgainError,
-        ) as error:  # whatever became of the second, the first is in doubt
+        ) as error:  # the outcome of the first attempt is unknown either way
             raise doubt from error
 
     def unread(self, error: PyMongoError) -> PolarisError:
-        """Why a cursor ended early, as one of our errors."""
+        """Return the failure of a cursor as an error of this package."""
         return failures.of_read(self.settings.where, error)
 
     def create(self) -> None:
-        """Mark the database as a store, unless it is one. The server makes the collections when rows come.
+        """Mark the database as a store, unless it is one. The server creates the collections when rows are inserted.
 
         Raises:
-            NewerFormatError: a newer release made it.
-            StoreURIError: it holds another program's collections, or the user may not write.
+            NewerFormatError: a newer release made the store.
+            StoreURIError: the database holds another program's collections, or the user may not write.
         """
         opened = self._open()
         both = opened.objects, opened.references
         names = self._asked(lambda: [each.name for each in both if each.find_one({}, {"_id": 1})])
-        if self.read_mark(opened):  # after looking, for others may set up and write at the same time
+        if self.read_mark(opened):  # after looking: another process may set up and write
             return
         if names:
             raise StoreURIError(
@@ -157,7 +157,7 @@ class Connections:
         """Whether the database is marked as a store.
 
         Raises:
-            NewerFormatError: a newer release made it.
+            NewerFormatError: a newer release made the store.
         """
         mark = self._asked(lambda: opened.latest_references.find_one({"_id": _MARK}))
         if mark is not None and mark["format"] > FORMAT:
@@ -187,7 +187,7 @@ class Connections:
     def _open(self) -> Opened:
         client = self._client()
         opened = self._opened
-        if opened is None:  # threads may do this at once, with the same result
+        if opened is None:  # several threads may do this concurrently, with the same result
             self._asked(lambda: self._look_for_primary(client))
             opened = self._opened = _collections(client, self.settings.database)
         return opened
@@ -205,7 +205,7 @@ class Connections:
             return self._made
 
     def _look_for_primary(self, client: MongoClient[dict[str, Any]]) -> None:
-        # With a time-out of operations as a whole, the driver's own for this one no longer counts.
+        # With `timeoutMS` set, the driver ignores its separate time-out for server selection.
         with pymongo.timeout(self.settings.connect_timeout / 1_000):
             client.admin.command("ping")
 
@@ -217,7 +217,7 @@ class Connections:
 
 
 def _collections(client: MongoClient[dict[str, Any]], database: str) -> Opened:
-    """The collections of a client that is connected."""
+    """Return the collections of a connected client."""
     store = client.get_database(
         database,
         read_preference=ReadPreference.PRIMARY,
@@ -227,7 +227,7 @@ def _collections(client: MongoClient[dict[str, Any]], database: str) -> Opened:
     objects, references = store["objects"], store["references"]
     servers = client.topology_description.server_descriptions().values()
     if any(server.server_type_name == "Standalone" for server in servers):
-        # Read concerns are those of replica sets; one server alone has its own latest state.
+        # These read concerns need a replica set. A standalone server always reads its latest state.
         return Opened(objects, references, objects, references, None, references)
     committed, latest = ReadConcern("majority"), ReadConcern("linearizable")
     return Opened(

@@ -1,19 +1,19 @@
-"""What a failure of MongoDB means for what was asked: certainly not done, or not known.
+"""Translation of MongoDB failures to errors, by outcome: certainly not done, or unknown.
 
-| what came back | code | what it means |
+| response | code | meaning |
 | --- | --- | --- |
 | no primary found, no free connection, refused to connect | none | certainly **not** done |
-| a write concern error | any | done by the primary, and perhaps undone by the next one: unknown |
-| `NotWritablePrimary` and its like, before anything was done | 10107, 13435, 10058 | not done |
+| a write concern error | any | done by the primary, perhaps rolled back by the next one: unknown |
+| `NotWritablePrimary` and similar, before anything was done | 10107, 13435, 10058 | not done |
 | stepping down, shutting down, interrupted | 189, 91, 279, 355, 11600 to 11602 | unknown |
-| too slow for its deadline | 50, 202, 262 | unknown |
-| a router lost its shard, or does not know | 6, 7, 89, 9001, 1, 8 | unknown |
-| others were faster, too much to do, moving shards | 112, 365, 402, 433, 449, 462, 13388, ... | not done |
+| deadline exceeded | 50, 202, 262 | unknown |
+| a router lost its shard, or does not know the outcome | 6, 7, 89, 9001, 1, 8 | unknown |
+| write conflict, overload, moving shards | 112, 365, 402, 433, 449, 462, 13388, ... | not done |
 | a cursor ended | 43, 175, 237 | nothing read |
 | any other error of the server | | not done |
 | the connection ended, or no answer came in time | none | unknown |
 
-*Unknown* is `OutcomeUnknownError` for a write, `TryAgainError` for a read. Codes are those of MongoDB's
+*Unknown* means `OutcomeUnknownError` for a write, `TryAgainError` for a read. Codes are those of MongoDB's
 `src/mongo/base/error_codes.yml`.
 """
 
@@ -59,13 +59,13 @@ _UNAUTHENTICATED: Final = frozenset({18, 8_000})
 
 
 def lost(error: PyMongoError) -> bool:
-    """Whether what was sent may or may not have been done."""
+    """Whether the outcome of a write that failed with this error is unknown."""
     if isinstance(error, (ServerSelectionTimeoutError, WaitQueueTimeoutError)):
         return False
     if isinstance(error, NotPrimaryError):
         return _not_primary(error) not in _NOT_PRIMARY
     if isinstance(error, ConnectionFailure):
-        # The driver's label for connections that were never made; older drivers leave only the cause.
+        # The driver labels connections that were never made; older drivers only set the cause.
         return not (
             error.has_error_label("SystemOverloadedError")
             or isinstance(error.__cause__, ConnectionRefusedError)
@@ -82,19 +82,19 @@ def lost(error: PyMongoError) -> bool:
 
 
 def only_duplicates(error: BulkWriteError) -> bool:
-    """Whether all that failed was to insert rows that are there."""
+    """Whether the only failures were inserts of existing rows."""
     return not (error.details or {}).get("writeConcernErrors") and set(_codes(error)) == {DUPLICATE}
 
 
 def of_read(where: str, error: PyMongoError) -> PolarisError:
-    """Why a read failed, as one of our errors."""
+    """Return the failure of a read as an error of this package."""
     if lost(error):
         return TryAgainError(f"{where} gave no answer ({error}); nothing was read")
     return _refused(where, error)
 
 
 def of_write(where: str, error: PyMongoError) -> PolarisError:
-    """Why a write failed, as one of our errors."""
+    """Return the failure of a write as an error of this package."""
     if lost(error):
         return OutcomeUnknownError(
             f"{where} did not acknowledge a write ({error}), which may or may not have been done"

@@ -1,4 +1,4 @@
-"""Splits by ranges of `_id`s, and their scans."""
+"""Splits by ranges of `_id`s, and scans of the splits."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 _ALL_SAMPLED: Final = 5_000
 _MOST_SAMPLED: Final = 20_000
 _SAMPLED_FOR_EACH: Final = 50
-# With less than a twentieth of the collection, $sample jumps to random documents; with more it would read all of them.
+# For less than a twentieth of the collection, $sample jumps to random documents; for more, it would read all of them.
 _LEAST_SHARE: Final = 25
 _DROPPED_AT_ONCE: Final = 5_000
 
 
 def splits(opened: Opened, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-    """Ranges `(low, high)` of `_id`s in each split, that hold about as many rows each."""
+    """Return about `n` splits with about equally many rows. A split's detail is a tuple of ranges `(low, high)`."""
     names = None if realms is None else distinct(realms)
     if table == "references":
         few = [keys.ALL_REFERENCES] if names is None else [keys.references_of(name) for name in names]
@@ -40,7 +40,7 @@ def splits(opened: Opened, table: Table, realms: Sequence[str] | None, n: int) -
 
 
 def scan(connections: Connections, split: Split) -> Iterator[pa.RecordBatch]:
-    """The rows of a split."""
+    """Yield the rows of a split in record batches."""
     ranges: tuple[tuple[Any, Any], ...] = split.detail  # type: ignore[assignment]  # as made by splits()
     for low, high in ranges:
         if split.table == "objects":
@@ -61,7 +61,8 @@ def scan(connections: Connections, split: Split) -> Iterator[pa.RecordBatch]:
 
 
 def bound(opened: Opened, low: bytes, high: bytes) -> bytes | None:
-    """The `_id` that is preceded by as many objects from `low` on as are dropped at once; None if there are fewer."""
+    """Return the `_id` at which a chunk of objects to delete, beginning at `low`, ends (exclusive). None if the range
+    holds no more than one chunk."""
     asked = opened.objects.find(
         keys.between(low, high), {"_id": 1}, sort=[("_id", 1)], skip=_DROPPED_AT_ONCE, limit=1
     )
@@ -70,7 +71,7 @@ def bound(opened: Opened, low: bytes, high: bytes) -> bytes | None:
 
 
 def _sample(objects: Documents, n: int) -> list[bytes]:
-    """Some `_id`s: all of a small collection, read from the index alone, else random ones."""
+    """Return sample `_id`s: all of a small collection, read from the index only, else random ones."""
     count = objects.estimated_document_count()
     if count <= _ALL_SAMPLED:
         asked = objects.find({}, {"_id": 1}, batch_size=_ALL_SAMPLED, limit=2 * _ALL_SAMPLED)
@@ -84,7 +85,8 @@ def _sample(objects: Documents, n: int) -> list[bytes]:
 def _documents(
     connections: Connections, collection: Callable[[Opened], Documents], low: Any, high: Any
 ) -> Iterator[dict[str, Any]]:
-    """Documents from `low` on and below `high`, in order. A cursor that is lost is replaced by one that goes on."""
+    """Yield the documents from `low`, inclusive, to `high`, exclusive, in order. A lost cursor is replaced by a cursor
+    that continues after the last document."""
     wanted, progress = keys.between(low, high), True
     while True:
         objects_or_references = connections.read(collection)

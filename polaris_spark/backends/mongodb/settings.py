@@ -1,4 +1,4 @@
-"""Options of a `mongodb://` store, and what PyMongo is told of them."""
+"""Options of a `mongodb://` store, and their translation to arguments of PyMongo."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_MONGODB: Final = (
     "appName", "authMechanism", "authMechanismProperties", "authSource", "compressors", "directConnection",
     "loadBalanced", "replicaSet", "srvMaxHosts", "srvServiceName", "tls", "tlsCAFile", "tlsCRLFile",
     "tlsCertificateKeyFile",
-)  # fmt: skip  # names that read as one list
+)  # fmt: skip  # reads better as one list
 _DECIDED: Final = {
     "w": "writes wait for a majority",
     "journal": "writes wait for the journal",
@@ -37,30 +37,30 @@ _TAKEN: Final = ("admin", "config", "local")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A store's place in a cluster. Durations are in milliseconds."""
+    """Location and options of a store. Durations are in milliseconds."""
 
     where: str
-    """The URI, without password, as errors show it."""
+    """The store's URI for error messages, without password."""
     address: str
-    """Scheme, hosts and database, as PyMongo takes them."""
+    """URI for PyMongo: scheme, hosts and database."""
     database: str
     user: str | None = None
     password: Secret | None = None
     timeout: int = 30_000
-    """How long an operation may take, the wait for a primary, a connection and the majority included."""
+    """Maximum duration of an operation, including waits for a primary, a connection and the majority."""
     connect_timeout: int = 10_000
-    """How long the first operation looks for a primary, and how long a connection may take to be made."""
+    """Maximum time for the first operation to find a primary, and maximum time to open a connection."""
     pool: int = 32
-    """Most connections of one process to one server."""
+    """Maximum number of connections of one process to one server."""
     given: Mapping[str, str] = field(default_factory=dict)
-    """MongoDB's own options, as they stood in the URI."""
+    """MongoDB's own options, unchanged."""
 
     @classmethod
     def parse(cls, uri: StoreURI, options: Options) -> Settings:
-        """Settings from a store URI and options, which hold the URI's own, too.
+        """Return the settings from a store URI and options, which include the options of the URI.
 
         Raises:
-            StoreURIError: an option or its value is unknown, or the URI names no host or database.
+            StoreURIError: an option or its value is not valid, or the URI names no host or database.
         """
         for name, reason in _DECIDED.items():
             if name in options:
@@ -82,7 +82,7 @@ class Settings:
         )
 
     def driver(self) -> dict[str, Any]:
-        """Arguments of a `MongoClient`; the password is among them."""
+        """Return the arguments of a `MongoClient`, including the password."""
         account = {"username": self.user} if self.user else {}
         if self.password is not None:
             account["password"] = self.password.reveal()

@@ -1,29 +1,29 @@
 """`s3://bucket/prefix`, `gs://...`, `az://container/prefix`, `file:///path`: a catalog with no database at all.
 
-Rows of `objects` that are written together share an object, a pack (see `packs` and `packing`); large ones are objects
-of their own. A row of `references` is an object. Packs and references change by conditional PUTs, which are the one
-atomic operation that these stores have.
+Rows of `objects` that are written together share an object, called a pack (see `packs` and `packing`). Each large row
+is an object of its own, and so is each row of `references`. Packs and references change by conditional PUTs, the only
+atomic operation of these stores.
 
-Consistency: a read or listing sees every write that was acknowledged before (Amazon S3 since December 2020, Google
-Cloud Storage, Azure Blob Storage), and of conditional PUTs on one key at most one succeeds for each state of it.
-`setup` tries the conditions and refuses a store that ignores them. `file:` stores decide
-by locks (see `local`).
+Consistency: a read or listing sees every acknowledged write (Amazon S3 since December 2020, Google Cloud Storage, Azure
+Blob Storage). Of several conditional PUTs that expect the same state of a key, at most one succeeds. `setup` tests the
+conditions, and refuses a store that ignores them. `file:` stores use locks instead (see `local`).
 
-- **Swap.** Read the object (version, value, ETag), compare the version, PUT with `If-Match: ETag`. Versions never
-  repeat, so no two states of a key share an ETag, even where it is a digest of the content. The ETag of the version
-  that this process saw last is remembered, which saves the read; a stale one only makes the PUT fail, and then the
-  object is read. What counts is always the store's own comparison.
+- **Swap.** Read the object (version, value, ETag), compare the version, and PUT with `If-Match: ETag`. Versions never
+  repeat, so no two states of a key share an ETag, even if the ETag is a digest of the content. A process remembers the
+  ETag of the version that it saw last, which saves the read. With a stale ETag the PUT fails, and the object is read
+  then. The store's own comparison always decides.
 - **Insert.** PUT with `If-None-Match: *`.
-- **Delete.** A DELETE cannot be made conditional on most stores, and "read, then delete" would remove what another
-  process swapped in between. So the object is replaced, with `If-Match`, by a *tombstone*, which reads as absent; an
-  insert finds it and replaces it in the same way. Tombstones carry random bytes, so a delayed PUT that expects an older
-  state fails for good. They stay until `drop_realm`: references are born and die seldom.
-- **A lost answer** is an unknown outcome: conditional PUTs are sent once. If, after a refusal, the object is the very
-  one that was to be put, then an earlier try of this change took place, and that is what is told.
+- **Delete.** Most stores have no conditional DELETE, and reading before deleting could delete a row that another
+  process has swapped in between. So the object is replaced, with `If-Match`, by a *tombstone*, which counts as absent.
+  An insert finds the tombstone and replaces it in the same way. Tombstones contain random bytes, so a delayed PUT that
+  expects an older state always fails. They stay until `drop_realm`; references are seldom created and deleted.
+- **A lost answer** is an unknown outcome: a conditional PUT is sent once. If a PUT is refused because the object is
+  already identical to the one to be put, an earlier attempt of the same change succeeded, and success is reported.
 
-Options: `endpoint` (a URL, for stores that speak S3 elsewhere), `region`, `virtual-hosted` (true or false), `timeout`
-of one request with its repetitions (30 s), `connections` (32) at the same time. The user of the URI is the access key
-id (Azure: the account), `store.password` its secret; without them, the store's usual environment variables hold.
+Options: `endpoint` (a URL, for other stores with an S3 API), `region`, `virtual-hosted` (true or false), `timeout` of
+one request including retries (30 s), `connections` (32), the maximum number of concurrent requests. The user of the URI
+is the access key id (Azure: the account), and `store.password` its secret. Without them, the store's usual environment
+variables are used.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ _ATTEMPTS: Final = 12
 
 
 def open_backend(uri: StoreURI, options: Options) -> ObjectStoreBackend:
-    """The store under a prefix of a bucket.
+    """Return the store under a prefix of a bucket.
 
     Raises:
-        StoreURIError: the URI names no bucket, or an option is unknown or its value is.
+        StoreURIError: the URI names no bucket, or an option or its value is not valid.
     """
     if uri.scheme == "file":
         from polaris_spark.backends.objectstore import local
@@ -83,7 +83,7 @@ def open_backend(uri: StoreURI, options: Options) -> ObjectStoreBackend:
 
 
 class ObjectStoreBackend(Backend):
-    """Rows as objects of one bucket, below one prefix."""
+    """A store in the objects of one bucket, below one prefix."""
 
     scope: ClassVar[Scope] = "cluster"
 
@@ -94,11 +94,11 @@ class ObjectStoreBackend(Backend):
         _opened.add(self)
 
     def setup(self) -> None:
-        """Make sure that the place can hold a store.
+        """Prepare the bucket or directory, and check that it can hold a store.
 
         Raises:
-            StoreURIError: it cannot.
-            StateError: the bucket does not exist, or the credentials do not suffice.
+            StoreURIError: it cannot hold a store.
+            StateError: the bucket does not exist, or the credentials are not sufficient.
         """
         self._requests.setup()
 
@@ -159,28 +159,28 @@ class ObjectStoreBackend(Backend):
         return self._requests.now_ms()
 
     def drop_realm(self, realm: str) -> bool:
-        """Delete all objects of a realm, tombstones among them."""
+        """Delete all objects of a realm, including tombstones."""
         check_realm(realm)
         tables: tuple[Table, ...] = ("objects", "references")
         for table in tables:
             prefix = keys.realm_prefix(table, keys.segment(realm))
             for page in self._requests.pages(prefix):
                 self._requests.delete([key for key, _ in page])
-        self._rows.forget()  # what was written meanwhile
+        self._rows.forget()  # packs written in the meantime
         return True
 
     def _start(self) -> None:
-        """Remember nothing of the store as yet."""
+        """Start with empty caches of packs and marks."""
         self._rows = PackedRows(self._requests, self._timeout_ms)
         self._marks = _Marks()
 
     def _start_in_child(self) -> None:
-        """A forked child uses no lock that a thread of its parent may hold."""
+        """Replace all locks in a forked child, because a thread of the parent may hold them."""
         self._requests.start_in_child()
         self._start()
 
     def _replace(self, expected_version: bytes, new: StoredReference) -> Swapped | Conflict:
-        """Put `new` in the place of the row of that version."""
+        """Replace the row by `new` if its version is `expected_version`."""
         mark = self._marks.of(new, expected_version)
         for attempt in range(_ATTEMPTS):
             if mark is None:
@@ -220,7 +220,7 @@ class ObjectStoreBackend(Backend):
 
 
 class DirectoryBackend(ObjectStoreBackend):
-    """Rows as files of one directory."""
+    """A store in the files of one directory."""
 
     scope = "machine"
 
@@ -231,7 +231,7 @@ class _Found(NamedTuple):
 
 
 class _Marks:
-    """The marks of references as this process saw them last: hints that save a read, and never decide anything."""
+    """Cache of the last marks of references that this process saw. They save reads, and never decide an outcome."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -252,7 +252,8 @@ class _Marks:
 
 
 def _pause(attempt: int) -> None:
-    """Before looking again at what a store refused: at once, then longer; a refusal nearly always has its reason."""
+    """Pause before checking again why a store refused a PUT: no pause first, then longer ones. Usually the first check
+    finds the reason."""
     if attempt:
         time.sleep(random.uniform(0.0, 0.005 * 2 ** min(attempt, 6)))
 

@@ -1,8 +1,8 @@
-"""Single requests to an object store by obstore, and what their errors mean.
+"""Requests to an object store with obstore, and the translation of its errors.
 
-A request that may be repeated (reads, listings, immutable rows, deletes) is repeated by obstore. A conditional PUT is
-sent once: repeated after a lost answer it would be refused because of its own first try. Only one that never left this
-machine, because no connection came about, is sent again.
+obstore retries idempotent requests: reads, listings, writes of immutable rows, and deletes. A conditional PUT is sent
+once: a retry after a lost answer could be refused because of its own first attempt. It is sent again only if it never
+left this machine, because no connection could be made.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KIND: Final = re.compile(r"kind: ([A-Za-z]+)")
 _METADATA: Final = re.compile(r"performing [A-Z]+ http://(169\.254\.169\.254|metadata\.google\.internal)[:/]")
 
 _CLOCK: Final = "clock"
-"""Key of an empty object, written only to learn the time that the object store records for the write."""
+"""Key of an empty object, which is written only to read the time that the object store records for the write."""
 
 _used_by: int | None = None
 
@@ -62,11 +62,11 @@ class CloudRequests(Requests):
         self._once = settings.open(client, {"max_retries": 0, "retry_timeout": third})
 
     def setup(self) -> None:
-        """Try conditional writes, once for each endpoint and bucket.
+        """Test conditional writes, once for each endpoint and bucket.
 
         Raises:
-            StoreURIError: the store does not decide them.
-            StateError: the bucket does not exist, or the credentials do not suffice.
+            StoreURIError: the store does not implement conditional writes correctly.
+            StateError: the bucket does not exist, or the credentials are not sufficient.
         """
         refuse_without_conditions(self, self._settings)
 
@@ -95,13 +95,13 @@ class CloudRequests(Requests):
             pause = min(2 * pause, 1.0)
 
     def now_ms(self) -> int | None:
-        """The time that the object store records for an object that is written now."""
+        """Return the time that the object store records for an object written now, in milliseconds since 1970."""
         self.put(_CLOCK, b"")
         found = self._run(lambda: obstore.get(self._once, _CLOCK), f"reading {_CLOCK!r}")
         return int(found.meta["last_modified"].timestamp() * 1_000)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects, in bulk where the store can; missing ones are no error."""
+        """Delete objects, in bulk if the store supports it. Missing objects are not an error."""
         for first in range(0, len(keys), AT_ONCE):
             self._delete(keys[first : first + AT_ONCE])
 
@@ -112,7 +112,7 @@ class CloudRequests(Requests):
                 f"deleting {len(keys)} objects",
                 writes=True,
             )
-        except _AbsentError:  # told by stores without bulk deletes, of which the others may not be done yet
+        except _AbsentError:  # from stores without bulk deletes; some keys may not be deleted yet
             self.each(self._delete_one, keys)
 
     def pages(self, prefix: str) -> Iterator[Sequence[tuple[str, int]]]:
@@ -142,7 +142,7 @@ class CloudRequests(Requests):
             explained = self._explained(error, doing, writes=writes)
             if absent and isinstance(explained, _AbsentError):
                 return None  # type: ignore[return-value]  # as the callers that allow absence declare
-            raise explained from None  # the library's text repeats signatures and holds pages of its state
+            raise explained from None  # the library's text includes signatures and pages of internal state
 
     def _explained(self, error: Exception, doing: str, *, writes: bool) -> PolarisError:
         text = str(error)
@@ -173,7 +173,7 @@ class CloudRequests(Requests):
             return StoreURIError(
                 f"{where} is not served as asked ({said}): check its name, endpoint and region"
             )
-        if kind == "Connect" and not status:  # what a server that answered quotes is another connection
+        if kind == "Connect" and not status:  # with a status, a server answered and quotes another failure
             return TryAgainError(f"{where} cannot be reached ({doing}); nothing was changed")
         if writes:
             return OutcomeUnknownError(f"{where}: {doing} failed ({said}); it may or may not have happened")
@@ -192,11 +192,11 @@ class CloudRequests(Requests):
 
 
 class _ChangedError(TryAgainError):
-    """An object is not as a condition says: one of ours, or of a read that was broken off and continued."""
+    """A condition on an object is false: a condition of this module, or of an interrupted read that was resumed."""
 
 
 class _AbsentError(PolarisError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 def _mark(answer: Any) -> Mark:

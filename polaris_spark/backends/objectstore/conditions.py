@@ -1,4 +1,4 @@
-"""Does an object store decide conditional writes? Found out by trying."""
+"""Test whether an object store implements conditional writes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from polaris_spark.errors import PolarisError, StoreURIError
 
 
 def refuse_without_conditions(requests: Requests, settings: Settings) -> None:
-    """Try every condition that the backend relies on, on an object of its own, unless this was done before.
+    """Test every condition that the backend relies on, with a probe object, unless this was done before.
 
-    That it was done is noted in an object named after endpoint and bucket, so that a copy elsewhere is tried again.
+    A successful test is recorded in an object named after endpoint and bucket, so a copy of the store elsewhere is
+    tested again.
 
     Raises:
-        StoreURIError: a condition was ignored, or is unknown to the store.
+        StoreURIError: the store ignores or does not support a condition.
     """
     noted = f"tested/{settings.place}"
     if requests.get(noted) is not None:
@@ -25,7 +26,7 @@ def refuse_without_conditions(requests: Requests, settings: Settings) -> None:
     try:
         wrong = _first_wrong(requests, key)
     finally:
-        with contextlib.suppress(PolarisError):  # a small object left behind does no harm
+        with contextlib.suppress(PolarisError):  # a leftover probe object is small and harmless
             requests.delete([key])
     if wrong:
         raise StoreURIError(

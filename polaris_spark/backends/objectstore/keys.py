@@ -1,14 +1,15 @@
-"""Keys of objects in a bucket, and the bodies that hold rows.
+"""Keys of objects in a bucket, and the format of their bodies.
 
     objects/<realm>/<h>/<h>/p<level>-<range>  a pack (see `packs`)
-    objects/<realm>/<h>/<h>/<id>-<part>       the value of one row alone
+    objects/<realm>/<h>/<h>/<id>-<part>       the value of a single row
     references/<realm>/<h>/<h>/<name>         MessagePack: realm, name, version, value
-    tested/<digest>                           conditional writes were tried on this endpoint and bucket
+    tested/<digest>                           conditional writes were tested on this endpoint and bucket
 
-`<h>/<h>` are two hexadecimal digits of a hash: ids grow with time, and a store that divides its keys by range would
-otherwise write to one range alone. They are also what scans are split by. Names are percent-encoded with `=` for `%`,
-every byte that is not a letter, digit, `_` or `-`; what is longer than file systems and stores like in one segment
-becomes a digest, and the body then begins with the name itself (its length in two bytes, then its UTF-8).
+`<h>/<h>` are two hexadecimal digits of a hash. Ids grow with time, so without the hash a store that partitions its keys
+by range would write to one range only. Scans are split by these digits, too. In names, every byte that is not a letter,
+digit, `_` or `-` is percent-encoded, with `=` instead of `%`. A name that is too long for one segment in some file
+systems or stores is replaced by a digest, and the body then begins with the name (its length in two bytes, then its
+UTF-8).
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _ESCAPE: Final = re.compile(rb"=([0-9A-F]{2})")
 
 
 class StoredReference(msgspec.Struct, frozen=True, array_like=True):
-    """Body of a reference. Without a version it is the tombstone of a deleted one, and its value is random: no two
-    bodies of one key are ever the same, hence no two ETags."""
+    """Body of a reference. A body without a version is the tombstone of a deleted reference; its value is random, so no
+    two bodies of a key are equal, and neither are their ETags."""
 
     realm: str
     name: str
@@ -45,22 +46,22 @@ class StoredReference(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, realm: str, name: str, row: ReferenceRow) -> StoredReference:
-        """A row as it is stored."""
+        """Return the body for a row."""
         return cls(realm, name, row.version, row.value)
 
     @classmethod
     def tombstone(cls, realm: str, name: str) -> StoredReference:
-        """What takes the place of a deleted row."""
+        """Return a new tombstone, which replaces a deleted row."""
         return cls(realm, name, None, os.urandom(16))
 
     @property
     def row(self) -> ReferenceRow | None:
-        """The row, or None of a deleted one."""
+        """The row; None for a tombstone."""
         return None if self.version is None else ReferenceRow(self.version, self.value)
 
 
 class Listed(NamedTuple):
-    """What the key of an object row says; `realm` is None where only its body does."""
+    """The components of an object row's key. `realm` is None if only the body contains the realm's name."""
 
     realm: str | None
     id: int
@@ -72,10 +73,10 @@ _decode_reference = msgspec.msgpack.Decoder(StoredReference).decode
 
 
 def decode_reference(body: bytes, key: str) -> StoredReference:
-    """The reference that a body holds.
+    """Decode the body of a reference.
 
     Raises:
-        CorruptionError: it holds none; the message names the key.
+        CorruptionError: the body is not a reference; the message names the key.
     """
     try:
         return _decode_reference(body)
@@ -84,11 +85,11 @@ def decode_reference(body: bytes, key: str) -> StoredReference:
 
 
 def segment(name: str) -> str:
-    """A realm or reference name as one segment of a key, never more than about 120 characters.
+    """Return a realm or reference name as one segment of a key, of at most about 120 characters.
 
     Raises:
-        InputError: the name is empty, which would stand for all names, or no Unicode text.
-        ObjectTooLargeError: it is over `MAX_NAME_BYTES`.
+        InputError: the name is empty, which would stand for all names, or is not Unicode text.
+        ObjectTooLargeError: the name is longer than `MAX_NAME_BYTES`.
     """
     check_name(name, "realm or reference")
     raw = name.encode()
@@ -97,40 +98,41 @@ def segment(name: str) -> str:
 
 
 def is_digest(segment: str) -> bool:
-    """Whether a segment stands for a name that only bodies tell."""
+    """Whether a segment is the digest of a name, which only bodies contain."""
     return segment.startswith(_DIGEST)
 
 
 def realm_prefix(table: Table, segment: str) -> str:
-    """What all keys of a realm's rows begin with, without the slash after it."""
+    """Return the key prefix of a realm's rows, without the slash after it."""
     return f"{table}/{segment}"
 
 
 def object_key(realm: str, key: ObjectKey) -> str:
-    """Where the row `key` of the realm with the segment `realm` is."""
+    """Return the key of the object for the single row `key`; `realm` is the segment of its realm."""
     hashed = crc32(key.id.to_bytes(8, "big")) & 0xFF
     return f"objects/{realm}/{hashed >> 4:x}/{hashed & 15:x}/{key.id:016x}-{key.part}"
 
 
 def pack_key(realm: str, place: Place) -> str:
-    """Where a pack of the realm with the segment `realm` is."""
+    """Return the key of a pack; `realm` is the segment of its realm."""
     hashed = crc32(b"%d-%d" % place) & 0xFF
     return f"objects/{realm}/{hashed >> 4:x}/{hashed & 15:x}/p{place.level}-{place.range:x}"
 
 
 def is_pack(key: str) -> bool:
-    """Whether a listed key of `objects/` is that of a pack."""
+    """Whether a listed key of `objects/` is the key of a pack."""
     return key.rpartition("/")[2].startswith("p")
 
 
 def reference_key(realm: str, name: str) -> str:
-    """Where a reference is."""
+    """Return the key of a reference."""
     hashed = crc32(name.encode()) & 0xFF
     return f"references/{segment(realm)}/{hashed >> 4:x}/{hashed & 15:x}/{segment(name)}"
 
 
 def body_prefix(realm: str) -> bytes:
-    """What the bodies of a realm's object rows begin with: nothing, unless its segment is a digest."""
+    """Return the prefix of the bodies of a realm's object rows: the realm's name if its segment is a digest, else
+    nothing."""
     if not is_digest(segment(realm)):
         return b""
     raw = realm.encode()
@@ -138,10 +140,10 @@ def body_prefix(realm: str) -> bytes:
 
 
 def listed(key: str) -> Listed:
-    """What the listed key of a single row says.
+    """Return the components of the listed key of a single row.
 
     Raises:
-        CorruptionError: it is no key of ours.
+        CorruptionError: the key is not one of a store.
     """
     try:
         _, realm, _, _, last = key.split("/")
@@ -153,7 +155,7 @@ def listed(key: str) -> Listed:
 
 
 def split_body(body: bytes) -> tuple[str, bytes]:
-    """Realm and value of an object row whose realm's segment is a digest."""
+    """Return realm and value from the body of an object row whose realm's segment is a digest."""
     end = 2 + int.from_bytes(body[:2], "big")
     return body[2:end].decode(), body[end:]
 

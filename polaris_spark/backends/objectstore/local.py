@@ -1,11 +1,11 @@
 """`file:///path`: objects as files of a directory, for every process of one machine.
 
-- **Durable.** A file is written under another name, flushed, renamed, and its directory is flushed, before anything is
-  acknowledged: readers see whole files only, and a power cut takes back nothing that was said to be done.
-- **Conditional PUTs.** Whoever changes a file under a condition holds an advisory lock (`flock`) on one of 256 files,
-  chosen by the key, while he compares and renames. Such a lock ends with its process, however that ends.
+- **Durability.** A file is written under another name, flushed, and renamed, and its directory is flushed, before the
+  write is acknowledged. So readers see only whole files, and a power cut does not undo an acknowledged write.
+- **Conditional PUTs.** A conditional write holds an advisory lock (`flock`) on one of 256 files, chosen by the key,
+  during comparison and rename. The lock ends with its process, even if the process crashes.
 
-Capital letters are written `^a`, for file systems that do not tell case apart.
+The capital letter A is encoded as `^a`, and so on, for case-insensitive file systems.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def lock_timeout_ms(options: Options) -> int:
-    """How long to wait for a lock: the option `timeout`, a duration, 30 s unless given.
+    """Return the maximum wait for a lock, in milliseconds: the option `timeout`, a duration; 30 s by default.
 
     Raises:
-        InputError: an option is unknown, or its value is.
+        InputError: an option or its value is not valid.
     """
     return Given("file", options, ("timeout",)).duration_ms("timeout", "30 s")
 
 
 class DirectoryRequests(Requests):
-    """Files of one directory."""
+    """Requests to the files of one directory."""
 
     conditional_deletes = True
 
@@ -68,11 +68,11 @@ class DirectoryRequests(Requests):
         self._timeout_s = timeout_ms / 1_000
         self._checked = False
         self._directories: set[Path] = set()
-        """Those that are known to survive a power cut."""
+        """Directories that certainly survive a power cut."""
         self._unflushed: set[Path] = set()
-        """Those that could not be flushed: nothing is read from them until they can."""
+        """Directories that could not be flushed. Reads from them fail until a flush succeeds."""
         self._descriptor: int | None = None
-        """Descriptor of the directory. It stays open with the store, so that no other directory gets the same inode."""
+        """Descriptor of the directory, open as long as the store, so that no other directory gets the same inode."""
 
     def close(self) -> None:
         super().close()
@@ -82,10 +82,10 @@ class DirectoryRequests(Requests):
             self._descriptor = None
 
     def setup(self) -> None:
-        """Make the directory, inside one that exists.
+        """Create the directory; its parent must exist.
 
         Raises:
-            StoreURIError: it cannot be made, holds other things, or is on a file system without locks.
+            StoreURIError: the directory cannot be created, holds other files, or is on a file system without locks.
         """
         marker = self._root / "format"
         with self._explaining(_SETTING_UP):
@@ -93,13 +93,13 @@ class DirectoryRequests(Requests):
                 self._root.mkdir(0o700)
             if not marker.exists():
                 others = set(os.listdir(self._root)) - {"locks", "new", "format"}
-                if others and not marker.exists():  # which another process may have written since
+                if others and not marker.exists():  # another process may have written the marker since
                     raise StoreURIError(
                         f"{self.where} holds other files; a store takes a directory of its own"
                     )
                 for name in ("locks", "new"):
                     (self._root / name).mkdir(0o700, exist_ok=True)
-                _flush_directory(self._root.parent)  # before anybody takes it for a store
+                _flush_directory(self._root.parent)  # before any process can recognize it as a store
                 self._write(marker, _FORMAT.encode())
             self._refuse_without_locks()
             for abandoned in (self._root / "new").iterdir():
@@ -187,11 +187,11 @@ class DirectoryRequests(Requests):
         return []
 
     def _is_current(self) -> bool:
-        """Whether the path still names the directory that was first used. Another directory at this path is another
+        """Whether the path still leads to the directory that was first used. Another directory at this path is another
         store, for which this process's leases and cached rows are not valid.
 
         Raises:
-            FileNotFoundError: the first time: there is no directory.
+            FileNotFoundError: at the first call: the directory does not exist.
         """
         with self._lock:
             self.refuse_if_unusable()
@@ -216,10 +216,10 @@ class DirectoryRequests(Requests):
         return _MARKED.sub(lambda found: found[1].upper(), path.relative_to(self._root).as_posix())
 
     def _write(self, path: Path, body: bytes) -> None:
-        """Put a whole file in the place of what is there, durably.
+        """Create or replace a whole file, durably.
 
         Raises:
-            OutcomeUnknownError: it is there, and may be gone after a power cut.
+            OutcomeUnknownError: the file was written, but may be lost in a power cut.
         """
         new = self._root / "new" / os.urandom(16).hex()
         try:
@@ -236,10 +236,10 @@ class DirectoryRequests(Requests):
         self._flush(path.parent, "written")
 
     def _flush(self, directory: Path, done: str) -> None:
-        """Let what was done to files of a directory survive a power cut.
+        """Flush a directory, so that changes to its files survive a power cut.
 
         Raises:
-            OutcomeUnknownError: it is done, and may not survive.
+            OutcomeUnknownError: the changes are done, but may not survive.
         """
         try:
             _flush_directory(directory)
@@ -251,7 +251,7 @@ class DirectoryRequests(Requests):
             ) from error
 
     def _make_directories(self, directory: Path) -> None:
-        """Make a directory durably. One that another process has just made may not be flushed as yet."""
+        """Create a directory durably. An existing one is flushed, too: another process may have just created it."""
         if directory != self._root and directory not in self._directories:
             self._make_directories(directory.parent)
             directory.mkdir(0o700, exist_ok=True)
@@ -263,7 +263,7 @@ class DirectoryRequests(Requests):
         """Hold the lock of a key.
 
         Raises:
-            TryAgainError: others held it until the time was up.
+            TryAgainError: other operations held the lock until the time-out.
         """
         end, pause = time.monotonic() + self._timeout_s, 0.000_2
         path = self._root / "locks" / f"{crc32(key.encode()) & 0xFF:02x}"
@@ -280,7 +280,8 @@ class DirectoryRequests(Requests):
 
     @contextlib.contextmanager
     def _explaining(self, doing: str) -> Iterator[None]:
-        """Say what a system's error means. It came before anything was changed, unless `_flush` says otherwise."""
+        """Translate an `OSError` within the block. It occurred before anything was changed; errors after a change are
+        raised by `_flush`."""
         try:
             yield
         except OSError as error:
@@ -354,7 +355,7 @@ _held: set[int] = set()
 
 
 def _let_go_in_child() -> None:
-    """A forked child keeps no lock of its parent alive."""
+    """Close the descriptors of held locks in a forked child, so that it does not keep its parent's locks alive."""
     while _held:
         with contextlib.suppress(OSError):
             os.close(_held.pop())

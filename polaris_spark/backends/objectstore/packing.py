@@ -1,18 +1,19 @@
-"""Rows in packs: reading, writing and deleting them.
+"""Reading, writing and deleting rows in packs.
 
-A pack changes by conditional PUT alone, of its whole content, so its states follow each other and none is lost:
+A pack changes only by conditional PUTs of its whole content, so its states form a sequence, and no update is lost:
 
-- **Write.** The rows that the pack does not hold are added to it. Of two writers of one pack the second is refused,
-  reads, and adds its rows to what is there. A lost answer is no matter: the pack is read again, and what it lacks is
-  added again. Calls of one process that meet at a pack go together in one PUT.
-- **Delete.** The rows are taken out in the same way. An emptied pack stays, of about 50 bytes, where a DELETE cannot be
-  conditional: it would take what another process added in between.
-- **Read.** One GET for all rows of a pack; of what a closed pack lacks, another for the level that it names; and of
-  what no pack has, one for an object of its own.
+- **Write.** The rows that are missing from the pack are added to it. If two processes write to a pack, the second is
+  refused, reads the pack, and adds its rows to the new content. A lost answer is harmless: the pack is read again, and
+  missing rows are added again. Concurrent writes of one process to a pack are combined in one PUT.
+- **Delete.** The rows are removed in the same way. If the store has no conditional DELETE, an empty pack of about 50
+  bytes remains, because a DELETE could remove rows that another process added in between.
+- **Read.** One GET reads all rows of a pack. If a closed pack lacks some, another GET reads the pack at the level that
+  it names. Rows that are in no pack are read as single objects, with one GET each.
 
-What a process saw of a pack last saves it the read before the next PUT. That a row is there already is believed only
-from the store itself; that a pack is closed is remembered, because it stays so until its realm is dropped. So whoever
-drops a realm lets the processes that wrote to it end before rows of the same ids are written there again.
+A process caches the last state of a pack that it saw, which saves the read before the next PUT. Whether a row exists
+already is always confirmed by the store. Whether a pack is closed is cached, because a pack stays closed until its
+realm is dropped. So after a realm is dropped, the processes that wrote to it must end before rows with the same ids are
+written there again.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ from polaris_spark.errors import OutcomeUnknownError, PolarisError, TryAgainErro
 
 _REMEMBERED: Final = 64
 _LONGEST_PAUSE_S: Final = 0.01
-"""Short, because who goes on without conflicts would else keep out who has to wait: packs are soon full and closed."""
+"""Maximum pause between attempts, in seconds. It is short: otherwise writers without conflicts would fill and close the
+packs, which happens quickly, before a waiting writer gets its turn."""
 _Left = tuple[list[R], int]
-"""Rows that a pack does not hold, and the level where they belong."""
+"""Rows that a pack does not hold, and the level to which they belong."""
 
 
 class PackedRows:
@@ -46,7 +48,8 @@ class PackedRows:
     def __init__(self, requests: Requests, patience_ms: int) -> None:
         """
         Args:
-            patience_ms: how long to go on with a pack that others change, or whose state is in doubt.
+            patience_ms: maximum time for attempts on a pack that other writers change or whose state is unknown, in
+                milliseconds.
         """
         self._requests = requests
         self._patience_s = patience_ms / 1_000
@@ -54,7 +57,7 @@ class PackedRows:
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
 
     def read(self, realm: str, wanted: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
-        """Those of the rows that exist."""
+        """Return the rows that exist."""
         segment, skipped = keys.segment(realm), len(keys.body_prefix(realm))
         found: dict[ObjectKey, bytes] = {}
 
@@ -70,7 +73,7 @@ class PackedRows:
         return found
 
     def write(self, realm: str, rows: Sequence[ObjectRow]) -> None:
-        """Store rows; those that are there already stay as they are."""
+        """Store rows. Existing rows are not changed."""
         segment, first = keys.segment(realm), keys.body_prefix(realm)
         small = {ObjectKey(row.id, row.part): row for row in rows if len(row.value) <= packs.LARGEST}
         large = [row for row in rows if len(row.value) > packs.LARGEST]
@@ -87,7 +90,7 @@ class PackedRows:
         self._requests.each(put, alone)
 
     def delete(self, realm: str, unwanted: Collection[ObjectKey]) -> None:
-        """Remove rows; missing ones are no error."""
+        """Delete rows. Missing rows are not an error."""
         segment = keys.segment(realm)
 
         def remove(place: Place, some: list[ObjectKey]) -> _Left[ObjectKey]:
@@ -100,7 +103,7 @@ class PackedRows:
         self._requests.delete([keys.object_key(segment, key) for key in alone])
 
     def forget(self) -> None:
-        """Forget what was seen of packs, for they are being removed."""
+        """Clear the cache of packs, because the packs are being deleted."""
         with self._lock:
             self._seen.clear()
 
@@ -110,8 +113,8 @@ class PackedRows:
         use: Callable[[Place, list[R]], _Left[R]],
         beside: Sequence[Callable[[], None]] = (),
     ) -> list[R]:
-        """Use packs, side by side, from level 0 down to where rows belong; what belongs into objects of its own is
-        returned. What is called `beside` is called together with the first level."""
+        """Call `use` for the packs of rows, in parallel, from level 0 down to the levels of the rows. Return the rows
+        that belong in single objects. The functions `beside` are called in parallel with the first level."""
         groups: dict[Place, list[R]] = packs.by_place(rows, 0)
         alone: list[R] = []
         while groups or beside:
@@ -138,7 +141,7 @@ class PackedRows:
     def _add(
         self, realm: str, key: str, place: Place, seen: _Seen, rows: Collection[ObjectRow]
     ) -> _Left[ObjectRow]:
-        """Add rows to a pack, unless it holds them or is closed."""
+        """Add rows to a pack, unless the pack holds them or is closed. Return the rows that belong to another level."""
         stored, fresh = seen.stored, False
         for _ in self._tries(seen):
             if not fresh and stored is not None and _settled(stored.content, rows):
@@ -155,7 +158,7 @@ class PackedRows:
         raise self._given_up(key, seen)
 
     def _remove(self, realm: str, key: str, seen: _Seen, unwanted: Collection[ObjectKey]) -> _Left[ObjectKey]:
-        """Take rows out of a pack."""
+        """Remove rows from a pack. Return the rows that may be at another level."""
         for _ in self._tries(seen):
             stored = self._read_again(key, seen)
             old = stored.content if stored else Content()
@@ -166,14 +169,14 @@ class PackedRows:
         raise self._given_up(key, seen)
 
     def _replace(self, seen: _Seen, realm: str, key: str, new: Content, old: _Stored | None) -> bool:
-        """Put what is left of a pack in its place, or nothing if that makes no difference to readers."""
+        """Replace a pack by its remaining content; delete it if that is possible and makes no difference to readers."""
         if old is None or new.rows or new.next or not self._requests.conditional_deletes:
             return self._put(seen, realm, key, new, old)
         seen.stored = None
         return self._requests.delete_if(key, old.mark)
 
     def _put(self, seen: _Seen, realm: str, key: str, new: Content, old: _Stored | None) -> bool:
-        """Put a pack in the place of its old state; whether that is known to have succeeded."""
+        """Replace the old state of a pack. Return whether the replacement certainly succeeded."""
         seen.stored = None
         try:
             with _keeping_doubt(seen):
@@ -188,7 +191,7 @@ class PackedRows:
         return mark is not None
 
     def _tries(self, seen: _Seen) -> Iterator[None]:
-        """One for each try to change a pack, with a pause before all but the first two, until the time is up."""
+        """Yield for each attempt to change a pack, until the time-out. Pause before all but the first two attempts."""
         seen.doubt = None
         end, attempt = time.monotonic() + self._patience_s, 0
         while not attempt or time.monotonic() < end:
@@ -216,7 +219,7 @@ class _Stored(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """Rows of one call on their way into a pack."""
+    """Rows that one call is adding to a pack."""
 
     rows: list[ObjectRow]
     left: _Left[ObjectRow] | None = None
@@ -225,7 +228,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Seen:
-    """What this process saw of a pack last, and its calls that wait to add to it."""
+    """The state of a pack that this process saw last, and the process's calls that wait to add rows to the pack."""
 
     stored: _Stored | None = None
     doubt: OutcomeUnknownError | None = None
@@ -236,10 +239,10 @@ class _Seen:
     def together(
         self, rows: list[ObjectRow], add: Callable[[Collection[ObjectRow]], _Left[ObjectRow]]
     ) -> _Left[ObjectRow]:
-        """Add rows, with those of the other calls that wait by now; which of its own rows were left.
+        """Add rows, together with the rows of other waiting calls. Return which of this call's rows were left.
 
         Raises:
-            OutcomeUnknownError: the call that took the rows along was broken off.
+            OutcomeUnknownError: the call that added the rows was interrupted.
         """
         own = _Batch(rows)
         with self.queue:
@@ -268,7 +271,8 @@ class _Seen:
 
 @contextlib.contextmanager
 def _keeping_doubt(seen: _Seen) -> Iterator[None]:
-    """Once an answer was lost it cannot be said any more that nothing was changed."""
+    """Raise the earlier `OutcomeUnknownError` instead of a `TryAgainError` within the block: after a lost answer, an
+    error cannot say that nothing was changed."""
     try:
         yield
     except TryAgainError:
@@ -278,7 +282,7 @@ def _keeping_doubt(seen: _Seen) -> Iterator[None]:
 
 
 def _settled(content: Content, rows: Collection[ObjectRow]) -> bool:
-    """Whether a state of a pack that may have passed would end the writing of rows, some of which it holds."""
+    """Whether a state of a pack that may be outdated would end the writing of rows, some of which the pack holds."""
     held = sum((row.id, row.part) in content.rows for row in rows)
     return held == len(rows) or (held > 0 and content.next != OPEN)
 

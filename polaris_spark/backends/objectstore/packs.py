@@ -1,14 +1,15 @@
-"""Packs: objects of the bucket that hold many rows, and where the pack of a row is.
+"""Packs: objects of the bucket that hold many rows, and how the pack of a row is found.
 
-Ids grow with time, and each process makes its own (node, millisecond, sequence): rows that are written together have
-near ids. A pack holds rows of a range of ids of one node. The ranges are fixed, in levels: at level 0 a range is 64
-milliseconds, at the last one 8 ids. A row's place follows from its id alone:
+Ids grow with time, and each process makes its own ids (node, millisecond, sequence), so rows that are written together
+have similar ids. A pack holds rows of a range of ids of one node. The ranges are fixed and have levels: at level 0 a
+range is 64 milliseconds, at the last level 8 ids. A row's place depends only on its id:
 
-- Its pack at level 0 holds it, if that pack is *open* (or absent: then there is no such row in packs).
-- A pack that has grown large enough is *closed*, for good, and names the level below it that holds what it does not.
-- What no level took, and every row of more than `LARGEST` bytes, is an object of its own.
+- If the row's pack at level 0 is *open*, the pack holds the row. If the pack is absent, no pack holds the row.
+- A pack that has grown large enough is *closed*, permanently, and names the next level, which holds the rows that the
+  pack does not hold.
+- A row that no level accepted, and every row of more than `LARGEST` bytes, is a single object.
 
-A closed pack stays closed whatever is deleted from it, so that a row is in one place at most at any time.
+A closed pack stays closed even if rows are deleted from it, so a row is in at most one place at any time.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from polaris_spark.errors import CorruptionError
 from polaris_spark.ids import NODES, SEQUENCE, SEQUENCE_BITS
 
 LARGEST: Final = 32_000
-"""The largest value that a pack takes, in bytes."""
+"""Maximum size of a value in a pack, in bytes."""
 
 OPEN: Final = 0
-"""What a pack says of the next level until it is closed."""
+"""Value of `next` in a pack that is not closed."""
 
 _WIDTHS: Final = (18, 15, 12, 9, 6, 3)
-"""Bits of the range of a level: 64 ms, 8 ms, 1 ms, 512 ids, 64 ids, 8 ids."""
+"""Width of the ranges of each level, in bits: 64 ms, 8 ms, 1 ms, 512 ids, 64 ids, 8 ids."""
 
 SINGLE: Final = len(_WIDTHS)
-"""The level of rows that are objects of their own."""
+"""The level of rows that are single objects."""
 
 _FULL: Final = 32_000
 _MOST: Final = 128_000
@@ -43,15 +44,15 @@ R = TypeVar("R", ObjectKey, ObjectRow)
 
 
 class Place(NamedTuple):
-    """A level, and which range of it."""
+    """A level, and the number of a range at that level."""
 
     level: int
     range: int
 
 
 class Pack(msgspec.Struct, frozen=True, array_like=True):
-    """Body of a pack. The nonce differs from one state of a pack to the next, hence the ETags do: a delayed PUT that
-    expects an older state fails for good."""
+    """Body of a pack. The nonce differs between states of a pack, and so do the ETags: a delayed PUT that expects an
+    older state always fails."""
 
     realm: str
     next: int
@@ -60,7 +61,7 @@ class Pack(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Content(NamedTuple):
-    """What is in a pack."""
+    """The content of a pack: its rows, and the next level if it is closed."""
 
     rows: Mapping[ObjectKey, bytes] = {}
     next: int = OPEN
@@ -71,12 +72,12 @@ _decode = msgspec.msgpack.Decoder(Pack).decode
 
 
 def place(id: int, level: int) -> Place:
-    """Where a row with that id is at a level."""
+    """Return the place of a row with this id at a level."""
     return Place(level, _ordinal(id) >> _WIDTHS[level])
 
 
 def by_place(rows: Iterable[R], level: int) -> dict[Place, list[R]]:
-    """Rows, or keys, by their places at a level."""
+    """Return rows, or keys, by their places at a level."""
     found: dict[Place, list[R]] = {}
     for row in rows:
         found.setdefault(place(row.id, level), []).append(row)
@@ -84,16 +85,16 @@ def by_place(rows: Iterable[R], level: int) -> dict[Place, list[R]]:
 
 
 def encode(realm: str, content: Content) -> bytes:
-    """The body of a pack."""
+    """Return the body of a pack."""
     rows = tuple((*key, value) for key, value in content.rows.items())
     return _encode(Pack(realm, content.next, rows, os.urandom(8)))
 
 
 def decode(body: bytes, key: str) -> Pack:
-    """The pack that a body holds.
+    """Decode the body of a pack.
 
     Raises:
-        CorruptionError: it holds none; the message names the key.
+        CorruptionError: the body is not a pack; the message names the key.
     """
     try:
         return _decode(body)
@@ -102,7 +103,7 @@ def decode(body: bytes, key: str) -> Pack:
 
 
 def content(body: bytes, key: str) -> Content:
-    """What the pack under a key holds.
+    """Return the content of a pack from its body.
 
     Raises:
         CorruptionError: as `decode`.
@@ -112,10 +113,11 @@ def content(body: bytes, key: str) -> Content:
 
 
 def filled(place: Place, old: Content, rows: Collection[ObjectRow]) -> tuple[Content, list[ObjectRow]]:
-    """An open pack with more rows, closed if that is enough for it, and those that it cannot take.
+    """Add rows to an open pack, and close it if it is then large enough. Return its new content, and the rows that do
+    not fit.
 
     Args:
-        rows: none of which it holds.
+        rows: rows that the pack does not hold yet.
     """
     taken, size, left = dict(old.rows), _size(old.rows), list[ObjectRow]()
     for row in sorted(rows):
@@ -128,7 +130,7 @@ def filled(place: Place, old: Content, rows: Collection[ObjectRow]) -> tuple[Con
 
 
 def _below(place: Place, keys: Collection[ObjectKey | ObjectRow], size: int) -> int:
-    """The first level below a place where rows that come as densely as these fit into a pack."""
+    """Return the first level below a place at which rows with the density of these keys fit into a pack."""
     ordinals = [_ordinal(key.id) for key in keys]
     span = max(ordinals) - min(ordinals) + 1
     for level in range(place.level + 1, SINGLE):
@@ -142,7 +144,7 @@ def _size(rows: Mapping[ObjectKey, bytes]) -> int:
 
 
 def _ordinal(id: int) -> int:
-    """The id with its node in front: what one node makes is together, and apart from what others make."""
+    """Return the id with its node in the highest bits, so that the ids of one node are contiguous."""
     node = id >> SEQUENCE_BITS & NODES - 1
     ms, sequence = id // (NODES * SEQUENCE), id & SEQUENCE - 1
     return node << 53 | ms << SEQUENCE_BITS | sequence

@@ -1,4 +1,4 @@
-"""What rows and references need of a place that keeps objects: a few requests, one of them conditional."""
+"""The interface to object storage for rows and references: a few requests, including a conditional one."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 Mark = dict[str, str]
-"""What names one state of an object: its ETag, or generation."""
+"""Identifies one state of an object: its ETag or generation."""
 
 AT_ONCE = 1_000
-"""Most keys of one page of a listing, or of one bulk delete."""
+"""Maximum number of keys in one page of a listing, or in one bulk delete."""
 
 
 class Requests(ABC):
-    """Requests to one place. Thread-safe."""
+    """Requests to one bucket or directory. Thread-safe."""
 
     conditional_deletes: ClassVar[bool] = False
-    """Whether `delete_if` is offered. Only for a place where no PUT arrives late, after its answer was lost: it would
-    create anew what was deleted in between."""
+    """Whether `delete_if` is implemented. This is safe only for storage where no PUT can arrive late, after its answer
+    was lost: such a PUT would create an object again after its deletion."""
 
     def __init__(self, where: str, connections: int) -> None:
         """
         Args:
-            where: how errors name the place.
-            connections: most requests at the same time of one `each`.
+            where: name of the bucket or directory for error messages.
+            connections: maximum number of concurrent requests of one `each`.
         """
         self.where = where
         self._connections = connections
@@ -41,21 +41,24 @@ class Requests(ABC):
 
     @abstractmethod
     def setup(self) -> None:
-        """Make the place fit to hold a store, or refuse it; safe to repeat and to race."""
+        """Prepare the bucket or directory to hold a store, or refuse it. Idempotent, and safe when several processes
+        call it at once."""
 
     @abstractmethod
     def get(self, key: str) -> tuple[bytes, Mark] | None:
-        """Body and mark of an object, or None."""
+        """Return body and mark of an object, or None if it does not exist."""
 
     @abstractmethod
     def put(self, key: str, body: bytes) -> None:
-        """Write an object whose key and body belong together for good."""
+        """Write an immutable object: the key always has the same body."""
 
     @abstractmethod
     def put_if(self, key: str, body: bytes, mark: Mark | None) -> Mark | None:
-        """Write an object if it is as `mark` says (None: if there is none); its new mark, or None if it is not.
+        """Write an object if its state is `mark` (None: if it does not exist). Return its new mark, or None if the
+        condition was false.
 
-        None may also mean that the place would not decide between several writers: look, then ask again.
+        None may also mean that the storage refused to decide between concurrent writers. So check the object, and try
+        again.
 
         Raises:
             OutcomeUnknownError: the answer was lost.
@@ -63,28 +66,30 @@ class Requests(ABC):
         """
 
     def now_ms(self) -> int | None:
-        """The time of the storage's own clock, in milliseconds since 1970; None if it has no clock other than this
+        """Return the time of the storage's clock, in milliseconds since 1970; None if it has no clock other than this
         machine's."""
         return None
 
     @abstractmethod
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; missing ones are no error."""
+        """Delete objects. Missing objects are not an error."""
 
     def delete_if(self, key: str, mark: Mark) -> bool:
-        """Remove an object if it is as `mark` says; whether it was. Only where `conditional_deletes` is true."""
+        """Delete an object if its state is `mark`. Return whether it was deleted. Only if `conditional_deletes` is
+        true.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no conditional deletes")
 
     @abstractmethod
     def pages(self, prefix: str) -> Iterator[Sequence[tuple[str, int]]]:
-        """Keys below a prefix with the sizes of their objects, in bytes, in pages of up to `AT_ONCE`."""
+        """Yield the keys below a prefix with the sizes of their objects, in bytes, in pages of up to `AT_ONCE` keys."""
 
     @abstractmethod
     def folders(self, prefix: str) -> list[str]:
-        """Names of what lies directly below a prefix and has more below it."""
+        """Return the names of the folders directly below a prefix."""
 
     def each(self, function: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
-        """What `function` gives for each argument, side by side; all have ended when the first error is raised."""
+        """Call `function` for each argument in parallel, and return the results. Raises only after all calls end."""
         self.refuse_if_unusable()
         given = list(arguments)
         if not given:
@@ -111,13 +116,13 @@ class Requests(ABC):
     def refuse_if_unusable(self) -> None:
         """
         Raises:
-            StateError: it was closed, or cannot be used in this process.
+            StateError: the store was closed, or cannot be used in this process.
         """
         if self._closed:
             raise self._closed_error()
 
     def close(self) -> None:
-        """Refuse what comes later; requests under way end first."""
+        """Refuse later requests, and wait until requests in progress end."""
         self._closed = True
         with self._lock:
             pool, self._pool = self._pool, None
@@ -125,7 +130,7 @@ class Requests(ABC):
             pool.shutdown(wait=True)
 
     def start_in_child(self) -> None:
-        """Begin anew without threads: a forked child has none of its parent's."""
+        """Start without threads in a forked child, which does not have those of its parent."""
         self._lock = threading.Lock()
         self._pool = None
 
@@ -142,7 +147,7 @@ class Requests(ABC):
 
 
 def _gravest(errors: Sequence[BaseException]) -> BaseException:
-    """Of several errors the one that says most about what to do: what is wrong, then doubt, then trouble."""
+    """Return the gravest of several errors: first definite errors, then unknown outcomes, then temporary errors."""
     for temporary in (True, False):
         for error in errors:
             if not isinstance(error, TryAgainError) and (

@@ -1,7 +1,7 @@
-"""Scans of an object store: listings by realm and hash prefix, then reads side by side.
+"""Scans of an object store: listings by realm and hash prefix, and parallel reads of the listed objects.
 
-A split is a tuple of prefixes. A realm of few objects is one prefix; one of more is divided by the first hexadecimal
-digit of its keys' hash, or by both.
+A split is a tuple of key prefixes. A realm with few objects is one prefix. A larger realm is divided by the first
+hexadecimal digit of its keys' hash, or by both digits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FEW: Final = 200
 
 
 def splits(requests: Requests, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-    """About `n` splits, at most 256 for each realm."""
+    """Return about `n` splits, at most 256 for each realm."""
     segments = (
         requests.folders(table) if realms is None else [keys.segment(realm) for realm in distinct(realms)]
     )
@@ -37,7 +37,7 @@ def splits(requests: Requests, table: Table, realms: Sequence[str] | None, n: in
 
 
 def scan(requests: Requests, split: Split) -> Iterator[pa.RecordBatch]:
-    """Rows of a split in record batches. Rows deleted since they were listed are left out."""
+    """Yield the rows of a split in record batches. Rows deleted after they were listed are skipped."""
     rows, make = _Rows[split.table]
     for chunk in _chunks(requests, split.detail):
         found = rows(
@@ -55,7 +55,7 @@ def _divided(requests: Requests, prefix: str, n: int) -> list[str]:
 
 
 def _chunks(requests: Requests, prefixes: Sequence[Any]) -> Iterator[list[str]]:
-    """Keys that make one record batch each."""
+    """Yield lists of keys, each of which makes one record batch."""
     chunk: list[str] = []
     size = 0
     for prefix in prefixes:

@@ -1,4 +1,4 @@
-"""What the URI and the options of an object store say, and the clients they make."""
+"""Settings of an object store, from its URI and options, and the clients made from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _PREFIX: Final = re.compile(r"([A-Za-z0-9_=@+-][A-Za-z0-9._=@+-]*(/|$))*")
 _LONGEST_PREFIX: Final = 400
-# Narrow, because the library panics where a name makes no URL or header.
+# Strict, because the library panics if a name is not valid in a URL or header.
 _NAMES: Final[Mapping[str, re.Pattern[str]]] = {
     "bucket": re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*"),
     "user": re.compile(r"[!-~]+"),
@@ -33,28 +33,28 @@ _NAMES: Final[Mapping[str, re.Pattern[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options of an object store; durations in milliseconds."""
+    """Location and options of a store. Durations are in milliseconds."""
 
     scheme: str
     bucket: str
     prefix: str = ""
     user: str | None = None
-    """Access key id, or Azure's account."""
+    """Access key id; for Azure, the account."""
     password: Secret | None = None
     endpoint: str | None = None
     region: str | None = None
     virtual_hosted: bool = False
     timeout: int = 30_000
-    """How long one request may take, with its repetitions."""
+    """Maximum duration of one request, including retries."""
     connections: int = 32
-    """Most requests at the same time for batches of rows."""
+    """Maximum number of concurrent requests for batches of rows."""
 
     @classmethod
     def parse(cls, uri: StoreURI, options: Options) -> Settings:
-        """Settings of a store.
+        """Return the settings of a store.
 
         Raises:
-            StoreURIError: the bucket is missing, the prefix is not usable, or an option is unknown or its value is.
+            StoreURIError: the bucket is missing, the prefix is not usable, or an option or its value is not valid.
         """
         given = Given(uri.scheme, options, _OPTIONS[uri.scheme])
         if not uri.authority:
@@ -84,7 +84,7 @@ class Settings:
 
     @property
     def where(self) -> str:
-        """How errors name the store; no secret is in it."""
+        """The store's name for error messages, without secrets."""
         at = f" at {self.endpoint}" if self.endpoint else ""
         return f"{self.scheme}://{self.bucket}/{self.prefix}{at}"
 
@@ -94,16 +94,16 @@ class Settings:
         return hashlib.sha256(f"{self.scheme}:{self.endpoint}:{self.bucket}".encode()).hexdigest()[:32]
 
     def open(self, client: Mapping[str, object], retries: Mapping[str, object]) -> Any:
-        """A client of the bucket, with obstore's client options and retry configuration. What is not given here comes
+        """Return a client of the bucket, with obstore's client options and retry configuration. Other settings come
         from the environment variables and files that the store's own tools read.
 
         Raises:
-            StoreURIError: the library takes the settings for incomplete or malformed.
+            StoreURIError: the library rejects the settings as incomplete or malformed.
         """
         client = {**client, "allow_http": True} if (self.endpoint or "").startswith("http:") else client
         common: dict[str, Any] = {
             "prefix": self.prefix or None, "client_options": client, "retry_config": retries
-        }  # fmt: skip  # one line reads as what it is
+        }  # fmt: skip  # reads better on one line
         secret = None if self.password is None else self.password.reveal()
         make, config = _CLIENTS[self.scheme], _CONFIGS[self.scheme](self, secret)
         try:

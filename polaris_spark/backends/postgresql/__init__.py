@@ -1,20 +1,21 @@
 """`postgresql://user@host:5432/database`: PostgreSQL 12 and later, for any number of processes and machines.
 
-Two tables in a schema (`?schema=`, default `polaris_spark`; several stores may share a database). Every operation is
-one statement and one round trip, at READ COMMITTED, on the primary; a commit's rows and its swap are a single
-statement. Losing a swap costs a second one, which reads the row that won.
+A store is two tables in a schema (`?schema=`, default `polaris_spark`); several stores may share a database. Every
+operation is one statement and one round trip, at READ COMMITTED, on the primary. A commit's rows and its swap are a
+single statement. A lost swap costs a second statement, which reads the row of the winner.
 
-Durability is the server's `synchronous_commit`, left as it is: `on`, its default, survives the machine.
-`?synchronous_commit=remote_apply` or `on` with `synchronous_standby_names` survives the loss of the primary; `off` may
-forget the last commits when the server crashes, after they were acknowledged (`polaris-spark fsck` would find what is
-missing), and is for tests. A failover to an asynchronous replica forgets some as well.
+Durability depends on the server's `synchronous_commit`, which is not changed by default. With `on`, the server's
+default, commits survive a crash of the machine. With `?synchronous_commit=remote_apply`, or `on` with
+`synchronous_standby_names`, they survive the loss of the primary. With `off`, a crash of the server may lose the last
+commits after they were acknowledged (`polaris-spark fsck` finds what is missing); this is for tests. A failover to an
+asynchronous replica also loses some commits.
 
-Nothing waits for ever: `?connect_timeout=` (10 s), `?timeout=` (30 s) for a free connection and, as
-`statement_timeout`, for each statement, keepalives and `tcp_user_timeout` for a silent network. `?pool=` (8) bounds the
-connections of a process. libpq's `sslmode`, `sslrootcert` and their like are options, too. Through PgBouncer, use
-session pooling: settings and prepared statements belong to the session.
+All waits are bounded: `?connect_timeout=` (10 s), `?timeout=` (30 s) for a free connection and, as
+`statement_timeout`, for each statement; keepalives and `tcp_user_timeout` for a dead network. `?pool=` (8) bounds the
+connections of a process. libpq's `sslmode`, `sslrootcert` and similar are options, too. With PgBouncer, use session
+pooling: settings and prepared statements belong to the session.
 
-The user needs CREATE on the database once, for `setup` (or on an empty schema of that name), then SELECT, INSERT,
+The user needs CREATE on the database (or on an empty schema of that name) once, for `setup`; later SELECT, INSERT,
 UPDATE and DELETE on the two tables and USAGE on the schema.
 """
 
@@ -60,17 +61,17 @@ if TYPE_CHECKING:
 
 _CHUNK_ROWS: Final = 4_096
 _CHUNK_BYTES: Final = 16 * 2**20
-_PAGE_ROWS: Final = 4_096  # of a scan, where every page is a round trip
-_SIZE_PAGE_ROWS: Final = 16_384  # of a scan without values: larger columns cost page faults on every page
-_MOST_BYTES: Final = 512 * 2**20  # of one statement; PostgreSQL's messages end at 1 GiB
+_PAGE_ROWS: Final = 4_096  # page size of a scan; every page is a round trip
+_SIZE_PAGE_ROWS: Final = 16_384  # of a scan without values; larger columns cost page faults on every page
+_MOST_BYTES: Final = 512 * 2**20  # maximum for one statement; PostgreSQL limits messages to 1 GiB
 _SHORTEST_S, _LONGEST_S = 0.0003, 0.004
 
 
 def open_backend(uri: StoreURI, options: Options) -> PostgreSQLBackend:
-    """The store in the database that `uri` names; options as the module says. Connects when it is first used.
+    """Return the store in the database of `uri`; the module lists the options. Connects at first use.
 
     Raises:
-        StoreURIError: the URI names no database, or an option is unknown or its value is.
+        StoreURIError: the URI names no database, or an option or its value is not valid.
     """
     return PostgreSQLBackend(Settings.parse(uri, options))
 
@@ -165,13 +166,13 @@ class PostgreSQLBackend(Backend):
     def drop_realm(self, realm: str) -> bool:
         check_realm(realm)
         key = realm.encode()
-        while self._drop_objects(key):  # again from the start, for rows that came late
+        while self._drop_objects(key):  # again from the start, for rows written in the meantime
             pass
         self._write(self._statements.drop_references, key)
         return True
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Ranges of ids within realms, at bounds that the server's statistics hold, else even ones."""
+        """Return ranges of ids within realms. Bounds come from the server's statistics; without these they are even."""
         names = self._realms(table) if realms is None else distinct(realms)
         if table == "references":
             return [Split(table, tuple((name,) for name in group)) for group in runs(names, n)]
@@ -199,7 +200,7 @@ class PostgreSQLBackend(Backend):
     def _exchange(
         self, statement: Statement, realm: str, name: str, expected_version: bytes, *further: bytes
     ) -> Swapped | Conflict:
-        """Run a statement that skips a locked row, until it did its work or the row has another version."""
+        """Run a statement that skips locked rows. Repeat it until it succeeds or the row has another version."""
         key = (realm.encode(), name.encode())
 
         def attempt(session: Session) -> Swapped | Conflict | None:
@@ -225,7 +226,7 @@ class PostgreSQLBackend(Backend):
         return ReferenceRow(found.get_value(0, 0), found.get_value(0, 1)) if found.ntuples else None  # type: ignore[arg-type]  # columns are NOT NULL
 
     def _drop_objects(self, realm: bytes) -> bool:
-        """Delete what a realm holds now, in chunks; whether there was anything."""
+        """Delete the current objects of a realm in chunks. Return whether there were any."""
         last, found = 0, False
         while True:
             arguments = (realm, binary.int8(last))
@@ -285,7 +286,7 @@ def _rows(result: PGresult) -> list[tuple[bytes, bytes, bytes]]:
 
 
 def _loaded(result: PGresult) -> list[tuple[int, int, bytes]]:
-    """Rows of a `bigint`, an `integer` and a `bytea` as Python has them: psycopg's own loop, which is in C."""
+    """Return rows of a `bigint`, an `integer` and a `bytea` as Python values. Uses psycopg's loop, which is in C."""
     from psycopg.adapt import Transformer
 
     transformer = Transformer()

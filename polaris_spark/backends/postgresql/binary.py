@@ -1,7 +1,7 @@
-"""Parameters and results in PostgreSQL's binary format: what `psycopg.pq` takes and gives.
+"""Conversion to and from PostgreSQL's binary format, for parameters and results of `psycopg.pq`.
 
-Arrays are those of `array_recv` (`src/backend/utils/adt/arrayfuncs.c`): dimensions, a flag for nulls, the element
-type, then per dimension its length and lower bound, then each element with its length in bytes.
+Arrays have the format of `array_recv` (`src/backend/utils/adt/arrayfuncs.c`): number of dimensions, a flag for nulls,
+the element type, length and lower bound of each dimension, and each element, preceded by its length in bytes.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 def int8(number: int) -> bytes:
-    """A `bigint`."""
+    """Encode a `bigint`."""
     return number.to_bytes(8, "big", signed=True)
 
 
 def int4(number: int) -> bytes:
-    """An `integer`."""
+    """Encode an `integer`."""
     return number.to_bytes(4, "big", signed=True)
 
 
 def integer(value: bytes) -> int:
-    """The number that a result's `bigint` or `integer` holds."""
+    """Decode a `bigint` or `integer`."""
     return int.from_bytes(value, "big", signed=True)
 
 
 def int8_array(numbers: Sequence[int]) -> bytes:
-    """A `bigint[]`."""
+    """Encode a `bigint[]`."""
     elements = [part for number in numbers for part in (8, number)]
     return _head(_INT8, len(numbers)) + struct.pack(">" + "iq" * len(numbers), *elements)
 
 
 def int4_array(numbers: Sequence[int]) -> bytes:
-    """An `integer[]`."""
+    """Encode an `integer[]`."""
     elements = [part for number in numbers for part in (4, number)]
     return _head(_INT4, len(numbers)) + struct.pack(">" + "ii" * len(numbers), *elements)
 
 
 def bytea_array(values: Sequence[bytes]) -> bytes:
-    """A `bytea[]`."""
+    """Encode a `bytea[]`."""
     pieces = [_head(_BYTEA, len(values))]
     for value in values:
         pieces.append(_LENGTH.pack(len(value)))
@@ -54,7 +54,7 @@ def bytea_array(values: Sequence[bytes]) -> bytes:
 
 
 def integers(array: bytes) -> list[int]:
-    """The numbers of a result's `bigint[]` without nulls."""
+    """Decode a `bigint[]` without nulls."""
     dimensions, _, _, count, _ = _ARRAY.unpack_from(array.ljust(_ARRAY.size, b"\x00"))
     if not dimensions:
         return []
@@ -62,5 +62,5 @@ def integers(array: bytes) -> list[int]:
 
 
 def _head(type: int, count: int) -> bytes:
-    """An array of one dimension; one without elements is legal, too."""
+    """Return the header of an array with one dimension. An array without elements may have it, too."""
     return _ARRAY.pack(1, 0, type, count, 1)

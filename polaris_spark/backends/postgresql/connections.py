@@ -1,6 +1,6 @@
 """The connections of one process to one PostgreSQL database.
 
-psycopg_pool costs as little per use (3 us), but has what `polaris_spark.backends.sessions` says of pools.
+psycopg_pool is as fast (3 us per use), but has the disadvantages of pools that `polaris_spark.backends.sessions` lists.
 """
 
 from __future__ import annotations

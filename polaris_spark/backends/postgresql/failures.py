@@ -1,33 +1,33 @@
-"""What a failure of PostgreSQL means for what was asked: certainly not done, or not known.
+"""Translation of PostgreSQL failures to errors, by outcome: certainly not done, or unknown.
 
-| what came back | SQLSTATE | what it means | raised |
+| response | SQLSTATE | meaning | raised |
 | --- | --- | --- | --- |
-| `ERROR` | any but 40003, 08xxx (save 08P01) | undone: certainly **not** applied | by class, below |
-| ... lock, deadlock, serialization | 55P03, 40P01, 40001 | others were faster | `TryAgainError` |
-| ... cancelled, statement_timeout | 57014 | undone before its commit began | `TryAgainError` |
-| ... out of disk | 53100 | nothing succeeds before there is space | `StorageFullError` |
+| `ERROR` | any but 40003, 08xxx (except 08P01) | rolled back: certainly **not** applied | by class, below |
+| ... lock, deadlock, serialization | 55P03, 40P01, 40001 | conflict with another transaction | `TryAgainError` |
+| ... canceled, statement_timeout | 57014 | rolled back before its commit began | `TryAgainError` |
+| ... out of disk | 53100 | nothing succeeds until space is freed | `StorageFullError` |
 | ... out of memory, connections | 53xxx | resources | `TryAgainError` |
-| ... read-only server | 25006 | a replica, or a failover going on; the connection is given up | `TryAgainError` |
-| ... prepared statement gone | 26000, 0A000 | a pooler or DDL between; the connection is given up | `TryAgainError` |
-| ... permission denied | 42501 | the user may not | `StoreURIError` |
-| ... no such table or schema | 42P01, 3F000 | no store there | `StoreURIError` |
+| ... read-only server | 25006 | a replica, or a failover in progress; the connection is dropped | `TryAgainError` |
+| ... prepared statement gone | 26000, 0A000 | a pooler or DDL in between; the connection is dropped | `TryAgainError` |
+| ... permission denied | 42501 | the user lacks a privilege | `StoreURIError` |
+| ... no such table or schema | 42P01, 3F000 | there is no store | `StoreURIError` |
 | ... damaged data or index | XX001, XX002 | | `CorruptionError` |
-| ... anything else of class 58, XX | | the server's own trouble | `TryAgainError` |
-| ... anything else | | tables that are not ours | `StateError` |
+| ... anything else of class 58, XX | | an internal problem of the server | `TryAgainError` |
+| ... anything else | | not the tables of a store | `StateError` |
 | `FATAL`, `PANIC` | 57P01, 57P02, 57P05, ... | the session ended, perhaps after its commit | unknown |
 | `ERROR` of a pooler or another server, whose own connection ended | 08xxx (not 08P01), 40003 | | unknown |
-| the connection ended without a word | none | | unknown |
-| no answer until the deadline | none | it may still be under way | unknown |
+| the connection ended without a message | none | | unknown |
+| no answer before the deadline | none | it may still be in progress | unknown |
 | refused to connect | 28xxx, 3D000, 42501 | wrong password, user, database | `StoreURIError` |
 | ... | 57P03, 53300, none | starting up, full, unreachable | `TryAgainError` |
 
-*Unknown* is `OutcomeUnknownError` for a write, `TryAgainError` for a read. Work that may be repeated (reads, writes of
-immutable rows, their deletion) is repeated once on a new connection before. A server with synchronous replication that
-cancels the wait for its standby has committed: it answers with success and a warning
-(https://www.postgresql.org/docs/current/runtime-config-wal.html), and so do we.
+*Unknown* means `OutcomeUnknownError` for a write, `TryAgainError` for a read. Idempotent work (reads, writes
+and deletions of immutable rows) is first repeated once on a new connection. A server with synchronous replication that
+cancels the wait for its standby has committed. It answers with success and a warning
+(https://www.postgresql.org/docs/current/runtime-config-wal.html), and this backend reports success, too.
 
-libpq gives no SQLSTATE for a refused connection, hence `connecting` reads the text; a server that speaks another
-language is quoted in a `TryAgainError`.
+libpq gives no SQLSTATE for a refused connection, so `connecting` parses the text. If the server's messages are in
+another language, a `TryAgainError` quotes the text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from polaris_spark.errors import (
 )
 
 UNUSABLE_AFTER: Final = frozenset({"25006", "26000", "0A000"})
-"""Errors after which another connection may do better."""
+"""Errors after which the connection is dropped, because a new connection may succeed."""
 
 _AGAIN: Final = ("40", "53", "55", "57", "58", "XX", "25006", "26000", "0A000")
 _MISSING: Final = frozenset({"42P01", "3F000"})
@@ -67,7 +67,7 @@ _ADVICE: Final = (
 
 
 def refused(where: str, error: RefusedError) -> PolarisError:
-    """A refusal as one of our errors; nothing was changed."""
+    """Return a refusal as an error of this package; nothing was changed."""
     code, text = error.code, f"{error} (SQLSTATE {error.code})"
     if code == "42501":
         return StoreURIError(f"{where}: {text}; grant the user what it needs, or use another user")
@@ -87,7 +87,7 @@ def refused(where: str, error: RefusedError) -> PolarisError:
 
 
 def connecting(where: str, message: str) -> PolarisError:
-    """Why no connection was made, from libpq's words."""
+    """Return the error for a failed connection attempt, by the text of libpq's message."""
     text = " ".join(message.split()).removeprefix("connection failed: ")
     for words, advice in _ADVICE:
         if words in text:

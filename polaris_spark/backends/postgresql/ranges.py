@@ -1,4 +1,4 @@
-"""Ranges of ids that are read in parallel."""
+"""Ranges of ids for parallel scans."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _LAST: Final = 2**63 - 1
 def of_realm(
     statements: Statements, schema: str, realm: bytes, n: int, session: Session
 ) -> list[tuple[int, int]]:
-    """Ranges, ends included, that cover every id of a realm, about `n`.
+    """Return about `n` ranges (both ends inclusive) that cover every id of a realm.
 
-    Bounds come from the server's histogram of ids, which cuts the table, all realms together, into runs of as many
-    rows. Where it is missing, or has too few bounds within the realm, even guesses take its place, each moved to
-    the next id that exists, so that no range is empty. Bounds only cut: whatever they are, the ranges cover
-    everything once.
+    Bounds come from the server's histogram of ids, which divides the table, with all realms, into buckets with the same
+    number of rows. If the histogram is missing or has too few bounds within the realm, evenly spaced guesses are used
+    instead. Each guess is moved to the next id that exists, so that no range is empty. Bounds affect only the sizes of
+    the ranges, which always cover every id exactly once.
     """
     ends = session.run(statements.ends, realm)
     first, last = ends.get_value(0, 0), ends.get_value(0, 1)
@@ -45,7 +45,7 @@ def _histogram(statements: Statements, schema: str, session: Session) -> list[in
 def _guesses(
     statements: Statements, realm: bytes, low: int, high: int, n: int, session: Session
 ) -> list[int]:
-    """Ids that exist, above `low`, about evenly spread by number, at most four for each range."""
+    """Return existing ids above `low`, spaced about evenly by value, at most four for each range."""
     step = max(1, (high - low) // (4 * n))
     wanted = list(range(low + step, high + 1, step))[: 4 * n]
     found = session.run(statements.following, realm, binary.int8_array(wanted))

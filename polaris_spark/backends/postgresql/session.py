@@ -1,7 +1,7 @@
-"""One connection to PostgreSQL: prepared statements, binary both ways, and a deadline for every answer.
+"""One connection to PostgreSQL: prepared statements, binary parameters and results, and a deadline for every answer.
 
-Statements go through `psycopg.pq`, psycopg's layer over libpq, because `Connection.execute` waits without end for a
-peer that stays silent, and because rows need no adaptation: they are bytes on both sides.
+Statements use `psycopg.pq`, psycopg's layer over libpq, because `Connection.execute` waits forever for a peer that does
+not answer, and because rows need no adaptation: they are bytes on both sides.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from psycopg.pq.abc import PGresult
 from polaris_spark.backends.postgresql.failures import UNUSABLE_AFTER
 from polaris_spark.backends.sessions import LostError, RefusedError
 
-_GRACE_S = 5.0  # beyond statement_timeout, which the server enforces itself
+_GRACE_S = 5.0  # in addition to statement_timeout, which the server enforces
 _COMPLETION_UNKNOWN = b"40003"
-_PROTOCOL_VIOLATION = (
-    b"08P01"  # of a message that was not taken; the other errors of its class are of connections
-)
+_PROTOCOL_VIOLATION = b"08P01"  # a message was rejected; the other errors of class 08 are about connections
 _GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
@@ -39,7 +37,7 @@ class Session:
         """
         Args:
             connection: in autocommit, so that each statement is a transaction.
-            timeout_s: the session's `statement_timeout`, seconds.
+            timeout_s: the session's `statement_timeout`, in seconds.
         """
         self._connection, self._timeout_s = connection, timeout_s
         self._pgconn = connection.pgconn
@@ -48,19 +46,19 @@ class Session:
         self._readable.register(self._pgconn.socket, select.POLLIN)
         self._both.register(self._pgconn.socket, select.POLLIN | select.POLLOUT)
         self.usable = True
-        """Whether another statement may be run; false after a loss."""
+        """Whether the session can run another statement; false after the connection was lost."""
 
     @property
     def alive(self) -> bool:
-        """Whether nothing came unasked: a server that ends a session says so, or closes it."""
+        """Whether the socket has no unexpected input: a server that ends a session sends a message or closes it."""
         return self.usable and self._pgconn.status == pq.ConnStatus.OK and not self._readable.poll(0)
 
     def run(self, statement: Statement, *parameters: bytes) -> PGresult:
-        """What the server answers; its transaction is committed then.
+        """Run a statement and return its result; its transaction is committed by then.
 
         Raises:
-            RefusedError: it was undone.
-            LostError: whether it was done is not known.
+            RefusedError: the statement was rolled back.
+            LostError: the outcome is unknown.
         """
         deadline = time.monotonic() + self._timeout_s + _GRACE_S
         try:
@@ -74,19 +72,17 @@ class Session:
         except RefusedError as error:
             self.usable = error.code not in UNUSABLE_AFTER
             raise
-        except (
-            BaseException
-        ) as error:  # an answer may still come, which must not be taken for that of another
+        except BaseException as error:  # a late answer must not be taken for the answer to another statement
             self.usable = False
             if isinstance(error, psycopg.Error):
                 raise LostError(" ".join(str(error).split())) from error
             raise
 
     def script(self, text: str) -> PGresult:
-        """What the server answers to the last of several statements, which are one transaction; results are text.
+        """Run several statements in one transaction, and return the result of the last one, in text format.
 
         Raises:
-            RefusedError, LostError: as `run`; the connection is not to be used again.
+            RefusedError, LostError: as `run`; the connection must not be used again.
         """
         try:
             self._pgconn.send_query(text.encode())
@@ -98,12 +94,12 @@ class Session:
             raise
 
     def close(self) -> None:
-        """Close the connection, whatever is going on."""
+        """Close the connection, in any state."""
         self.usable = False
         self._connection.close()
 
     def _answer(self, deadline: float) -> PGresult:
-        """The last result; a command is done only when the server is ready for another, which ends the loop."""
+        """Return the last result. A command is complete only when the server is ready for another."""
         pgconn = self._pgconn
         while pgconn.flush():
             for _, event in self._wait(self._both, deadline):

@@ -1,4 +1,4 @@
-"""Options of a `postgresql://` store, and how libpq is told of them."""
+"""Options of a `postgresql://` store, and their translation to parameters of libpq."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
 
 SCHEMA: Final = "polaris_spark"
-"""The schema of a store whose URI names none."""
+"""Default schema of a store."""
 
 MOST_CONNECTIONS: Final = 256
 
@@ -24,9 +24,9 @@ _COMMITS: Final = ("on", "off", "local", "remote_write", "remote_apply")
 _OF_LIBPQ: Final = (
     "application_name", "channel_binding", "gssencmode", "krbsrvname", "passfile", "require_auth", "sslcert",
     "sslcrl", "sslkey", "sslmode", "sslnegotiation", "sslrootcert", "target_session_attrs",
-)  # fmt: skip  # names that read as one list
+)  # fmt: skip  # reads better as one list
 _OURS: Final = ("connect_timeout", "password", "pool", "schema", "synchronous_commit", "timeout")
-# Keys lead to few rows, whatever the statistics say: a plan made while the tables were empty stays right.
+# A key selects few rows, whatever the statistics say. With these settings, plans made for empty tables stay good.
 _PLANS: Final = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -38,27 +38,27 @@ _PLANS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A store's place in a database. Durations are in milliseconds."""
+    """Location and options of a store. Durations are in milliseconds."""
 
     where: str
-    """The URI, without password, as errors show it."""
+    """The store's URI for error messages, without password."""
     connection: str
-    """Parameters of libpq, as one string; the password is not among them."""
+    """Parameters of libpq as one string, without the password."""
     password: Secret | None = None
     schema: str = SCHEMA
     timeout: int = 30_000
-    """How long an operation waits for a connection, and how long for each statement."""
+    """Maximum wait for a connection, and maximum duration of each statement."""
     pool: int = 8
-    """Most connections of one process."""
+    """Maximum number of connections of one process."""
     session: Mapping[str, str] = field(default_factory=dict)
     """Server settings of each session."""
 
     @classmethod
     def parse(cls, uri: StoreURI, options: Options) -> Settings:
-        """Settings from a store URI and options, which hold the URI's own, too.
+        """Return the settings from a store URI and options, which include the options of the URI.
 
         Raises:
-            StoreURIError: an option or its value is unknown, or the URI names no database.
+            StoreURIError: an option or its value is not valid, or the URI names no database.
         """
         given = Given(uri.scheme, options, (*_OURS, *_OF_LIBPQ))
         timeout = given.duration_ms("timeout", "30 s")
@@ -96,13 +96,13 @@ def _of_libpq(uri: StoreURI, texts: Mapping[str, str], timeout: int, patience: i
         **given,
     }
     for name, value in parameters.items():
-        if "\x00" in str(value):  # libpq would read no further
+        if "\x00" in str(value):  # libpq would stop reading there
             raise StoreURIError(f"the {name} of a {uri.scheme}: store holds a NUL: {value!r}")
     return parameters
 
 
 def _place(uri: StoreURI) -> dict[str, str | int]:
-    """Hosts, ports, database and user; without a host, libpq's own default."""
+    """Return the parameters for hosts, ports, database and user; without a host, libpq uses its default."""
     if not uri.path:
         raise StoreURIError(f"{uri} names no database; write {uri.scheme}://user@host:5432/database")
     place: dict[str, str | int] = {"dbname": uri.path, "user": uri.user or getpass.getuser()}
@@ -115,9 +115,10 @@ def _place(uri: StoreURI) -> dict[str, str | int]:
 
 
 def _liveliness(timeout: int, patience: int) -> dict[str, str | int]:
-    """So that a peer that is gone is noticed while we wait, and firewalls do not forget idle connections."""
+    """Return the parameters that detect a dead peer while waiting, and that keep firewalls from dropping idle
+    connections."""
     return {
-        "connect_timeout": max(2, -(-patience // 1_000)),  # libpq waits no less than two seconds
+        "connect_timeout": max(2, -(-patience // 1_000)),  # libpq's minimum is two seconds
         "keepalives": 1,
         "keepalives_idle": 30,
         "keepalives_interval": 10,

@@ -1,13 +1,13 @@
-"""The statements of a store, each a transaction of its own at READ COMMITTED.
+"""The SQL statements of a store, each of which is one transaction at READ COMMITTED.
 
-A swap takes the row's lock with `SKIP LOCKED` before it updates. A plain `UPDATE` would queue behind the one that
-holds the lock: when that one commits, PostgreSQL wakes the losers one by one to tell each that it lost, and with eight
-clients on one row less than half as many swaps are done as when losers are told at once (measured: 900 to 1,200
-against 2,100 to 2,500 swaps/s; alone, the lock costs a tenth of the statement). No row updated then means either
-another version or a lock; the row as it is now tells which.
+A swap locks the row with `SKIP LOCKED` before it updates the row. A plain `UPDATE` would queue behind the holder of the
+lock. When the holder commits, PostgreSQL wakes the waiting statements one by one, and each learns that it lost. With
+eight clients on one row, this allows less than half as many swaps as when losers return at once (measured: 900 to 1,200
+against 2,100 to 2,500 swaps/s; without contention, the lock costs a tenth of the statement). If no row was updated, the
+row has another version or is locked; a read of the row shows which.
 
-Rows ride with the swap in one statement: the parts of a data-modifying `WITH` run to completion, see one snapshot and
-see of each other only what `RETURNING` gives, which is all that is needed: rows are put if the swap returned a row
+Rows are written in the same statement as the swap. The parts of a data-modifying `WITH` run to completion, use one
+snapshot, and see only each other's `RETURNING` output. This is enough: rows are inserted if the swap returned a row
 (https://www.postgresql.org/docs/current/queries-with.html).
 """
 
@@ -28,7 +28,7 @@ _PUT = (
     "INSERT INTO {objects} (realm, id, part, value)"
     " SELECT $1, u.id, u.part, u.value FROM unnest({arrays}) AS u (id, part, value)"
 )
-_PAGE = (  # pages end by bytes, too; lengths are known without reading large values
+_PAGE = (  # limited by bytes, too; PostgreSQL knows lengths without reading large values
     "SELECT id, part, value FROM ("
     " SELECT id, part, value, sum(octet_length(value)) OVER (ORDER BY id, part ROWS UNBOUNDED PRECEDING)"
     " - octet_length(value) AS before FROM ("
@@ -36,7 +36,7 @@ _PAGE = (  # pages end by bytes, too; lengths are known without reading large va
     "  AND id <= $4::bigint ORDER BY id, part LIMIT $5::bigint) AS page"
     ") AS sized WHERE before < $6::bigint ORDER BY id, part"
 )
-_SIZE_PAGE = (  # one row of packed columns, whose rows are aggregated in the order of the page
+_SIZE_PAGE = (  # one row of packed columns, aggregated in the order of the page
     "SELECT string_agg(int8send(id), ''), string_agg(int4send(part), ''),"
     " string_agg(int4send(octet_length(value)), ''),"
     " string_agg(substr(value, 1, $6::integer), '')"
@@ -50,7 +50,7 @@ _REFERENCE_PAGE = (
     "  ORDER BY name LIMIT $3::bigint) AS page"
     ") AS sized WHERE before < $4::bigint ORDER BY name"
 )
-_REALMS = (  # skips from one realm to the next by the index
+_REALMS = (  # skips from one realm to the next with the index
     "WITH RECURSIVE found AS ("
     " (SELECT realm FROM {table} ORDER BY realm LIMIT 1) UNION ALL"
     " SELECT (SELECT t.realm FROM {table} t WHERE t.realm > found.realm ORDER BY t.realm LIMIT 1)"
@@ -70,10 +70,10 @@ _STATISTICS = (
 
 @dataclass(frozen=True)
 class Statements:
-    """The statements on the tables of one schema; parameters are numbered as the docstrings say."""
+    """The statements on the tables of one schema. The docstrings list the parameters, in order, and the results."""
 
     read: Statement
-    """Realm, name: version and value."""
+    """Parameters: realm, name. Result: version and value."""
     insert: Statement
     """Realm, name, version, value."""
     swap: Statement
@@ -83,35 +83,39 @@ class Statements:
     write_and_swap: Statement
     """As `swap`, then the ids, parts and values of rows as arrays."""
     get: Statement
-    """Realm, ids, parts: id, part and value of what exists."""
+    """Parameters: realm, ids, parts. Result: id, part and value of the rows that exist."""
     put: Statement
     """Realm, ids, parts, values."""
     remove: Statement
     """Realm, ids, parts."""
     object_page: Statement
-    """Realm, id and part to go on after, last id, most rows, bytes to stop at: id, part, value."""
+    """Parameters: realm, id and part after which to continue, last id, maximum number of rows, size of the values at
+    which to stop, in bytes. Result: id, part, value."""
     size_page: Statement
-    """Realm, id and part to go on after, last id, most rows, length of starts: packed ids, parts, sizes and starts."""
+    """Parameters: realm, id and part after which to continue, last id, maximum number of rows, length of starts, in
+    bytes. Result: packed ids, parts, sizes and starts."""
     reference_page: Statement
-    """Realm, name to go on after, most rows, bytes to stop at: name, version, value."""
+    """Parameters: realm, name after which to continue, maximum number of rows, size of the values at which to stop, in
+    bytes. Result: name, version, value."""
     object_realms: Statement
     reference_realms: Statement
     ends: Statement
-    """Realm: the first id and the last."""
+    """Parameter: realm. Result: the first id and the last."""
     following: Statement
-    """Realm, ids: the first id of the realm from each on, if any."""
+    """Parameters: realm, ids. Result: for each id, the realm's first id that is not smaller, if any."""
     histogram: Statement
-    """Ids that the server's statistics hold, as an array: about as many rows between each two."""
+    """Parameter: schema. Result: bounds from the server's histogram of ids, as an array. Between any two neighbors are
+    about equally many rows."""
     drop_objects: Statement
-    """Realm, the first id to drop: the last dropped of a thousand rows."""
+    """Parameters: realm, the first id to delete. Deletes about a thousand rows. Result: the last deleted id."""
     drop_references: Statement
     """Realm."""
     now: Statement
-    """The server's clock, milliseconds since 1970."""
+    """Result: the time of the server's clock, in milliseconds since 1970."""
 
 
 def statements(schema: str) -> Statements:
-    """The statements on the store in a schema."""
+    """Return the statements on the store in a schema."""
     name = quoted(schema)
     tables = {
         "objects": f"{name}.objects",

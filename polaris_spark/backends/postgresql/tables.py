@@ -1,14 +1,15 @@
 """The schema and the two tables of a store.
 
-- Names are `bytea`, in UTF-8: `text` holds no NUL, and collations would order names, or take two for the same.
-- `objects`: rows are inserted once and never updated, so pages are filled to the brim. Nearly all rows are up to
-  8 KiB, a ninth of them over 2 KiB, where PostgreSQL compresses a value or moves it to the TOAST table: rows and index
-  entries of their own for every 2 KB. `toast_tuple_target` keeps them in the page (measured on the rows of a catalog:
-  writes take a tenth to a fifth less time, for a sixth more bytes). Larger values are compressed, by LZ4 where the
-  server was built with it.
-- `references`: few rows, each swapped for ever. No index covers what changes, and half of each page is left free, so
-  that every swap is a heap-only update, whose remains the next one on that page prunes without vacuum; should they
-  grow nevertheless, vacuum comes by count, not by share of the table.
+- Names are `bytea`, in UTF-8: `text` cannot hold NUL, and a collation could change the order of names or treat two
+  names as equal.
+- `objects`: rows are inserted once and never updated, so pages are filled completely. Nearly all rows are up to
+  8 KiB. A ninth of them is over 2 KiB; from this size on, PostgreSQL compresses a value or moves it to the TOAST
+  table, with a row and an index entry for every 2 KB. `toast_tuple_target` keeps values in the page (measured on the
+  rows of a catalog: writes take a tenth to a fifth less time, for a sixth more bytes). Larger values are compressed,
+  with LZ4 if the server supports it.
+- `references`: few rows, each swapped again and again. No index covers the columns that change, and half of each page
+  is left free, so every swap is a heap-only update (HOT), and the next update on the page prunes the dead row without
+  vacuum. If dead rows pile up nevertheless, autovacuum starts by their number, not by their share of the table.
 """
 
 from __future__ import annotations
@@ -23,34 +24,34 @@ FORMAT: Final = 1
 """Version of the two tables, in the comment of `objects`."""
 
 _MARK: Final = "polaris_spark store, format "
-_LOCK: Final = 0x506F5370  # advisory, for the length of the transaction that creates
+_LOCK: Final = 0x506F5370  # advisory lock, held until the end of the transaction that creates the tables
 
 
 def quoted(name: str) -> str:
-    """An identifier, as SQL writes it whatever it holds."""
+    """Return a name as a quoted SQL identifier; any characters are allowed."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """A string, as SQL writes it whatever it holds."""
+    """Return a text as an SQL string literal; any characters are allowed."""
     return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def begin(session: Session, settings: Mapping[str, str]) -> None:
-    """Give a new session its settings.
+    """Apply the settings to a new session.
 
     Raises:
-        RefusedError: the server does not know one of them.
+        RefusedError: the server does not support one of the settings.
     """
     session.script("; ".join(f"SET {name} = {literal(value)}" for name, value in settings.items()))
 
 
 def check(session: Session, where: str, schema: str) -> None:
-    """Refuse a schema that holds no store, or one that this release does not know.
+    """Refuse a schema that holds no store, or a store of a format that this release does not support.
 
     Raises:
-        StoreURIError: it holds nothing, or tables of another program.
-        NewerFormatError: a newer release made it.
+        StoreURIError: the schema is empty, or holds tables of another program.
+        NewerFormatError: a newer release made the store.
     """
     mark, table = _mark(session, schema)
     if not table:
@@ -59,11 +60,11 @@ def check(session: Session, where: str, schema: str) -> None:
 
 
 def create(session: Session, where: str, schema: str) -> None:
-    """Create what is missing. One session does so at a time: `IF NOT EXISTS` fails in races.
+    """Create missing tables. A lock admits one session at a time, because `IF NOT EXISTS` fails in races.
 
     Raises:
         StoreURIError, NewerFormatError: as `check`.
-        RefusedError: the user may not.
+        RefusedError: the user may not create them.
     """
     mark, table = _mark(session, schema)
     if table:
@@ -99,7 +100,7 @@ def _compression(session: Session) -> str:
 
 
 def _mark(session: Session, schema: str) -> tuple[str, bool]:
-    """The comment of the table `objects`, and whether there is one."""
+    """Return the comment of the table `objects`, and whether the table exists."""
     found = session.script(
         "SELECT obj_description(c.oid, 'pg_class') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         f" WHERE n.nspname = {literal(schema)} AND c.relname = 'objects'"

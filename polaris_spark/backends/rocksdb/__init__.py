@@ -1,9 +1,9 @@
-"""`rocksdb:///path/of/store`: a directory, which one process writes and others on the machine read.
+"""`rocksdb:///path/of/store`: a directory that one process writes and other processes on the machine read.
 
-A process becomes the writer with its first write and remains it until it closes the store; another one that would
-write gets a `StateError`. Rows and a swap are one batch of the log, which is synced before it is acknowledged unless
-the URI says `?synchronous=normal` (which survives the end of the process, not always that of the machine). RocksDB has
-no compare-and-swap: the writer compares under a lock. Readers follow the writer's log.
+A process becomes the writer with its first write, and remains the writer until it closes the store. A write by another
+process raises `StateError`. Rows and a swap are one batch in the log, which is synced before the acknowledgment. With
+`?synchronous=normal` the log is not synced: acknowledged writes survive a crash of the process, but not always a crash
+of the machine. RocksDB has no compare-and-swap, so the writer compares under a lock. Readers follow the writer's log.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_BYTES: Final = 4 * 2**20
-"""Rows go to the log in batches of about this size."""
+"""Approximate size of the batches in which rows are written to the log, in bytes."""
 
 
 def open_backend(uri: StoreURI, options: Options) -> RocksDBBackend:
-    """The store in the directory that `uri` names; option `synchronous` (full, normal).
+    """Return the store in the directory of `uri`. It has the option `synchronous` (full, normal).
 
     Raises:
-        StoreURIError: an option is unknown or its value is.
+        StoreURIError: an option or its value is not valid.
     """
     return RocksDBBackend(uri.path, Settings.parse(options))
 
 
 class RocksDBBackend(Backend):
-    """Rows in one RocksDB database."""
+    """A store in one RocksDB database."""
 
     scope = "writer"
     transactional = True
@@ -165,7 +165,7 @@ class RocksDBBackend(Backend):
     def _change(
         self, realm: str, name: str, expected: bytes | None, write: Callable[[WriteBatch, bytes], None]
     ) -> Swapped | Conflict:
-        """Let `write` fill the batch that is written if the row's version is the expected one, or there is none."""
+        """Write the batch that `write` fills, if the row has the expected version (None: if there is no row)."""
         key = _key(realm, name)
 
         def decide(value: bytes | None) -> WriteBatch | None:

@@ -1,6 +1,6 @@
-"""The directory of a RocksDB store: creating it, and telling it from others.
+"""The directory of a RocksDB store: creating it, and distinguishing it from other directories.
 
-A file in it says that it is a store. It is written before the database is, and RocksDB leaves it alone.
+A file in the directory marks it as a store. The mark is written before the database, and RocksDB does not touch it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from polaris_spark.errors import CorruptionError, NewerFormatError, NoStoreError, StoreURIError
 
 FORMAT: Final = 1
-"""Version of the keys and values."""
+"""Version of the format of keys and values."""
 
 MARK: Final = "POLARIS_SPARK"
 
@@ -22,11 +22,12 @@ _TEXT: Final = "polaris_spark store, format "
 
 
 def identity(path: str) -> tuple[int, int, int]:
-    """Tells stores apart: the same for every path to one, another one when a directory was made anew.
+    """Return the identity of a store: equal for every path to the store, and different if the directory was created
+    again.
 
     Raises:
         StoreURIError: there is no store.
-        NewerFormatError: a newer release made it.
+        NewerFormatError: a newer release made the store.
     """
     _check_format(path)
     found = os.stat(f"{path}/{MARK}")
@@ -34,7 +35,7 @@ def identity(path: str) -> tuple[int, int, int]:
 
 
 def stamp(path: str) -> tuple[int, int, int] | None:
-    """Device, inode and time of the file that marks a store, without reading it; None if there is no store."""
+    """Return device, inode and modification time of the mark, without reading the file; None if there is no store."""
     try:
         found = os.stat(f"{path}/{MARK}")
     except OSError:
@@ -43,10 +44,10 @@ def stamp(path: str) -> tuple[int, int, int] | None:
 
 
 def create(path: str) -> None:
-    """Make the directory, which only its owner may use, and mark it; one that is a store is left alone.
+    """Create the directory, accessible only to its owner, and mark it. An existing store is not changed.
 
     Raises:
-        StoreURIError: it cannot be made, or holds something else.
+        StoreURIError: the directory cannot be created, or holds other files.
         NewerFormatError: a newer release made the store.
     """
     where = f"rocksdb://{path}"
@@ -59,7 +60,7 @@ def create(path: str) -> None:
                 f"{where} is a directory with other files in it; a store needs one of its own"
             )
         if not os.path.exists(f"{path}/{MARK}"):
-            _flush(os.path.dirname(os.path.abspath(path)))  # before anybody takes it for a store
+            _flush(os.path.dirname(os.path.abspath(path)))  # before any process can recognize it as a store
             _mark(path)
             _flush(path)
     except NotADirectoryError:
@@ -77,11 +78,11 @@ def create(path: str) -> None:
 
 
 def check(path: str) -> None:
-    """Refuse what is no store.
+    """Check that the directory is a store with a database.
 
     Raises:
-        StoreURIError: there is none, or it may not be read.
-        NewerFormatError: a newer release made it.
+        StoreURIError: there is no store, or it may not be read.
+        NewerFormatError: a newer release made the store.
     """
     _check_format(path)
     if not os.path.exists(f"{path}/CURRENT"):
@@ -89,10 +90,10 @@ def check(path: str) -> None:
 
 
 def refuse_damaged(path: str) -> None:
-    """Refuse to make a database where the rest of one is: RocksDB would remove its files.
+    """Refuse to create a database in a directory with remains of one, whose files RocksDB would delete.
 
     Raises:
-        CorruptionError: there are rows, and what names their files is missing.
+        CorruptionError: there are files with rows, but the file CURRENT, which leads to them, is missing.
     """
     rows = [name for name in os.listdir(path) if name.endswith((".sst", ".log"))]
     if rows and not os.path.exists(f"{path}/CURRENT"):
@@ -102,7 +103,7 @@ def refuse_damaged(path: str) -> None:
 
 
 def exists(path: str) -> bool:
-    """Whether a store was made there."""
+    """Whether the directory holds a complete store."""
     return os.path.exists(f"{path}/{MARK}") and os.path.exists(f"{path}/CURRENT")
 
 
@@ -142,6 +143,6 @@ def _mark(path: str) -> None:
         os.fsync(file.fileno())
     with contextlib.suppress(
         FileExistsError
-    ):  # somebody else was faster; a second mark would make a second store
+    ):  # another process was faster; a second mark would make a second store
         os.link(new, f"{path}/{MARK}")
     os.remove(new)

@@ -1,4 +1,4 @@
-"""What RocksDB's errors mean. The driver raises plain exceptions, so they are told apart by their text."""
+"""Translation of RocksDB's errors. The driver raises plain exceptions, so they are distinguished by their text."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class WrittenElsewhereError(StateError):
 
 
 def locked(error: Exception) -> bool:
-    """Whether an error says that somebody else writes to the store."""
+    """Whether an error means that another writer has locked the store."""
     return "lock" in str(error) and "/LOCK" in str(error)
 
 
 def full(error: Exception) -> bool:
-    """Whether an error says that there is no more space."""
+    """Whether an error means that the disk is full."""
     return any(words in str(error) for words in ("No space left", "File too large", "quota exceeded"))
 
 
 def written_elsewhere(where: str) -> WrittenElsewhereError:
-    """Why this process may not write."""
+    """Return the error for a process that may not write, because another process does."""
     return WrittenElsewhereError(
         f"{where} is being written by another process, and a rocksdb: store has one writing process; this one may "
         "read it: write through that process, end it first, or use a database server"
@@ -35,14 +35,14 @@ def written_elsewhere(where: str) -> WrittenElsewhereError:
 
 
 def replaced(where: str) -> StateError:
-    """Why a process may not write to what it took for another store."""
+    """Return the error for a process whose store was removed or replaced."""
     return StateError(
         f"{where} was removed or replaced while this process had it open: close whatever uses it, then try again"
     )
 
 
 def explained(where: str, error: Exception) -> PolarisError:
-    """RocksDB's error as one of ours, for an operation that changes nothing or can be repeated."""
+    """Return RocksDB's error as an error of this package, for an idempotent operation."""
     text = str(error)
     if locked(error) and "by current process" in text:
         return replaced(where)

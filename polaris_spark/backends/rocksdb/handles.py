@@ -1,8 +1,9 @@
-"""One open RocksDB database per store and process: the primary if this process writes, else a secondary that reads.
+"""One open RocksDB database per store and process: a primary if this process writes, else a read-only secondary.
 
-RocksDB lets one process open a database for writing. This one becomes it with its first write, not before, so that
-Spark's workers and the command line, which only read, never lock the writer out; it remains the writer until the last
-user in it closes the store. A process that only reads follows the writer's log, and looks for news before every read.
+RocksDB allows one process to open a database for writing. A process becomes the writer with its first write, not
+earlier, so that Spark's workers and the command line, which only read, never lock the writer out. It remains the writer
+until the last user in the process closes the store. A process that only reads follows the writer's log, and catches up
+with the log before every read.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from polaris_spark.errors import OutcomeUnknownError, PolarisError, StateError, 
 T = TypeVar("T")
 
 _PATIENCE_S: Final = 30.0
-"""How long to wait for operations in progress, or for another process that is making the store, seconds."""
+"""Maximum wait for operations in progress, or for another process that is creating the store, in seconds."""
 _LOOKS: Final = 100_000
-"""How often a reader looks for news until it is opened anew, which frees what RocksDB logged of that: some 100 bytes
-each time, in a file that has no name any more, and which therefore must not be rolled (the process would crash)."""
+"""Number of catch-ups after which a reader is reopened. Each catch-up adds about 100 bytes to RocksDB's info log, and
+reopening frees them. The log file has been unlinked, so it must never be rolled (the process would crash)."""
 
 
 class Handle:
@@ -57,14 +58,14 @@ class Handle:
 
     @property
     def databases(self) -> list[Rdict]:
-        """What is open."""
+        """The open databases."""
         return [database for database in (self._primary, self._secondary) if database is not None]
 
     def create(self) -> None:
-        """Make the database if there is none, which makes this process the writer.
+        """Create the database if it does not exist. This process then becomes the writer.
 
         Raises:
-            StateError: another process has been making it for long.
+            StateError: another process has been creating the database for too long.
         """
         deadline = time.monotonic() + _PATIENCE_S
         while not directories.exists(self._path):
@@ -76,15 +77,15 @@ class Handle:
                 time.sleep(0.02)
 
     def close(self) -> None:
-        """Close what is open, when operations in progress have ended, for good.
+        """Wait until operations in progress have ended, and close the open databases permanently.
 
         Raises:
-            TryAgainError: they do not end; nothing was closed.
+            TryAgainError: the operations do not end; nothing was closed.
         """
         self._change(self._end)
 
     def read(self, function: Callable[[Rdict], T]) -> T:
-        """What `function` reads; it sees every write that was acknowledged before.
+        """Call `function` with the database and return its result. It sees all writes that were acknowledged before.
 
         Raises:
             StoreURIError, CorruptionError, TryAgainError: the store is missing, damaged, or cannot be read.
@@ -98,7 +99,7 @@ class Handle:
                 raise self._unread(error) from error
         self._change(
             self._close_secondary
-        )  # the writer may have removed files before this process opened them
+        )  # the writer may have deleted files before this process opened them
         try:
             return self._read(function)
         except PolarisError:
@@ -107,7 +108,7 @@ class Handle:
             raise self._unread(error) from error
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key, once it has reached the disk.
+        """Return the value of a key, after waiting until the value has reached the disk.
 
         Raises:
             StateError: the directory was removed or replaced.
@@ -126,11 +127,11 @@ class Handle:
         return self.read(get)
 
     def write(self, batch: WriteBatch, *, synced: bool) -> None:
-        """Write a batch that may be repeated.
+        """Write an idempotent batch.
 
         Raises:
             StateError: another process is the writer, or the directory was removed or replaced.
-            TryAgainError: some of it may be missing.
+            TryAgainError: a part of the batch may be missing.
         """
 
         def write(database: Rdict) -> None:
@@ -151,14 +152,15 @@ class Handle:
     def change(
         self, key: bytes, decide: Callable[[bytes | None], WriteBatch | None], *, synced: bool
     ) -> tuple[bytes | None, bool]:
-        """Write the batch that `decide` gives for a key's present value, if it gives one, atomically.
+        """Call `decide` with a key's current value, and write the batch that it returns, if any. Both are one atomic
+        operation.
 
         Returns:
             The value before, and whether anything was written.
         Raises:
             StateError: another process is the writer, or the directory was removed or replaced; nothing was written.
             TryAgainError: nothing was written.
-            OutcomeUnknownError: it may or may not survive, or the directory was removed or replaced meanwhile.
+            OutcomeUnknownError: the write may or may not survive, or the directory was removed or replaced meanwhile.
         """
         begun = logged = False
 
@@ -189,7 +191,7 @@ class Handle:
             raise
         except Exception as error:
             self._failed = True
-            # Where the disk was full the log lacks the end of what was to be written: it will be ignored.
+            # If the disk was full, the last record of the log is incomplete and will be ignored.
             if not begun or (failures.full(error) and not logged):
                 raise failures.explained(self._where, error) from error
             raise OutcomeUnknownError(
@@ -197,11 +199,11 @@ class Handle:
             ) from error
 
     def _refuse_replaced(self) -> None:
-        """Refuse to go on if the directory was removed or replaced. RocksDB would use the removed files, which no other
-        process sees.
+        """Refuse to continue if the directory was removed or replaced. RocksDB would use the removed files, which no
+        other process sees.
 
         Raises:
-            StateError: the path does not name the open directory.
+            StateError: the path does not lead to the open directory.
         """
         if directories.stamp(self._path) != self._stamp:
             raise failures.replaced(self._where)
@@ -218,8 +220,8 @@ class Handle:
         self._stamp = found
 
     def _unread(self, error: Exception) -> PolarisError:
-        """Why nothing was read. The iterators of the frames that it passed are freed: they would keep the database
-        open, and its lock, for as long as somebody keeps the error."""
+        """Return a read failure as an error of this package. The frames in its traceback are cleared, because their
+        iterators would keep the database and its lock open for as long as the error is referenced."""
         traceback.clear_frames(error.__traceback__)
         return failures.explained(self._where, error)
 
@@ -232,7 +234,8 @@ class Handle:
         return number
 
     def _pending(self, key: bytes) -> int:
-        """The write of a key to wait for, 0 for none; not one that was interrupted before it began."""
+        """Return the number of the write of a key to wait for, 0 for none. Writes that were interrupted before they
+        began do not count."""
         return min(self._unsynced.get(key, 0), self._syncs.written)
 
     def _synced(self, key: bytes, number: int) -> None:
@@ -243,7 +246,7 @@ class Handle:
 
     def _sync(self) -> None:
         assert self._primary is not None, "whoever waits for the disk keeps the database open"
-        self._primary.flush_wal(True)  # noqa: FBT003  # the driver's only way to say: to the disk
+        self._primary.flush_wal(True)  # noqa: FBT003  # positional in the driver; True: sync to the disk
 
     def _read(self, function: Callable[[Rdict], T]) -> T:
         if self._failed or self._looks >= _LOOKS or not (self._primary or self._secondary):
@@ -270,7 +273,7 @@ class Handle:
         return function(self._primary)
 
     def _change(self, function: Callable[[], None]) -> None:
-        """Run what opens or closes, while no operation is in progress."""
+        """Run a function that opens or closes databases, while no operation is in progress."""
         with self._turnstile.changing:
             if not self._turnstile.ended(_PATIENCE_S):
                 raise TryAgainError(f"operations on {self._where} do not end; nothing was changed")
@@ -298,7 +301,7 @@ class Handle:
                 self._lock = held.identity(lock)
                 if self._lock is not None:
                     held.hold(self._lock)
-        except BaseException:  # perhaps it is open and not held
+        except BaseException:  # the database may be open although its lock file is not registered
             self._failed = True
             raise
         self._syncs = Syncs(self._sync)
@@ -324,7 +327,7 @@ class Handle:
                 lambda: Rdict(self._path, secondary_options(), access_type=AccessType.secondary(logs))
             )
         finally:
-            shutil.rmtree(logs, ignore_errors=True)  # nobody reads what is logged there
+            shutil.rmtree(logs, ignore_errors=True)  # nothing reads this info log
 
     def _opened(self, function: Callable[[], Rdict]) -> Rdict:
         global used
@@ -335,11 +338,13 @@ class Handle:
             raise failures.explained(self._where, error) from error
 
     def _refuse_locked(self) -> None:
-        """Refuse what is being written already. Asked before opening, which would move the writer's own log aside;
-        never of a database that this process itself writes: closing the file would drop its lock.
+        """Refuse a store that already has a writer. Called before opening, because opening would rename the writer's
+        own info log. Never tests the lock of a database that this process writes, because closing the file would drop
+        the lock.
 
         Raises:
-            StateError: another process writes, or this one does, by another path or before the store was replaced.
+            StateError: another process is the writer, or this process is, with another path or a store that was
+                replaced.
         """
         try:
             if held.is_held(os.stat(f"{self._path}/LOCK")):
@@ -358,11 +363,9 @@ class Handle:
         self._close_all()
 
     def _close_all(self) -> None:
-        self._failed = True  # so that all this is done again if it is interrupted
+        self._failed = True  # so that closing is repeated if it is interrupted
         if self._primary is not None:
-            with contextlib.suppress(
-                Exception
-            ):  # what cannot be flushed is in the log, which the next one reads
+            with contextlib.suppress(Exception):  # unflushed data is in the log, which the next writer reads
                 self._primary.close()
             self._primary = None
         if self._lock is not None:
@@ -374,10 +377,10 @@ class Handle:
 
     def _close_secondary(self) -> None:
         if self._secondary is not None:
-            with contextlib.suppress(Exception):  # it holds nothing
+            with contextlib.suppress(Exception):  # a secondary holds no unsaved data
                 self._secondary.close()
         self._secondary, self._looks = None, 0
 
 
 used = False
-"""Whether this process, or one that it was forked from, has ever opened a database."""
+"""Whether this process, or a process from which it was forked, has ever opened a database."""

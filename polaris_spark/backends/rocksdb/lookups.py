@@ -1,7 +1,8 @@
-"""Values of many keys at once.
+"""Lookups of many keys at once.
 
-RocksDB's own lookup of many keys finds each of them anew, which takes as long as single reads in this process. Ids of
-one commit follow one another, and so do their rows: an iterator gets from one to the next in a fraction of that time.
+RocksDB's own lookup of many keys searches for each key separately, which takes as long as single reads in this process.
+The ids of one commit are consecutive, and so are their rows: an iterator moves from one row to the next in a fraction
+of that time.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from typing import Any, Final, cast
 from rocksdict import Rdict, ReadOptions
 
 _FEWEST: Final = 8
-"""Of fewer keys the lookup takes no longer than an iterator."""
+"""Minimum number of keys for an iterator. For fewer keys the lookup is as fast."""
 _SEEK: Final = 3
-"""A seek of the iterator is worth its time if so many keys follow on it (measured with rows of 500 bytes)."""
+"""Number of consecutive keys from which a seek of the iterator is worth its time (measured with rows of 500 bytes)."""
 _PATIENCE: Final = 24
-"""How much of that may be missing until the remaining keys are left to the lookup."""
+"""Budget for seeks that are not worth their time, in keys. Once it is used up, the lookup finds the remaining keys."""
 _SKIPPED: Final = 100
-"""Deleted rows that the iterator steps over; behind more of them it becomes invalid, and seeks the next key."""
+"""Maximum number of deleted rows that the iterator skips. After more, it is invalid, and seeks the next key."""
 
 
 def values(sought: Sequence[bytes], database: Rdict) -> list[bytes | None]:
-    """The values of some keys in their order; None where there is none."""
+    """Return the values of keys in the order of `sought`; None for missing keys."""
     found = _followed(sought, database) if len(sought) >= _FEWEST else []
     gaps = [position for position, value in enumerate(found) if value is None] if None in found else []
     if len(found) < len(sought):
@@ -35,12 +36,12 @@ def values(sought: Sequence[bytes], database: Rdict) -> list[bytes | None]:
 
 
 def _looked_up(sought: Sequence[bytes], database: Rdict) -> list[bytes | None]:
-    return cast("Any", database.get)(sought)  # type: ignore[no-any-return]  # the driver tells of single keys only
+    return cast("Any", database.get)(sought)  # type: ignore[no-any-return]  # the driver's types cover single keys only
 
 
 def _followed(sought: Sequence[bytes], database: Rdict) -> list[bytes | None]:
-    """The values of the first of these keys, as many as it is worth; None where the iterator did not find one, for
-    whatever reason: the lookup tells an error from a row that is missing."""
+    """Return the values of the first keys, for as many as the iterator is worth its time. None means that the iterator
+    did not find the key, for any reason; the lookup then distinguishes errors from missing rows."""
     options = ReadOptions()
     options.set_max_skippable_internal_keys(_SKIPPED)
     found: list[bytes | None] = []
@@ -58,8 +59,8 @@ def _followed(sought: Sequence[bytes], database: Rdict) -> list[bytes | None]:
                     found.append(None)
                     continue
             found.append(place.value())
-            place.next()  # which crashes the process unless there is a row at its place
+            place.next()  # would crash the process if the iterator were not at a row
             left += 1
     finally:
-        del place  # the frame of an interrupt that somebody keeps would keep the database open, and its lock
+        del place  # otherwise the frame in a stored traceback would keep the database and its lock open
     return found

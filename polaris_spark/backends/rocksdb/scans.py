@@ -1,4 +1,4 @@
-"""Scans of a RocksDB store: ranges of keys, read page by page, so that a slow reader pins no old files."""
+"""Scans of a RocksDB store: ranges of keys, read in pages, so that a slow reader does not pin old files."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 
 _Page = list[tuple[bytes, bytes]]
 _ATTEMPTS: Final = 3
-"""How often a range is read that seems empty and is not: the driver's iterator hides an error that has passed, or a row
-was written meanwhile."""
+"""Maximum number of reads of a range that appears empty but is not. This happens if the driver's iterator hides a
+temporary error, or a row was written in the meantime."""
 
 
 def splits(handle: Handle, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-    """Ranges of keys; they are even where ids are, because finding quantiles would read all rows."""
+    """Return ranges of keys. They hold equally many rows only if ids are spread evenly, because finding quantiles would
+    read all rows."""
     names = handle.read(partial(_realms, table)) if realms is None else distinct(realms)
     per_realm = -(-max(1, n) // max(1, len(names)))
     ranges: list[tuple[bytes, bytes]] = []
@@ -46,7 +47,7 @@ def splits(handle: Handle, table: Table, realms: Sequence[str] | None, n: int) -
 
 
 def scan(handle: Callable[[], Handle], split: Split) -> Iterator[pa.RecordBatch]:
-    """The rows of a split; `handle` gives the database while the store is open."""
+    """Yield the rows of a split in record batches. `handle` returns the database while the store is open."""
     batch = _objects if split.table == "objects" else _references
     for start, end in cast("tuple[tuple[bytes, bytes], ...]", split.detail):
         low = start
@@ -74,7 +75,7 @@ def _rows(low: bytes, end: bytes, database: Rdict) -> _Page:
         if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
             return rows
     if rows:
-        _first(rows[-1][0] + b"\x00", end, database)  # raises if it was damage that ended the page
+        _first(rows[-1][0] + b"\x00", end, database)  # raises if damage ended the page
     return rows
 
 
@@ -89,7 +90,7 @@ def _references(page: _Page) -> pa.RecordBatch:
 
 
 def _realms(table: Table, database: Rdict) -> list[str]:
-    """All realms that have rows, one seek each."""
+    """Return all realms that have rows, with one seek for each."""
     names: list[str] = []
     low, end = TABLES[table], after(TABLES[table])
     while (key := _first(low, end, database)) is not None:
@@ -100,7 +101,8 @@ def _realms(table: Table, database: Rdict) -> list[str]:
 
 
 def _starts(prefix: bytes, n: int, database: Rdict) -> list[bytes]:
-    """Where about `n` ranges begin that cover every key of a realm's objects; each of them holds a row, or did."""
+    """Return the starts of about `n` ranges that cover every key of a realm's objects. Each range held a row when it
+    was found."""
     first = _first(prefix, after(prefix), database)
     if first is None:
         return [prefix]
@@ -123,7 +125,7 @@ def _first(low: bytes, end: bytes, database: Rdict) -> bytes | None:
     found = database.iter(options)
     found.seek(low)
     if not found.valid():
-        found.status()  # raises what made it invalid, if it is not the end
+        found.status()  # raises the error, unless the iterator is invalid because it reached the end
         return None
     return cast("bytes", found.key())
 

@@ -1,4 +1,4 @@
-"""Options of a `rocksdb:` store, and how RocksDB is told of them."""
+"""Options of a `rocksdb:` store, and their translation to RocksDB's options."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Settings:
     """Options of a RocksDB store."""
 
     synchronous: bool = True
-    """Whether a write is acknowledged when its log has reached the disk, not just the operating system."""
+    """Whether a write is acknowledged only after its log has reached the disk, and not just the operating system."""
 
     @classmethod
     def parse(cls, options: Options) -> Settings:
-        """Settings from the options of a store URI.
+        """Return the settings from the options of a store URI.
 
         Raises:
             StoreURIError: an option or its value is unknown.
@@ -36,7 +36,7 @@ class Settings:
 
 
 def primary_options() -> DatabaseOptions:
-    """For the one process that writes; memory is bounded by two memtables and the block cache."""
+    """Return RocksDB's options for the writer. Memory is bounded by two memtables and the block cache."""
     options = _common()
     options.create_if_missing(create_if_missing=True)
     options.set_write_buffer_size(_MEMTABLE_BYTES)
@@ -49,9 +49,9 @@ def primary_options() -> DatabaseOptions:
 
 
 def secondary_options() -> DatabaseOptions:
-    """For processes that read what another one writes.
+    """Return RocksDB's options for processes that read what another process writes.
 
-    Files are opened by one thread: RocksDB starts sixteen of them each time that it looks for news otherwise.
+    One thread opens the files; otherwise RocksDB would start sixteen threads at each catch-up.
     """
     options = _common()
     options.set_max_open_files(-1)
@@ -64,12 +64,12 @@ def _common() -> DatabaseOptions:
     blocks = BlockBasedOptions()
     blocks.set_block_cache(Cache(_CACHE_BYTES))
     blocks.set_cache_index_and_filter_blocks(True)
-    blocks.set_bloom_filter(10, False)  # noqa: FBT003  # the driver's only way to say: of whole files
+    blocks.set_bloom_filter(10, False)  # noqa: FBT003  # positional in the driver; False: filters of whole files
     options = DatabaseOptions(raw_mode=True)
     options.set_block_based_table_factory(blocks)
     options.set_keep_log_file_num(2)
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
-    # What was acknowledged lies before the first damaged record; records behind it may lack what they build on.
+    # Acknowledged writes are before the first damaged record. Later records may depend on lost ones.
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     return options

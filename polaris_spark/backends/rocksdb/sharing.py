@@ -1,7 +1,7 @@
-"""Databases that this process has open, shared by all who open the same store.
+"""The open databases of this process, shared by all users of the same store.
 
-RocksDB does not survive a fork: its threads are missing in the child, where even closing would hang or write. So a
-forked child of a process that has used it is refused, and what it inherited is kept for ever.
+RocksDB does not survive a fork: its threads are missing in the child, where even closing a database would hang or
+write. So a forked child of a process that has used RocksDB is refused, and its inherited databases are never freed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _inherited = False
 
 
 def share(path: str, user: object) -> Handle:
-    """The database of a directory, for one more user.
+    """Return the database of a directory, and register one more user.
 
     Raises:
-        StoreURIError, NewerFormatError: it is no store.
+        StoreURIError, NewerFormatError: the directory is not a store, or has a newer format.
         StateError: this process was forked from one that used RocksDB.
     """
     if _inherited:
@@ -41,10 +41,10 @@ def share(path: str, user: object) -> Handle:
 
 
 def leave(handle: Handle, user: object) -> None:
-    """Close the database if that was its last user; again, if it was interrupted.
+    """Remove a user, and close the database if this was the last one. After an interrupt, the call can be repeated.
 
     Raises:
-        TryAgainError: there are operations that do not end; the user has not left.
+        TryAgainError: operations in progress do not end; the user was not removed.
     """
     with _guard:
         if handle.users <= {user}:

@@ -1,8 +1,8 @@
-"""Forcing the log to the disk for several threads at once.
+"""Group commit: one sync of the log for the writes of several threads.
 
-The driver holds Python's interpreter lock while it writes, but not while it syncs. So writes go to the log unsynced,
-and whoever then waits for the disk waits for everybody who wrote before: threads that write at the same time share one
-sync, and others compute meanwhile.
+The driver holds Python's global interpreter lock while it writes, but not while it syncs. So writes go to the log
+without a sync, and a later sync covers all writes before it. Threads that write at the same time share one sync, and
+other threads can run during the sync.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from collections.abc import Callable
 from typing import Final
 
 _LOOK_AGAIN_S: Final = 1.0
-"""Whoever should have told others that a sync has ended was perhaps interrupted, seconds."""
+"""Interval at which a waiter checks whether a sync has ended even without a notification, in seconds. The thread that
+should have sent the notification may have been interrupted."""
 
 
 class Syncs:
-    """Numbers writes, and syncs the log up to a given one. Thread-safe, but writes come one at a time."""
+    """Numbers writes, and syncs the log up to a given write. Thread-safe, but there must be one write at a time."""
 
     def __init__(self, sync: Callable[[], None]) -> None:
         self._sync = sync
         self._lock = (
             threading.RLock()
-        )  # entered by itself: entering a condition is Python, where Ctrl-C may come
+        )  # entered directly: entering a condition runs Python code, where Ctrl-C may come
         self._condition = threading.Condition(self._lock)
         self._written = 0
         self._synced = 0
@@ -35,16 +36,16 @@ class Syncs:
         return self._written
 
     def next(self) -> int:
-        """The number of the write that is about to begin."""
+        """Return the number of the write that is about to begin."""
         return self._written + 1
 
     def wrote(self, number: int) -> None:
-        """That write has ended."""
+        """Record that a write has ended."""
         self._written = number
 
     def wait(self, number: int) -> None:
-        """Return when the log is on the disk up to a write. Raises what the sync raised, then and ever after: a disk
-        that failed once may call lost what it later says is there."""
+        """Wait until the log is on the disk up to a write. Raises the sync's error, also in all later calls: after a
+        failed sync, a later sync may report success although data was lost."""
         while self._synced < number:
             mine = False
             try:
@@ -60,7 +61,7 @@ class Syncs:
                 self._run()
             finally:
                 if mine:
-                    self._running = False  # first: waiting for the lock may be interrupted
+                    self._running = False  # before waiting for the lock, which may be interrupted
                     with self._lock:
                         self._condition.notify_all()
 

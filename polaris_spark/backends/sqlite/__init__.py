@@ -1,11 +1,11 @@
-"""`sqlite:///path/of/store.db`: one file, for every process of one machine.
+"""`sqlite:///path/of/store.db`: one file, for all processes of one machine.
 
-Write-ahead logging, one short transaction per operation, and `synchronous=FULL` unless the URI says otherwise
-(`?synchronous=normal` survives the end of the process, not always that of the machine; `off` is for tests).
-Writers of one process queue at a lock for one connection, whose cached pages and prepared statements stay
-warm; processes take turns by retrying with jitter until `?timeout=` (default 30 s), which is fairer than
-SQLite's own busy handler. Scans go by pages of keys, because a long reader would keep the log from being
-truncated. WAL needs a local file system.
+The store uses write-ahead logging (WAL), one short transaction per operation, and `synchronous=FULL` by default. With
+`?synchronous=normal`, commits survive a crash of the process, but not always a crash of the machine; `off` is for
+tests. Writers of one process wait at a lock for one connection, whose cached pages and prepared statements stay warm.
+Processes take turns by retrying with jitter until `?timeout=` (default 30 s), which is fairer than SQLite's own busy
+handler. Scans read pages of keys, because a long read would prevent that the log is truncated. WAL needs a local file
+system.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ _LAST = 2**63 - 1
 
 
 def open_backend(uri: StoreURI, options: Options) -> SQLiteBackend:
-    """The store in the file that `uri` names; options `synchronous` (full, normal, off) and `timeout` (a
+    """Return the store in the file of `uri`. It has the options `synchronous` (full, normal, off) and `timeout` (a
     duration).
 
     Raises:
-        StoreURIError: an option is unknown or its value is.
+        StoreURIError: an option or its value is not valid.
     """
     return SQLiteBackend(uri.path, Settings.parse(options))
 
 
 class SQLiteBackend(Backend):
-    """Rows in two tables of one SQLite file."""
+    """A store in two tables of one SQLite file."""
 
     scope = "machine"
     transactional = True
@@ -157,8 +157,8 @@ class SQLiteBackend(Backend):
         return True
 
     def splits(self, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-        """Ranges of ids within realms; they are even where ids are, because finding quantiles would read all
-        rows."""
+        """Return ranges of ids within realms. They hold equally many rows only if ids are spread evenly, because
+        finding quantiles would read all rows."""
         names = self._realms(table) if realms is None else distinct(realms)
         if table == "references":
             return [Split(table, tuple((name,) for name in group)) for group in runs(names, n)]
@@ -203,7 +203,7 @@ class SQLiteBackend(Backend):
         return names[1:]
 
     def _ranges(self, realm: str, n: int) -> list[tuple[int, int]]:
-        """Ranges, ends included, that cover every id of a realm, about `n`; none is known to be empty."""
+        """Return about `n` ranges (both ends inclusive) that cover every id of a realm; none is known to be empty."""
         first, last = self._read(partial(_row, _ENDS, (realm,)))
         if first is None:
             return [(0, _LAST)]
@@ -212,7 +212,7 @@ class SQLiteBackend(Backend):
         for guess in range(first + step, last + 1, step):
             if guess > starts[-1]:
                 found = self._read(partial(_row, _FOLLOWING, (realm, guess)))[0]
-                if found is None:  # rows were deleted meanwhile
+                if found is None:  # rows were deleted in the meantime
                     break
                 starts.append(found)
         firsts = [0, *[group[0] for group in runs(starts, n)][1:]]
@@ -233,7 +233,7 @@ def _reference(connection: sqlite3.Connection, realm: str, name: str) -> Referen
 def _page(
     statement: str, arguments: tuple[object, ...], connection: sqlite3.Connection
 ) -> list[tuple[Any, ...]]:
-    """Rows up to `BATCH_BYTES` of values; the cursor is closed, so that nothing stays read-locked."""
+    """Return rows until their values reach `BATCH_BYTES`. The cursor is closed, so that no read lock remains."""
     rows: list[tuple[Any, ...]] = []
     size = 0
     cursor = connection.execute(statement, arguments)

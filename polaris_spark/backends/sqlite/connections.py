@@ -1,4 +1,4 @@
-"""Connections to one SQLite file: a pool of readers, one writer, and turns among processes."""
+"""Connections to one SQLite file: a pool of readers, one writer, and retries while another process writes."""
 
 from __future__ import annotations
 
@@ -35,15 +35,14 @@ _REPLACED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options of a SQLite store: `synchronous` of SQLite, and how long to wait for a turn, in
-    milliseconds."""
+    """Options of a SQLite store: SQLite's `synchronous`, and the maximum wait for the write lock, in milliseconds."""
 
     synchronous: str = "full"
     timeout: int = 30_000
 
     @classmethod
     def parse(cls, options: Options) -> Settings:
-        """Settings from the options of a store URI.
+        """Return the settings from the options of a store URI.
 
         Raises:
             StoreURIError: an option or its value is unknown.
@@ -61,47 +60,49 @@ class Connections(Forkable):
         self._path, self._settings, self._clock = path, settings, clock
         self._refusal = ""
         self._file: Identity | None = None
-        """The file that this process has opened: another one that takes its place is another store."""
+        """The file that this process has opened. Another file at the same path is another store."""
         self._begin()
 
     def _begin(self) -> None:
         self._process = os.getpid()
-        self._turnstile = Turnstile(forking)  # type: ignore[arg-type]  # it does what is asked of a lock
+        self._turnstile = Turnstile(forking)  # type: ignore[arg-type]  # it has the methods that are used
         self._quiet = False
-        self._writing = threading.RLock()  # which knows its owner: only who has the turn gives it back
+        self._writing = threading.RLock()  # an RLock, because only its owner can release it
         self._writer: files.Connection | None = None
         self._readers: deque[files.Connection] = deque()
 
     def read(self, function: Callable[[sqlite3.Connection], T]) -> T:
-        """What `function` reads on a connection outside any transaction: each statement sees the newest state.
+        """Call `function` with a connection outside any transaction, and return its result. Each statement sees the
+        newest state.
 
         Raises:
-            StateError: the file, or its log, was removed or replaced: more than `files.LOOK_AGAIN_S` ago, if the
-                connection was used before.
+            StateError: the file or its log was removed or replaced. If the connection was used before, a change in the
+                last `files.LOOK_AGAIN_S` seconds may be missed.
         """
         return self._turnstile.run(self._lend_reader, function)
 
     def write(self, function: Callable[[sqlite3.Connection], Swapped | Conflict]) -> Swapped | Conflict:
-        """What `function` answers, in a write transaction that is committed if it answers `Swapped`, else undone.
+        """Call `function` in a write transaction, and return its result. The transaction is committed if the result is
+        `Swapped`, else rolled back.
 
         Raises:
-            TryAgainError: there was no turn before the timeout, or the disk is full; nothing was written.
-            StateError: the file, or its log, was removed or replaced; nothing was written.
-            OutcomeUnknownError: the commit itself failed, or was found to be in files that were removed or replaced.
+            TryAgainError: the write lock was not free before the time-out, or the disk is full; nothing was written.
+            StateError: the file or its log was removed or replaced; nothing was written.
+            OutcomeUnknownError: the commit failed, or went to files that turned out to be removed or replaced.
         """
         return self._turnstile.run(self._lend_writer, function)
 
     def create(self) -> None:
-        """Create the file (mode 0600) and the tables in it, where they are missing.
+        """Create the file (mode 0600) and its tables if they are missing.
 
         Raises:
-            StoreURIError: the file cannot be created, is not a database, or is one of another program.
-            NewerFormatError: a newer release made it.
+            StoreURIError: the file cannot be created, is not a database, or is a database of another program.
+            NewerFormatError: a newer release made the store.
         """
         self._turnstile.run(self._create, self._path)
 
     def close(self) -> None:
-        """Close all connections; those in use when their operation ends."""
+        """Close all connections. Connections in use are closed when their operation ends."""
         self._refusal = self._refusal or "is closed"
         if self._process == os.getpid():
             with self._writing:
@@ -127,8 +128,8 @@ class Connections(Forkable):
             connection.close()
 
     def _replaced(self) -> StateError:
-        """The error of a process whose files are not those of the path any more. It remains, because SQLite would mix
-        the files that are open with the new ones."""
+        """Return the error for a process whose open files are no longer those at the path, and refuse all later
+        operations: SQLite would mix the open files with the new ones."""
         self._refusal = _REPLACED
         return self._unusable()
 
@@ -148,12 +149,12 @@ class Connections(Forkable):
         try:
             found = self._read(connection, function)
             if len(self._readers) < _POOL and not self._refusal:
-                mine = False  # no interrupt comes between this and `append`, and after that others may use it
+                mine = False  # no interrupt can come between this and `append`; afterwards other threads may use it
                 self._readers.append(connection)
             else:
                 connection.close()
             return found
-        except BaseException:  # what failed or was interrupted may go on seeing the past
+        except BaseException:  # after a failure or interrupt, the connection may keep an old snapshot
             if mine:
                 connection.close()
             raise
@@ -176,7 +177,7 @@ class Connections(Forkable):
         finally:
             try:  # noqa: SIM105  # entering `suppress` could be interrupted too
                 self._writing.release()
-            except RuntimeError:  # it had no turn, or was interrupted before it had
+            except RuntimeError:  # it was not acquired, because of the time-out or an interrupt
                 pass
 
     def _create(self, path: str) -> None:
@@ -244,8 +245,8 @@ class Connections(Forkable):
         return outcome
 
     def _patiently(self, attempt: Callable[[], T]) -> T:
-        """Repeat while another process has its turn: short sleeps first, and again for those who waited
-        longest."""
+        """Repeat an attempt while another process holds the lock. Sleeps are short at first, and short again after a
+        long wait."""
         start, longest = self._clock.monotonic_ms(), 0.1
         while True:
             try:

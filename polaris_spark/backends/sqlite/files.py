@@ -1,4 +1,4 @@
-"""The file of a SQLite store: creating it, opening it, and saying what is wrong with it."""
+"""The file of a SQLite store: creating and opening it, and translating SQLite's errors."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from polaris_spark.errors import (
 )
 
 APPLICATION_ID: Final = 0x506F5370
-"""Stamped into the file (`PRAGMA application_id`), so that another program's database is not taken for a store."""
+"""Mark in the file (`PRAGMA application_id`) that distinguishes a store from databases of other programs."""
 
 FORMAT: Final = 1
 """Version of the two tables (`PRAGMA user_version`)."""
 
 
 LOOK_AGAIN_S: Final = 1.0
-"""How old the last look at the files may be when a read or a commit begins, in seconds."""
+"""Maximum age of the last check of the files when a read or a commit begins, in seconds."""
 
 _SURE_NS: Final = 5_000_000_000
-"""Two changes of a folder that are closer than this may leave it with the same time of change, in nanoseconds."""
+"""Two changes of a folder within this time may leave the folder with the same change time, in nanoseconds."""
 
 _PAGE_BYTES: Final = 4_096
 _creating = threading.Lock()
 
-# Tables with row ids, because rows of up to 350 kB leave few keys on inner pages of tables without (measured
-# with 200,000 rows of 300 to 6,000 bytes: 20 to 30 % less time for writes, half the time for reads).
+# Not WITHOUT ROWID: rows of up to 350 kB would leave few keys on the inner pages (measured with 200,000 rows of 300
+# to 6,000 bytes: tables with row ids take 20 to 30 % less time for writes, and half the time for reads).
 _TABLES: Final = (
     "CREATE TABLE objects (realm TEXT NOT NULL, id INTEGER NOT NULL, part INTEGER NOT NULL,"
     " value BLOB NOT NULL, PRIMARY KEY (realm, id, part))",
@@ -50,12 +50,12 @@ _TABLES: Final = (
 
 
 def create_file(path: str) -> None:
-    """Create an empty file that only its owner may use; one that exists is left alone.
+    """Create an empty file, accessible only to its owner. An existing file is not changed.
 
     Raises:
-        StoreURIError: it cannot be created.
+        StoreURIError: the file cannot be created.
     """
-    with _creating:  # closing a file drops this process's locks on it, so nothing may open it meanwhile
+    with _creating:  # closing a file drops this process's locks on it, so nothing may open it in the meantime
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
         except FileExistsError:
@@ -67,27 +67,27 @@ def create_file(path: str) -> None:
 
 
 class Connection(sqlite3.Connection):
-    """A connection that remembers which files it has open."""
+    """A connection that records which files it has open."""
 
     file: Identity | None = None
-    """The database."""
+    """The database file."""
     _folder = ""
-    """The folder of the path. Empty if the path is a link: the files lie in another folder then."""
+    """The folder of the path. Empty if the path is a link, because the files are then in another folder."""
     _unchanged: tuple[int, int, int] | None = None
-    """Device and inode of the folder, and the time of its last change, when its files were found to be the open ones.
-    The time is that of the inode (ctime), which programs cannot set."""
+    """Device, inode and change time of the folder at the last check that confirmed the open files. The change time is
+    the inode's ctime, which programs cannot set."""
     _looked_at = 0.0
     _open: tuple[tuple[str, Identity], ...] = ()
     """The paths of the database, of its log (`-wal`) and of the log's index (`-shm`, which holds the locks), each with
     the file that is open. SQLite removes the last two with the last connection of all processes."""
 
     def identify(self, path: str, before: Identity | None) -> bool:
-        """Record which files are open, after the first statement was executed, which opens them all.
+        """Record which files are open. Call it after the first statement, which opens all of them.
 
         Args:
-            before: what the path named before the connection was made.
+            before: the file at the path before the connection was made.
         Returns:
-            whether the path still names them.
+            whether the path still leads to the open files.
         """
         names = all_paths(path)
         found = [(name, file) for name in names if (file := identity(name)) is not None]
@@ -101,17 +101,17 @@ class Connection(sqlite3.Connection):
         return len(found) == len(names) or self.execute("PRAGMA journal_mode").fetchone()[0] != "wal"
 
     def close(self) -> None:
-        """Close the connection, and note that its files are no longer held."""
+        """Close the connection, and record that its files are no longer held."""
         super().close()
         found, self._open = self._open, ()
         held.release(*(file for _, file in found))
 
     def __del__(self) -> None:
-        held.release(*(file for _, file in self._open))  # collected without having been closed
+        held.release(*(file for _, file in self._open))  # if it was collected without being closed
 
     def is_current(self) -> bool:
-        """Whether the paths still name the files that are open. They do not when somebody removed or replaced one:
-        SQLite would go on with the removed files, where no other process looks."""
+        """Whether the paths still lead to the open files. If a file was removed or replaced, SQLite would continue with
+        the removed file, which no other process sees."""
         try:
             if not self._folder:
                 return self._look(None)
@@ -122,7 +122,7 @@ class Connection(sqlite3.Connection):
             return False
 
     def _look(self, folder: tuple[int, int, int] | None) -> bool:
-        """Look at the files one by one, which is unnecessary while the folder is unchanged."""
+        """Whether all open files are still at their paths. The check is unnecessary while the folder is unchanged."""
         for path, file in self._open:
             found = os.stat(path)
             if (found.st_dev, found.st_ino) != file:
@@ -132,7 +132,8 @@ class Connection(sqlite3.Connection):
         return True
 
     def was_current(self) -> bool:
-        """As `is_current`, but True without a look if the last one was less than `LOOK_AGAIN_S` ago."""
+        """Whether the open files are current, as in `is_current`; but True without a check if the last check was less
+        than `LOOK_AGAIN_S` ago."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_AGAIN_S:
             if not self.is_current():
@@ -142,16 +143,17 @@ class Connection(sqlite3.Connection):
 
 
 def all_paths(path: str) -> tuple[str, str, str]:
-    """The paths of a database, of its log and of the log's index, which lie beside the file that a link leads to."""
+    """Return the paths of a database, of its log, and of the log's index. The latter two are beside the link's target
+    if the path is a link."""
     real = os.path.realpath(path)
     return path, f"{real}-wal", f"{real}-shm"
 
 
 def connect(path: str) -> Connection:
-    """A connection to a file that exists, in autocommit, for use by one thread at a time.
+    """Return a connection to an existing file, in autocommit, for use by one thread at a time.
 
     Raises:
-        StoreURIError: there is no such file, or it cannot be opened.
+        StoreURIError: the file does not exist or cannot be opened.
     """
     if os.path.isdir(path):
         raise StoreURIError(f"sqlite://{path} names a directory; a store is a file")
@@ -173,7 +175,7 @@ def connect(path: str) -> Connection:
 
 
 def create_tables(connection: sqlite3.Connection, path: str) -> None:
-    """Create the tables where the file is empty; may raise that the database is locked, and be repeated.
+    """Create the tables if the file is empty. May raise SQLite's error that the database is locked; repeat it then.
 
     Raises:
         StoreURIError, NewerFormatError: as `check_tables`.
@@ -195,11 +197,11 @@ def create_tables(connection: sqlite3.Connection, path: str) -> None:
 
 
 def check_tables(connection: sqlite3.Connection, path: str) -> None:
-    """Refuse a file that holds no store, or one that this release does not know.
+    """Refuse a file that holds no store, or a store of a format that this release does not support.
 
     Raises:
-        StoreURIError: it is a database of another program, or empty.
-        NewerFormatError: a newer release made it.
+        StoreURIError: the file is a database of another program, or empty.
+        NewerFormatError: a newer release made the store.
     """
     if _number(connection, "PRAGMA application_id") != APPLICATION_ID:
         tables = _number(connection, "SELECT count(*) FROM sqlite_schema")
@@ -215,24 +217,25 @@ def check_tables(connection: sqlite3.Connection, path: str) -> None:
 
 
 def undo(connection: sqlite3.Connection) -> None:
-    """End the transaction, if there is one, as if it had never begun."""
+    """Roll back the transaction, if there is one."""
     if connection.in_transaction:
         with contextlib.suppress(sqlite3.Error):  # SQLite has already undone it
             connection.execute("ROLLBACK")
 
 
 def busy(error: sqlite3.Error) -> bool:
-    """Whether an error says that another connection has its turn."""
+    """Whether an error means that another connection holds the lock."""
     return "is locked" in str(error)
 
 
 def full(error: sqlite3.Error) -> bool:
-    """Whether an error says that there is no more space."""
+    """Whether an error means that the disk is full."""
     return "full" in str(error)
 
 
 def explained(path: str, error: sqlite3.Error) -> PolarisError:
-    """SQLite's error as one of ours; told apart by text, because Python 3.10 gives no codes."""
+    """Return SQLite's error as an error of this package. Errors are distinguished by text, because Python 3.10 does not
+    expose SQLite's error codes."""
     text, where = str(error), f"sqlite://{path}"
     if full(error):
         return StorageFullError(

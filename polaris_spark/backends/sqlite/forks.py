@@ -1,9 +1,9 @@
-"""Forking a process that uses SQLite.
+"""Forks of a process that uses SQLite.
 
-SQLite keeps its file locks per process in memory, and a fork copies that memory but not the locks: even a connection
-that the child opens for itself would believe in locks that nobody holds, and lose what it commits once the parent
-closes the file (https://sqlite.org/howtocorrupt.html, section 2.6). So all connections are closed before a fork, when
-no operation is in progress, and both sides open new ones.
+SQLite records its file locks in the memory of the process. A fork copies this memory, but not the locks. So even a new
+connection in the child would rely on locks that no process holds, and the child's commits would be lost once the parent
+closes the file (https://sqlite.org/howtocorrupt.html, section 2.6). Therefore all connections are closed before a fork,
+when no operation is in progress, and both processes open new ones.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from abc import ABC, abstractmethod
 from typing import Final
 
 PATIENCE_S: Final = 10.0
-"""How long a fork waits for operations in progress, seconds; after that its child may not use the file."""
+"""Maximum time that a fork waits for operations in progress, in seconds. After that, the child may not use the file."""
 
 
 class _Forking(_thread.RLock):  # type: ignore[misc]  # final for type checkers only
-    """A lock that only its owner can release, and of which can be asked whether another thread has it."""
+    """A lock that only its owner can release. `locked` returns whether another thread holds it."""
 
     def locked(self) -> bool:
         try:
@@ -27,35 +27,35 @@ class _Forking(_thread.RLock):  # type: ignore[misc]  # final for type checkers 
         finally:
             try:  # noqa: SIM105  # entering `suppress` could be interrupted too
                 self.release()
-            except RuntimeError:  # another thread has it
+            except RuntimeError:  # another thread holds it
                 pass
 
 
 forking: Final = _Forking()
-"""Locked while this process forks, unless Ctrl-C ended the wait for it: Python forks all the same then."""
+"""Held while this process forks. If Ctrl-C interrupts the wait for the lock, Python forks without it."""
 
 
 class Forkable(ABC):
-    """What has connections to close before the process forks. Registers itself; forgotten when garbage."""
+    """Base class of objects with connections to close before a fork. Instances are registered by weak reference."""
 
     def __init__(self) -> None:
         _all.add(self)
 
     @abstractmethod
     def before_fork(self) -> None:
-        """Close everything; called in the thread that forks, which has locked `forking`."""
+        """Close all connections. Called in the forking thread, which holds `forking`."""
 
     @abstractmethod
     def after_fork_in_child(self) -> None:
-        """Begin anew: locks may be held by threads that do not exist here."""
+        """Start with new locks, because the old ones may be held by threads that do not exist in the child."""
 
 
 _all: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
 def _before_fork() -> None:
-    if not forking._is_owned():  # type: ignore[attr-defined]  # as `threading.Condition` asks
-        return  # operations may begin at any time, so nothing can be said to be closed
+    if not forking._is_owned():  # type: ignore[attr-defined]  # as `threading.Condition` does
+        return  # without the lock, operations may begin at any time, so nothing is certainly closed
     for each in list(_all):
         each.before_fork()
 
@@ -66,9 +66,10 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
-# Before all that (what was registered last comes first) and after it, without a moment at which Ctrl-C could come:
+# `before` functions run in reverse order of registration, so the lock is acquired before and released after all of the
+# above. The methods are passed directly, so that no Python code runs in which Ctrl-C could come.
 os.register_at_fork(
     before=forking.acquire,
     after_in_parent=forking.release,
-    after_in_child=forking._at_fork_reinit,  # type: ignore[attr-defined]  # its owner may not exist there
+    after_in_child=forking._at_fork_reinit,  # type: ignore[attr-defined]  # its owner may not exist in the child
 )

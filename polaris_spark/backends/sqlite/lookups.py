@@ -1,8 +1,8 @@
-"""Reading many rows at once.
+"""Reads of many rows at once.
 
-A statement joins a list of ids to the table: SQLite takes less time for that than for `IN`, which copies the ids into a
-sorted table of its own. Ids of one commit follow one another; where many do, it joins a list of their ranges, which
-takes two thirds of the time.
+A statement joins a list of ids with the table. This is faster in SQLite than `IN`, which copies the ids into a sorted
+temporary table. The ids of one commit are consecutive. If many ids are consecutive, the statement joins a list of
+ranges instead, which takes two thirds of the time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from polaris_spark.backends.base import ObjectKey
 from polaris_spark.backends.chunks import chunks
 
 _CHUNK: Final = 512
-"""Values of one statement, beside the realm; a power of two."""
+"""Maximum number of parameters of one statement, besides the realm; a power of two."""
 _GET: Final = "SELECT value FROM objects WHERE realm = ? AND id = ? AND part = ?"
 
 
 def found(connection: sqlite3.Connection, realm: str, keys: Collection[ObjectKey]) -> dict[ObjectKey, bytes]:
-    """The rows that exist among `keys`."""
+    """Return the rows that exist among `keys`."""
     rows: dict[ObjectKey, bytes] = {}
     firsts = {key.id: key for key in keys if key.part == 0}
     if len(firsts) > 1:
@@ -40,7 +40,7 @@ def found(connection: sqlite3.Connection, realm: str, keys: Collection[ObjectKey
 def _first_parts(
     connection: sqlite3.Connection, realm: str, ids: Sequence[int]
 ) -> Iterator[tuple[int, bytes]]:
-    """Id and value of the rows of part 0 that exist."""
+    """Yield id and value of the existing rows of part 0."""
     steps = list(map(sub, ids[1:], ids))
     joined, values = _of_ids, ids
     if 2 * steps.count(1) > len(ids):
@@ -52,10 +52,10 @@ def _first_parts(
 
 
 def _ends(ids: Sequence[int], steps: Sequence[int]) -> list[int]:
-    """The first and the last id of every range, one range after the other.
+    """Return the first and the last id of every range of consecutive ids, one range after the other.
 
     Args:
-        steps: from each id to the next one.
+        steps: the differences between each id and the next one.
     """
     starts = [0, *[position for position, step in enumerate(steps, 1) if step != 1]]
     ends: list[int] = []
@@ -66,7 +66,7 @@ def _ends(ids: Sequence[int], steps: Sequence[int]) -> list[int]:
 
 @cache
 def _of_ids(width: int) -> str:
-    """The statement that reads so many ids, and a realm."""
+    """Return the statement whose parameters are `width` ids and a realm."""
     ids = ", ".join(["(?)"] * width)
     return (
         f"WITH wanted(id) AS (VALUES {ids}) SELECT objects.id, value FROM wanted CROSS JOIN objects"
@@ -76,7 +76,7 @@ def _of_ids(width: int) -> str:
 
 @cache
 def _of_ranges(width: int) -> str:
-    """The same for ranges that have so many ends."""
+    """Return the statement whose parameters are `width` ends of ranges (two for each range) and a realm."""
     ranges = ", ".join(["(?, ?)"] * (width // 2))
     return (
         f"WITH wanted(low, high) AS (VALUES {ranges}) SELECT objects.id, value FROM wanted CROSS JOIN objects"
