@@ -102,7 +102,7 @@ def duration_text(ms: int) -> str:
         key=lambda one: one[1],
         default=("ms", 1),
     )
-    return f"{ms // length:,} {unit}"
+    return f"{ms // length} {unit}"
 
 
 def size_bytes(name: str, text: str) -> int:
