@@ -24,8 +24,8 @@ MAX_BLOCK_RECORDS: Final = 1_000_000
 """Maximum number of records in a block."""
 
 MAX_EMPTY_TYPES: Final = 100
-"""Maximum number of records and nulls in a record. A manifest has three records: an entry, its file and the partition of
-the file."""
+"""Maximum number of records and nulls in a record. A manifest has three records: an entry, its file, and the file's
+partition."""
 
 _SYNC_BYTES: Final = 16
 _PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
