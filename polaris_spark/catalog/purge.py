@@ -105,7 +105,9 @@ class _Purge:
 
     def run(self, metadata: dict[str, Any]) -> Kept:
         snapshots = metadata.get("snapshots", [])
-        manifests = {m.path: m for snapshot in snapshots for m in self._manifests(snapshot)}
+        manifests: dict[str, ListedManifest] = {}
+        for snapshot in snapshots:
+            manifests |= self._further_manifests(snapshot, manifests)
         lists = [snapshot["manifest-list"] for snapshot in snapshots if snapshot.get("manifest-list")]
         for some in (
             self._content_files(manifests.values()),
@@ -129,21 +131,25 @@ class _Purge:
         self._kept += self._folders.delete_all(mine, self._deletable.permit)
         self._folders.remove_empty(self._table.location, mine, self._deletable.permit)
 
-    def _manifests(self, snapshot: dict[str, Any]) -> list[ListedManifest]:
+    def _further_manifests(
+        self, snapshot: dict[str, Any], known: dict[str, ListedManifest]
+    ) -> dict[str, ListedManifest]:
+        """Return the manifests of a snapshot that are not known yet, by path. Snapshots share most manifests."""
         listed = snapshot.get("manifest-list", "")
+        found: dict[str, ListedManifest] = {}
         try:
             if listed:
                 self._require_readable(listed)
-            found = []
             for manifest in snapshot_manifests(self._files, snapshot):
-                charge(_KEPT_BYTES + len(manifest.path))
-                found.append(manifest)
-            return found
+                if manifest.path not in known and manifest.path not in found:
+                    charge(_KEPT_BYTES + len(manifest.path))
+                    found[manifest.path] = manifest
         except MissingFileError:
-            return []
+            return {}
         except PolarisError as error:  # the table is dropped nevertheless
             self._unreadable(listed, error)
-            return []
+            return {}
+        return found
 
     def _content_files(self, manifests: Iterable[ListedManifest]) -> Iterator[str]:
         for manifest in manifests:

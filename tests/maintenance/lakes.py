@@ -78,6 +78,17 @@ def age(file: Path, days: float) -> None:
     os.utime(file, (then, then))
 
 
+def make_too_deep(folder: Path) -> None:
+    """Make nested folders, the last of which have paths that are too long to be opened."""
+    deep = os.open(folder, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=deep)
+        inner = os.open("d" * 250, os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = inner
+    os.close(deep)
+
+
 def folder(table: Table) -> Path:
     """The directory of a table."""
     path = local_path(table.location())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from tests.maintenance.lakes import (
     Lake,
     age,
     folder,
+    make_too_deep,
     name_statistics,
     paths,
     recorded_deletions,
@@ -41,13 +41,7 @@ def test_a_folder_that_cannot_be_listed_is_reported_and_stops_nothing_else(lake:
     lake.old()
     strays = {lake.stray("a/stray"), lake.stray("z/stray")}
     warehouse = next(iter(strays)).parents[1]
-    deep = os.open(warehouse, os.O_RDONLY)
-    for _ in range(20):  # the last of these folders have paths that are too long to be opened
-        os.mkdir("d" * 250, dir_fd=deep)
-        inner = os.open("d" * 250, os.O_RDONLY, dir_fd=deep)
-        os.close(deep)
-        deep = inner
-    os.close(deep)
+    make_too_deep(warehouse)
     rows = lake.remove(dry_run=False)
     assert paths(rows, "deleted") == strays
     [(location, problem)] = [(row[0], row[5]) for row in rows if row[4] == "kept"]

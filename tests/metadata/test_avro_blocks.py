@@ -88,6 +88,49 @@ def test_records_that_contain_themselves_are_refused() -> None:
         manifest_lists.parse(content)
 
 
+def nested(levels: int, innermost: Any) -> Any:
+    """A record that has twice the record of the level below, once by its name: 2**levels of the innermost."""
+    found: Any = {"type": "record", "name": "level0", "fields": [innermost]}
+    for level in range(1, levels + 1):
+        again = {"name": "again", "type": f"level{level - 1}"}
+        found = {
+            "type": "record",
+            "name": f"level{level}",
+            "fields": [{"name": "first", "type": found}, again],
+        }
+    return found
+
+
+MULTIPLIED: dict[str, Any] = {
+    "a record": {"name": "junk", "type": nested(50, {"name": "n", "type": "null"})},
+    "items of an array": array(nested(50, {"name": "n", "type": "null"})),
+    "a choice": {"name": "junk", "type": ["null", nested(50, {"name": "n", "type": "null"})]},
+}
+
+
+@pytest.mark.parametrize("field", MULTIPLIED.values(), ids=MULTIPLIED)
+def test_records_that_multiply_by_their_names_are_refused(field: Any) -> None:
+    # A single record would decode to 2**50 nulls, without a byte.
+    with pytest.raises(BadRequestError, match="more than 100 records and nulls"):
+        manifest_lists.parse(file_of(listing(field), (1, text("x"))))
+
+
+def test_many_nulls_beside_a_byte_are_refused() -> None:
+    # A block of 64 MiB would decode to 2**26 times as many nulls.
+    nulls = [{"name": f"n{n}", "type": "null"} for n in range(100)]
+    with pytest.raises(BadRequestError, match="more than 100 records and nulls"):
+        manifest_lists.parse(file_of(listing(*nulls), (1, text("x"))))
+
+
+def test_records_that_share_types_by_name_are_read() -> None:
+    shared = nested(3, {"name": "n", "type": ["null", "int"]})
+    record = {"name": "record", "type": {"type": "record", "name": "record", "fields": [PATH]}}
+    content = file_of(
+        listing({"name": "shared", "type": shared}, record), (1, text("x") + bytes(2**3) + text("y"))
+    )
+    assert [one[500] for one in manifest_lists.parse(content).manifests] == ["x"]
+
+
 PACKED: dict[str, Callable[[bytes], bytes]] = {
     "null": lambda data: data,
     "deflate": deflated,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from polaris_spark.catalog.memory import Claim, MemoryBound
 from polaris_spark.commits.change import Operation
 from tests.rest.client import (
     Client,
@@ -58,6 +59,22 @@ def test_a_purge_deletes_what_was_registered(opened: Open, tmp_path: Path, store
     open_table(catalog, "r").append(ROWS)
     purge(catalog, "r")
     assert files_below(tmp_path / "other") == {"other.db"}
+
+
+def test_the_memory_of_a_purge_grows_with_the_manifests_and_not_with_the_lists_that_share_them(
+    catalog: Client, warehouse: Path
+) -> None:
+    appends = 20
+    catalog.create()
+    made = open_table(catalog)
+    for _ in range(appends):
+        made.append(ROWS)
+    # Each list has the manifests of all appends before. A manifest counts as 1,000 bytes and its path, so if each list
+    # counted its own, they would exceed the bound, and the files would be kept.
+    listed = appends * (appends + 1) // 2
+    with Claim(MemoryBound(900 * listed)) as claim, claim.charged():
+        purge(catalog)
+    assert files_below(warehouse) == set()
 
 
 def test_a_purge_can_be_repeated_under_its_key(catalog: Client, warehouse: Path) -> None:

@@ -19,9 +19,20 @@ from polaris_spark.errors import InputError
 from polaris_spark.maintenance.orphans.here import LocalEngine
 from polaris_spark.maintenance.orphans.search import FoundDoomed
 from polaris_spark.rest.session import Session, connect
+from polaris_spark.spark.jobs import orphans
 from polaris_spark.spark.jobs.orphans import SparkEngine
 from polaris_spark.spark.procedures.registry import call
-from tests.maintenance.lakes import DAY, ROWS, Lake, age, folder, name_statistics, paths, table_elsewhere
+from tests.maintenance.lakes import (
+    DAY,
+    ROWS,
+    Lake,
+    age,
+    folder,
+    make_too_deep,
+    name_statistics,
+    paths,
+    table_elsewhere,
+)
 from tests.maintenance.test_orphans_in_buckets import HOSTILE, Bucket
 from tests.servers.versitygw import VersityGateway
 
@@ -158,6 +169,23 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
     catalog.references.create(side, Operation(b"", "somebody"), source=catalog.head())
     yield lake
     lake.close()
+
+
+@pytest.mark.parametrize("depth", [0, 30])
+def test_a_folder_that_cannot_be_listed_is_reported_and_stops_nothing_else(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, spark: SparkSession, depth: int
+) -> None:
+    monkeypatch.setattr(orphans, "_DEPTH", depth)  # how many levels the driver lists
+    lake.table()
+    lake.old()
+    wanted = {lake.stray("a/stray"), lake.stray("z/stray")}
+    make_too_deep(next(iter(wanted)).parents[1])
+    rows = call(lake.session, "remove_orphans", spark=spark, dry_run=False)
+    assert paths(rows, "deleted") == wanted
+    [(location, problem)] = [(row[0], row[5]) for row in rows if row[4] == "kept"]
+    assert "/" + "d" * 250 in location
+    assert "cannot list" in problem
+    assert problem.endswith("nothing is deleted here")
 
 
 def doomed_by(

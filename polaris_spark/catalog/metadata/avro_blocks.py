@@ -1,8 +1,8 @@
 """The blocks of Avro object container files, with bounds. Clients choose these files, so they may be hostile.
 
 A block is decompressed only up to `MAX_BLOCK_BYTES`. A schema is refused if a few bytes may decode to unlimited data,
-because the decoder holds the interpreter's lock until it ends. Such schemas have arrays whose items take no bytes, or
-records that contain themselves.
+because the decoder holds the interpreter's lock until it ends. Such schemas have arrays whose items take no bytes,
+records that contain themselves, or records that contain very many records and nulls.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ MAX_BLOCK_BYTES: Final = 64 * 2**20
 
 MAX_BLOCK_RECORDS: Final = 1_000_000
 """Maximum number of records in a block."""
+
+MAX_EMPTY_TYPES: Final = 100
+"""Maximum number of records and nulls in a record. A manifest has three records: an entry, its file, and the file's
+partition."""
 
 _SYNC_BYTES: Final = 16
 _PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
@@ -130,49 +134,76 @@ def _zstandard(data: bytes, most: int) -> bytes:
     return bytes(import_module("zstandard").ZstdDecompressor().stream_reader(data).read(most))
 
 
+class _Shape(NamedTuple):
+    """A summary of the values of a type."""
+
+    may_be_empty: bool
+    """Whether a value may take no bytes."""
+    empty_types: int
+    """Number of records, and of types that take no bytes, that are decoded for a value. Types in a union, an array or a
+    map are not counted, because each of their values takes at least one byte."""
+
+
+_FULL: Final = _Shape(may_be_empty=False, empty_types=0)
+_EMPTY: Final = _Shape(may_be_empty=True, empty_types=1)
+
+
 def _require_finite(schema: Any) -> None:
     """Refuse a schema if decoded data can be larger than a fixed multiple of the encoded bytes.
 
     Raises:
-        ValueError: items of an array take no bytes, or a record contains itself.
+        ValueError: items of an array take no bytes, a record contains itself, or a record contains too many
+            records and nulls.
     """
-    named: dict[str, list[Any]] = {}
-    _check_types(schema, named, ())
+    _shape(schema, {}, ())
 
 
-def _check_types(schema: Any, named: dict[str, list[Any]], around: Collection[str]) -> None:
+def _shape(schema: Any, named: dict[str, _Shape], around: Collection[str]) -> _Shape:
+    """Return the shape of a type.
+
+    Args:
+        named: the shapes of the named types so far. A named type is measured once, because a value can contain
+            exponentially many values of it: a record may name another record twice, which names a third one twice, etc.
+        around: names of the records that contain the type.
+    Raises:
+        ValueError: as `_require_finite`.
+    """
     if isinstance(schema, list):
         for choice in schema:
-            _check_types(choice, named, around)
-    elif isinstance(schema, str):
-        if schema not in _PRIMITIVES and _simple(schema) in around:
-            raise ValueError(f"its record {schema!r} contains itself")
-    elif isinstance(schema, dict):
-        if "name" in schema:
-            named.setdefault(_simple(schema["name"]), []).append(schema)
-            around = (*around, _simple(schema["name"]))
-        for field in schema.get("fields", ()):
-            _check_types(field["type"], named, around)
-        for part in ("items", "values", "type"):
-            if part in schema:
-                _check_types(schema[part], named, around)
-        if "items" in schema and _may_be_empty(schema["items"], named):
-            raise ValueError("it has an array whose items take no bytes")
-
-
-def _may_be_empty(schema: Any, named: dict[str, list[Any]]) -> bool:
-    """Whether a value of a type may take no bytes. A value of a union takes at least one."""
+            _shape(choice, named, around)
+        return _FULL
     if isinstance(schema, str):
         if schema in _PRIMITIVES:
-            return schema == "null"
-        return any(_may_be_empty(one, named) for one in named.get(_simple(schema), ()))
-    if not isinstance(schema, dict):
-        return False
-    if "fields" in schema:
-        return all(_may_be_empty(field["type"], named) for field in schema["fields"])
-    if schema["type"] == "fixed":
-        return not schema["size"]
-    return schema["type"] not in ("array", "map", "enum") and _may_be_empty(schema["type"], named)
+            return _EMPTY if schema == "null" else _FULL
+        if _simple(schema) in around:
+            raise ValueError(f"its record {schema!r} contains itself")
+        return named.get(_simple(schema), _FULL)
+    kind = schema["type"]
+    if kind == "array":
+        if _shape(schema["items"], named, around).may_be_empty:
+            raise ValueError("it has an array whose items take no bytes")
+        return _FULL
+    if kind == "map":
+        _shape(schema["values"], named, around)
+        return _FULL
+    if kind == "enum":
+        found = _FULL
+    elif kind == "fixed":
+        found = _FULL if schema["size"] else _EMPTY
+    elif "fields" in schema:
+        inside = (*around, _simple(schema["name"]))
+        fields = [_shape(field["type"], named, inside) for field in schema["fields"]]
+        found = _Shape(all(one.may_be_empty for one in fields), 1 + sum(one.empty_types for one in fields))
+        if found.empty_types > MAX_EMPTY_TYPES:
+            raise ValueError(
+                f"its record {schema['name']!r} contains more than {MAX_EMPTY_TYPES} records and nulls"
+            )
+    else:
+        return _shape(kind, named, around)
+    name = _simple(schema["name"])
+    other = named.get(name, found)  # of another namespace
+    named[name] = _Shape(found.may_be_empty or other.may_be_empty, max(found.empty_types, other.empty_types))
+    return found
 
 
 def _simple(name: str) -> str:

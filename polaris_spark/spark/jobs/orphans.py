@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from polaris_spark.maintenance.orphans.search import (
     broken_of,
     in_phases,
     refuse_mismatches,
+    unlisted_ones,
 )
 from polaris_spark.spark.jobs.known_files import NAMED, KnownFiles, Reading, Task, in_batches, tasks_of
 from polaris_spark.spark.reading import open_for_reading
@@ -34,14 +34,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-log = logging.getLogger("polaris_spark")
-
 _DEPTH = 4
 """Maximum number of folder levels that the driver lists itself, to find enough folders for all tasks."""
 _FOLDERS_PER_CORE = 16
 _TASKS_PER_CORE = 4
 
-_LISTED = f"location string, size bigint, modified bigint, root string, {NAMED}"
+_LISTED = f"location string, size bigint, modified bigint, root string, {NAMED}, problem string"
+"""A row is a file, or a folder with the problem why it cannot be listed."""
 _ORPHANS = "location string, size bigint, modified bigint, owner string"
 _DOOMED = f"{_ORPHANS}, rank bigint, owners array<string>"
 _OUTCOMES = "number bigint, outcome string, error string"
@@ -60,15 +59,23 @@ class SparkEngine:
         self._reading = reading
         self._cores = spark.sparkContext.defaultParallelism
         self._listed: DataFrame | None = None
+        self._unlisted: dict[str, str] = {}
+        """Folders that the driver cannot list, each with the reason."""
 
     def list_files(self, search: Search) -> None:
         """List the folders of a search, and keep the files found."""
         import pyarrow as pa
 
+        self._unlisted = {}
         folders = [
             found
             for root in search.roots
-            for found in _spread(Folders(Files(dict(self._reading.files))), root, self._cores)
+            for found in _spread(
+                Folders(Files(dict(self._reading.files))),
+                root,
+                self._cores,
+                partial(_skip, root, self._unlisted),
+            )
         ]
         table = pa.Table.from_pylist(
             [{"folder": folder, "root": root, "deep": deep} for folder, root, deep in folders],
@@ -124,16 +131,20 @@ class SparkEngine:
         names = known.names().selectExpr(
             "path AS known_path", "scheme AS known_scheme", "authority AS known_authority"
         )
-        unknown = self._unknown(names, search.mismatch).persist()
+        files = self._listed.where("problem IS NULL").drop("problem")
+        problems = self._listed.where("problem IS NOT NULL").select("location", "problem").collect()
+        unlisted = self._unlisted | {row.location: row.problem for row in problems}
+        unknown = self._unknown(files, names, search.mismatch).persist()
         broken, incomplete = known.broken()
         judge_all = _Judge(search, set(broken), set(incomplete))
         judged = _with_places(unknown, known.places()).mapInArrow(judge_all, _ORPHANS)
         rows = judged.limit(_most(search)).collect()
         orphans = sorted(Orphan(row.location, row.size, row.modified, row.owner) for row in rows)
         unknown.unpersist()
-        return Found(orphans, self._told(broken, incomplete, known.places()))
+        told = self._told(broken, incomplete, known.places())
+        return Found(orphans, [*unlisted_ones(unlisted), *told])
 
-    def _unknown(self, names: DataFrame, mismatch: Mismatch) -> DataFrame:
+    def _unknown(self, files: DataFrame, names: DataFrame, mismatch: Mismatch) -> DataFrame:
         """Return the listed files that no table or view references.
 
         Raises:
@@ -141,10 +152,9 @@ class SparkEngine:
         """
         from pyspark.sql.functions import col, expr
 
-        assert self._listed is not None
         same_path = col("path") == col("known_path")
         same_prefix = expr("known_scheme IN ('', scheme) AND known_authority IN ('', authority)")
-        unknown = self._listed.join(names, same_path & same_prefix, "left_anti")
+        unknown = files.join(names, same_path & same_prefix, "left_anti")
         if mismatch is Mismatch.DELETE:
             return unknown
         if mismatch is Mismatch.IGNORE:
@@ -172,15 +182,16 @@ def _most(search: Search) -> int:
     return min(search.max_files, 2**31 - 1)
 
 
-def _spread(folders: Folders, root: str, cores: int) -> Iterator[tuple[str, str, bool]]:
+def _spread(
+    folders: Folders, root: str, cores: int, unlisted: Callable[[str, PolarisError], None]
+) -> Iterator[tuple[str, str, bool]]:
     """Yield folders that together cover `root`, each with `root` and a flag: whether to list it recursively."""
     level = [root]
     for _ in range(_DEPTH):
         if not level or len(level) >= _FOLDERS_PER_CORE * cores:
             break
         yield from ((folder, root, False) for folder in level)
-        skip = partial(_skip, root)
-        level = [inner for folder in level for inner in _contents(folders, folder, skip).folders]
+        level = [inner for folder in level for inner in _contents(folders, folder, unlisted).folders]
     yield from ((folder, root, True) for folder in level)
 
 
@@ -220,11 +231,11 @@ def _with_places(unknown: DataFrame, places: DataFrame) -> DataFrame:
     return joined.groupBy(*file).agg(collect_list(place).alias("places"))
 
 
-def _skip(root: str, folder: str, problem: PolarisError) -> None:
-    """Log a folder that cannot be listed, in the log of the executor. Raise the problem if the folder is the root."""
+def _skip(root: str, unlisted: dict[str, str], folder: str, problem: PolarisError) -> None:
+    """Keep the reason why a folder cannot be listed. Raise the problem if the folder is the root."""
     if folder == root:
         raise problem
-    log.warning("%s is skipped, and no file in it is deleted: %s", folder, problem)
+    unlisted[folder] = str(problem)
 
 
 def _contents(folders: Folders, folder: str, unlisted: Callable[[str, PolarisError], None]) -> Contents:
@@ -236,7 +247,7 @@ def _contents(folders: Folders, folder: str, unlisted: Callable[[str, PolarisErr
 
 
 class _List:
-    """The function that executors run to list files. Input: folders. Output: files."""
+    """The function that executors run to list files. Input: folders. Output: files, and folders with problems."""
 
     def __init__(self, reading: Reading, search: Search) -> None:
         self._reading = reading
@@ -250,7 +261,8 @@ class _List:
 
     def _rows(self, folders: Folders, folder: str, root: str, deep: bool) -> Iterator[dict[str, object]]:  # noqa: FBT001  # a column
         found: Iterable[Listed]
-        skip = partial(_skip, root)
+        unlisted: dict[str, str] = {}
+        skip = partial(_skip, root, unlisted)
         found = folders.below(folder, skip) if deep else _contents(folders, folder, skip).files
         for listed in found:
             if self._search.concerns(listed):
@@ -262,6 +274,8 @@ class _List:
                     "root": root,
                     **name,
                 }
+        for location, problem in unlisted.items():
+            yield {"location": location, "root": root, "problem": problem}
 
 
 class _Look:
