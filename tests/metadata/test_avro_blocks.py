@@ -8,12 +8,19 @@ import json
 import lzma
 import zlib
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DecimalType, NestedField
 
+from polaris_spark.catalog.avro_files import AvroFile
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.manifest_entries import listed_manifests
 from polaris_spark.catalog.memory import Claim, MemoryBound
@@ -21,6 +28,7 @@ from polaris_spark.catalog.metadata import manifest_lists
 from polaris_spark.catalog.metadata.avro_blocks import MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS, AvroBlocks
 from polaris_spark.catalog.metadata.manifest_lists import avro_long
 from polaris_spark.errors import BadRequestError, RequestTooLargeError, UnreadableFileError
+from polaris_spark.pyiceberg import PolarisCatalog
 
 SYNC = b"s" * 16
 PATH = {"name": "manifest_path", "type": "string", "field-id": 500}
@@ -211,3 +219,19 @@ def test_the_memory_of_a_block_counts_while_it_is_decoded(tmp_path: Path) -> Non
         assert bound.claimed > 100 * rows
         assert len(list(found)) == rows - 1
         assert bound.claimed == 0
+
+
+def test_a_manifest_that_defines_the_type_of_two_partition_columns_twice_is_read(tmp_path: Path) -> None:
+    columns = Schema(NestedField(1, "a", DecimalType(9, 2)), NestedField(2, "b", DecimalType(9, 2)))
+    fields = [PartitionField(n, 999 + n, IdentityTransform(), name) for n, name in enumerate("ab", 1)]
+    row = {name: pa.array([Decimal(n)], pa.decimal128(9, 2)) for n, name in enumerate("ab", 1)}
+    with PolarisCatalog("lake", store="memory:decimals", warehouse=str(tmp_path)) as catalog:
+        catalog.create_namespace("db")
+        table = catalog.create_table("db.t", columns, partition_spec=PartitionSpec(*fields))
+        table.append(pa.table(row))
+    (manifest,) = tmp_path.rglob("*-m0.avro")
+    data_file, path, partition = 2, 100, 102
+    with manifest.open("rb") as stream:
+        (entry,) = AvroFile(stream, str(manifest)).records({data_file: {path, partition}})
+    assert entry[data_file][path].endswith(".parquet")
+    assert entry[data_file][partition] == {1000: b"\x00\x00\x00\x64", 1001: b"\x00\x00\x00\xc8"}

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import fastavro
+import msgspec
 
 MAX_BLOCK_BYTES: Final = 64 * 2**20
 """Maximum size of a block, compressed or not, in bytes. Writers begin a new block after less than 1 MiB."""
@@ -28,6 +29,19 @@ MAX_EMPTY_TYPES: Final = 100
 partition."""
 
 _SYNC_BYTES: Final = 16
+_MAGIC: Final = b"Obj\x01"
+_HEADER: Final = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "Header",
+        "fields": [
+            {"name": "magic", "type": {"type": "fixed", "name": "magic", "size": len(_MAGIC)}},
+            {"name": "meta", "type": {"type": "map", "values": "bytes"}},
+            {"name": "sync", "type": {"type": "fixed", "name": "sync", "size": _SYNC_BYTES}},
+        ],
+    }
+)
+"""The header of an object container file (Avro specification, "Object Container Files")."""
 _PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 
 
@@ -50,11 +64,14 @@ class AvroBlocks:
             ValueError: the schema is refused.
             Exception: the stream is not an Avro file.
         """
-        reader: Any = fastavro.block_reader(stream)  # reads the header only
-        self.schema: Any = reader.writer_schema
-        self.metadata: dict[str, str] = dict(reader.metadata)
-        self.codec: str = reader.codec
-        self._sync: bytes = reader._header["sync"]
+        header: Any = fastavro.schemaless_reader(stream, _HEADER, None)
+        if header["magic"] != _MAGIC:
+            raise ValueError("it does not begin as an Avro file does")
+        self.metadata: dict[str, str] = {key: value.decode() for key, value in header["meta"].items()}
+        self.codec = self.metadata.get("avro.codec", "null")
+        schema = _with_distinct_names(msgspec.json.decode(self.metadata["avro.schema"]), {})
+        self.schema: Any = fastavro.parse_schema(schema, _write_hint=False, _ignore_default_error=True)
+        self._sync: bytes = header["sync"]
         self._stream = stream
         _require_finite(self.schema)
 
@@ -204,6 +221,28 @@ def _shape(schema: Any, named: dict[str, _Shape], around: Collection[str]) -> _S
     other = named.get(name, found)  # of another namespace
     named[name] = _Shape(found.may_be_empty or other.may_be_empty, max(found.empty_types, other.empty_types))
     return found
+
+
+def _with_distinct_names(schema: Any, defined: dict[str, int]) -> Any:
+    """Return a schema in which each definition of a fixed type has a name of its own.
+
+    pyiceberg defines the type again for each column of a partition, such as `decimal_9_2` for two columns of decimals.
+    fastavro refuses a second definition. The names of types do not affect how values are encoded.
+
+    Args:
+        defined: number of definitions so far, by name.
+    """
+    if isinstance(schema, list):
+        return [_with_distinct_names(one, defined) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "fixed" and "namespace" not in schema:
+        number = defined[schema["name"]] = defined.get(schema["name"], 0) + 1
+        return schema if number == 1 else {**schema, "name": f"{schema['name']}_{number}"}
+    return {
+        key: _with_distinct_names(value, defined) if key in ("type", "fields", "items", "values") else value
+        for key, value in schema.items()
+    }
 
 
 def _simple(name: str) -> str:
