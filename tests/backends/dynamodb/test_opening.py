@@ -11,7 +11,7 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
 from polaris_spark.backends.dynamodb.settings import PREFIX, Settings
 from polaris_spark.config import Secret, StoreURI
-from polaris_spark.errors import StateError, StoreURIError
+from polaris_spark.errors import NoStoreError, StateError, StoreURIError
 from tests.backends.dynamodb.gateway import Answer, Body, Forward, Gateway
 from tests.servers.dynamodb import DynamoDBLocal
 
@@ -78,9 +78,9 @@ def test_credentials_come_from_the_environment_if_the_uri_has_none(
 
 def test_a_store_that_was_not_set_up_is_told(uri: str) -> None:
     with contextlib.closing(open_backend(uri)) as backend:
-        with pytest.raises(StateError, match="create=true"):
+        with pytest.raises(NoStoreError, match="create=true"):
             backend.read_reference("realm", "name")
-        with pytest.raises(StateError, match="create=true"):
+        with pytest.raises(NoStoreError, match="create=true"):
             backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
 
 
