@@ -126,8 +126,8 @@ def _keyspace(settings: Settings, nodes: Sequence[str]) -> str:
         for each in sorted(set(nodes)) if place == EVERYWHERE else [place]:
             if nodes.count(each) < copies:
                 raise StoreURIError(
-                    f"{settings.where}: the option 'replication' asks for {copies} copies, but datacenter {each!r} has "
-                    f"{nodes.count(each)} nodes; the datacenters are: {', '.join(sorted(set(nodes)))}"
+                    f"{settings.where}: replication={copies} is more than the number of nodes: datacenter {each!r} has "
+                    f"{nodes.count(each)}; the datacenters are: {', '.join(sorted(set(nodes)))}"
                 )
     copies_of = ", ".join(f"'{place}': {copies}" for place, copies in wanted.items())
     return (
