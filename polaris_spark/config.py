@@ -47,10 +47,12 @@ def is_driver_text(text: str) -> bool:
 
 
 def _usable(text: str, what: str) -> str:
-    """Return the text.
+    """Return the text if database drivers accept it (`is_driver_text`).
 
+    Args:
+        what: description of the text for the error message, which does not show the text because it may be secret.
     Raises:
-        InputError: drivers do not accept the text; the message does not show it.
+        InputError: drivers do not accept the text.
     """
     if not is_driver_text(text):
         raise InputError(f"{what} is not valid Unicode, or contains the character NUL")

@@ -40,7 +40,7 @@ def count(name: str, text: str) -> int:
         InputError: the text is not an integer in this range.
     """
     if not _COUNT.fullmatch(text.strip()):
-        raise InputError(f"the property {name!r} is {text!r}; it is a number from 0 to 999999")
+        raise InputError(f"the property {name!r} is {text!r}; it must be a number from 0 to 999999")
     return int(text)
 
 
@@ -51,7 +51,9 @@ def whole_number(name: str, text: str) -> int:
         InputError: the text is not an integer in this range.
     """
     if not _WHOLE.fullmatch(text.strip()) or int(text) >= 2**63:
-        raise InputError(f"the property {name!r} is {text[:40]!r}; it is a whole number from 0 to 2^63 - 1")
+        raise InputError(
+            f"the property {name!r} is {text[:40]!r}; it must be a whole number from 0 to 2^63 - 1"
+        )
     return int(text)
 
 
@@ -63,7 +65,7 @@ def flag(name: str, text: str) -> bool:
     """
     flags = {"true": True, "false": False}
     if text.strip().lower() not in flags:
-        raise InputError(f"the property {name!r} is {text!r}; it is true or false")
+        raise InputError(f"the property {name!r} is {text!r}; it must be true or false")
     return flags[text.strip().lower()]
 
 
@@ -74,7 +76,7 @@ def metadata_files(name: str, text: str) -> str:
         InputError: the text is neither.
     """
     if text not in ("every-commit", "never"):
-        raise InputError(f"the property {name!r} is {text!r}; it is 'every-commit' or 'never'")
+        raise InputError(f"the property {name!r} is {text!r}; it must be 'every-commit' or 'never'")
     return text
 
 

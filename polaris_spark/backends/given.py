@@ -92,7 +92,9 @@ class Given:
     def refused(self, name: str, wanted: str) -> StoreURIError:
         """Return the error for an option with an invalid value; `wanted` describes valid values."""
         text = without_secrets(self.texts.get(name, ""))[:60]
-        return StoreURIError(f"the option {name!r} of a {self._scheme}: store is {text!r}; it is {wanted}")
+        return StoreURIError(
+            f"the option {name!r} of a {self._scheme}: store is {text!r}; it must be {wanted}"
+        )
 
 
 def account(uri: StoreURI, given: Given) -> tuple[str | None, Secret | None]:

@@ -33,8 +33,8 @@ class Places:
     def __init__(self, number: int, timeout: int) -> None:
         """
         Args:
-            number: maximum number of operations at a time.
-            timeout: maximum time that an operation waits for a place, in milliseconds.
+            number: maximum number of concurrent operations.
+            timeout: maximum time that an operation waits before it may begin, in milliseconds.
         """
         self._places = [threading.RLock() for _ in range(number)]
         self._timeout = timeout

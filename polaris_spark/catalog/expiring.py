@@ -139,7 +139,7 @@ def _number(levels: Sequence[Properties], name: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise BadRequestError(f"the property {name} is {text!r}; it is a whole number") from None
+        raise BadRequestError(f"the property {name} is {text!r}; it must be a whole number") from None
 
 
 @object_type("expired-snapshots", revision=1)

@@ -107,7 +107,7 @@ class Files:
                 self._ios[key] = load_file_io(self.properties, location)
             return self._ios[key]
         except (ValueError, ImportError) as error:
-            raise BadRequestError(f"nothing here can read or write {location!r}: {error}") from error
+            raise BadRequestError(f"no FileIO is available to read or write {location!r}: {error}") from error
 
     def stream(self, location: str) -> BinaryIO:
         """Open a file as a stream from its beginning; the stream supports `read`, `tell` and closing.

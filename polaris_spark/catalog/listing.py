@@ -88,7 +88,9 @@ def _pinned(head: Snapshot, token: PageToken) -> Snapshot:
     """Return the commit that a token names, opened for reading, after verifying that it is an ancestor of the head."""
     try:
         if ancestor(head.store, head.head, token.number) != token.commit:
-            raise BadRequestError("this page token names no commit of this catalog")
+            raise BadRequestError(
+                "its commit is not in the history of this catalog; list again from the start"
+            )
         return at_commit(head, token.commit)
     except HistoryTrimmedError as error:
         raise BadRequestError("this page token has expired; list again from the start") from error

@@ -113,7 +113,7 @@ def parse_report(text: str) -> Report:
     required = _REQUIRED.get(report.report_type)
     if required is None:
         raise BadRequestError(
-            f"report-type is {report.report_type[:80]!r}; it is {' or '.join(map(repr, _REQUIRED))}"
+            f"report-type is {report.report_type[:80]!r}; it must be {' or '.join(map(repr, _REQUIRED))}"
         )
     missing = [name.replace("_", "-") for name in required if getattr(report, name) is None]
     if missing:

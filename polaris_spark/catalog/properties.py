@@ -120,7 +120,7 @@ def _require_text(name: object, text: object) -> None:
 def _require_format_version(name: str, text: str) -> None:
     versions = [str(version) for version in range(1, SUPPORTED_FORMAT_VERSION + 1)]
     if text not in versions:
-        raise InputError(f"the property {name!r} is {text!r}; it is one of {', '.join(versions)}")
+        raise InputError(f"the property {name!r} is {text!r}; it must be one of {', '.join(versions)}")
 
 
 def require_settable(names: Iterable[str]) -> None:

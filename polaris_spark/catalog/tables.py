@@ -280,8 +280,12 @@ class CommitTable(TableChange):
         return lists
 
     def _read_list(self, draft: TableDraft, files: ManifestFiles, location: str) -> ManifestList:
-        """Return a manifest list. Clients choose its location, so it must lie where clients of this catalog may have
-        files read."""
+        """Return a manifest list.
+
+        Raises:
+            BadRequestError: the list cannot be read. Clients choose its location, so a location outside those that this
+                server may read for its clients is refused.
+        """
         if self.context.allowed is not None:
             places = (*self.context.allowed, *locations.used(draft.location, draft.properties))
             if not locations.is_allowed(places, locations.segments(location)):

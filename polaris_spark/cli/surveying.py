@@ -38,13 +38,13 @@ def chosen(place: OpenRealm, catalog: str | None, branch: str | None, reference:
         CorruptionError: the list of catalogs is lost; `--reference` still works.
     """
     if reference is not None and (catalog is not None or branch is not None):
-        raise InputError("--reference stands for itself, without --catalog and --branch")
+        raise InputError("--reference cannot be combined with --catalog or --branch")
     if catalog is None and branch is None:
         return reference
     try:
         row = place.catalog(catalog)
     except CorruptionError as error:
-        raise CorruptionError(f"{error}; which catalogs there are is lost: use --reference") from error
+        raise CorruptionError(f"{error}; the list of catalogs is lost: use --reference") from error
     return head_name(row, branch or MAIN)
 
 

@@ -172,8 +172,10 @@ class Applier:
         pending.succeed(result)
 
     def apply_apart(self, pending: Pending, base: Snapshot) -> None:
-        """Apply a change outside any batch, to a head that need not be the newest. A batch uses the remembered outcome
-        if nothing that the change read has changed since.
+        """Apply a change outside any batch, and remember the outcome in `pending.memo`.
+
+        The head may be outdated: a later batch uses the remembered outcome only if everything that the change read is
+        still the same. A change to a sealed head is not applied.
 
         Raises:
             TryAgainError: the change's deadline passed.

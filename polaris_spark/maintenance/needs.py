@@ -71,7 +71,8 @@ class Needs(NamedTuple):
     missing: bool = False
     """Whether the problem is that the metadata file does not exist."""
     unconfirmed: tuple[str, ...] = ()
-    """Locations that the table names but does not own (`catalog.ownership`): no job deletes files in them for it."""
+    """Locations that the table names but does not own (`catalog.ownership`). Jobs do not delete files there for this
+    table."""
 
 
 class _Snapshot(msgspec.Struct, rename="kebab"):

@@ -1,10 +1,13 @@
-"""Which files out of a given set the tables of a store name. Jobs check this before they delete any file.
+"""Finds which files of a given set the tables of a store name. Jobs check this before they delete any file.
 
-Every table of every live or recoverable head counts, with all its snapshots, wherever the table lies. A table that can
-be brought back from a history (`catalog.drops`) counts, too, as far as its files still exist. A version of a table that
-several branches have is read only once, and so is a manifest that several tables name. The driver reads indexes.
-Contents, manifest lists and manifests are read where the work is spread to. This work returns the locations of
-manifests, for some thousand tables at a time, and those of the given files that were found.
+The search covers every table of every live or recoverable head, with all its snapshots, whatever the table's location.
+It also covers tables that can be restored from a history (`catalog.drops`), as far as their files still exist. If
+several branches have the same version of a table, that version is read only once. If several tables name the same
+manifest, that manifest is read only once.
+
+The driver reads the indexes. Work items, which `Spread` distributes, read the rows of tables and views, the manifest
+lists and the manifests. They return the locations of manifests, for some thousand tables at a time, and the given files
+that were found.
 
 If a manifest list or manifest does not exist, only the files in the locations of the tables that name it are kept
 (`orphans.search` says why). If one cannot be read for another reason, all files are kept.

@@ -144,7 +144,7 @@ class Roots(NamedTuple):
 
 
 def list_roots(references: References, policy: Policy, operation: Operation, progress: Progress) -> Roots:
-    """Do steps 1 to 4 of a sweep, and return the roots.
+    """Trim, look, fence, and list the roots: steps 1 to 4 of a sweep (see the module). Return the roots.
 
     Raises:
         ClockError: this machine's clock is too far behind the store's.

@@ -100,7 +100,7 @@ def trim(
 
 
 def head_unchanged(references: References, registered: Registered) -> Head:
-    """Return the head of a reference. Does not write a missing first row, as opening the reference does.
+    """Return the head of a reference, without writing anything. Opening the reference would write a missing first row.
 
     Raises:
         CorruptionError: the reference is live, and its row was lost.

@@ -300,7 +300,7 @@ def os_user() -> str:
 def _sharing(properties: Properties) -> str | None:
     sharing = properties.other.get(SHARED_LOCATIONS)
     if sharing not in (None, "allow", "refuse"):
-        raise InputError(f"{SHARED_LOCATIONS} is {sharing!r}; it is 'allow' or 'refuse'")
+        raise InputError(f"{SHARED_LOCATIONS} is {sharing!r}; it must be 'allow' or 'refuse'")
     return sharing
 
 

@@ -89,7 +89,7 @@ def _mode(request: Request) -> Snapshots:
     """
     mode = request.query.get("snapshots") or "all"
     if mode not in ("all", "refs"):
-        raise BadRequestError(f"snapshots is {mode!r}; it is 'all' or 'refs'")
+        raise BadRequestError(f"snapshots is {mode!r}; it must be 'all' or 'refs'")
     return "refs" if mode == "refs" else "all"
 
 

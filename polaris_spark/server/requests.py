@@ -43,7 +43,7 @@ def path_of(request: Request) -> str:
     try:
         return raw.decode("ascii").removeprefix("/")
     except UnicodeDecodeError as error:
-        raise BadRequestError("the path is not ASCII; other characters are percent-encoded") from error
+        raise BadRequestError("the path is not ASCII; other characters must be percent-encoded") from error
 
 
 def query_of(request: Request) -> dict[str, str]:
@@ -60,11 +60,11 @@ def query_of(request: Request) -> dict[str, str]:
             raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS
         )
     except ValueError as error:  # including UnicodeDecodeError
-        raise BadRequestError(f"the query cannot be read: {error}") from error
+        raise BadRequestError(f"the query string cannot be parsed: {error}") from error
     query = dict(pairs)
     if len(query) < len(pairs):
         twice = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
-        raise BadRequestError(f"the query gives {twice!r} twice")
+        raise BadRequestError(f"the query string has the parameter {twice!r} twice")
     return query
 
 

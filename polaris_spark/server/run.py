@@ -91,15 +91,15 @@ class Endpoint(NamedTuple):
                 "and lets in everyone on this machine"
             )
         if not 0 < self.threads <= 1_000:
-            raise InputError(f"the number of threads is {self.threads}; it is from 1 to 1000")
+            raise InputError(f"the number of threads is {self.threads}; it must be from 1 to 1000")
         if self.connections.all < 1 or self.connections.per_address < 1:
             raise InputError(
                 f"--max-connections is {self.connections.all} and --max-connections-per-address "
-                f"{self.connections.per_address}; both are at least 1"
+                f"{self.connections.per_address}; both must be at least 1"
             )
         if self.max_memory < 4 * self.max_body:
             raise InputError(
-                f"--max-memory is {self.max_memory} bytes; it is at least four times --max-body, "
+                f"--max-memory is {self.max_memory} bytes; it must be at least four times --max-body, "
                 f"{4 * self.max_body} bytes, because a request is held as it came and as it was parsed"
             )
         return local

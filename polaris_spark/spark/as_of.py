@@ -159,6 +159,6 @@ def _milliseconds(text: str, option: str) -> int:
         raise
     except ValueError:
         raise InputError(
-            f"{option} is {text[:80]!r}; it is a commit number, a commit id (decimal or hexadecimal), a time in ISO "
-            "8601 with its zone such as 2026-01-31T12:00:00Z, or milliseconds since 1970"
+            f"{option} is {text[:80]!r}; it must be a commit number, a commit id (decimal or hexadecimal), a time in "
+            "ISO 8601 with its zone such as 2026-01-31T12:00:00Z, or milliseconds since 1970"
         ) from None

@@ -239,17 +239,17 @@ def _refuse_numbers_of_no_branch(named: Mapping[str, str]) -> None:
 def _flag(name: str, text: str) -> bool:
     flags = {"true": True, "false": False}
     if text.strip().lower() not in flags:
-        raise InputError(f"the option {name!r} is {text!r}; it is true or false")
+        raise InputError(f"the option {name!r} is {text!r}; it must be true or false")
     return flags[text.strip().lower()]
 
 
 def _choice(name: str, text: str, choices: tuple[str, ...]) -> str:
     if text.strip().lower() not in choices:
-        raise InputError(f"the option {name!r} is {text!r}; it is one of: {', '.join(choices)}")
+        raise InputError(f"the option {name!r} is {text!r}; it must be one of: {', '.join(choices)}")
     return text.strip().lower()
 
 
 def _count(name: str, text: str, most: int = _MAX_COUNT) -> int:
     if not _NUMBER.fullmatch(text.strip()) or not 1 <= int(text) <= most:
-        raise InputError(f"the option {name!r} is {text[:40]!r}; it is a whole number from 1 to {most}")
+        raise InputError(f"the option {name!r} is {text[:40]!r}; it must be a whole number from 1 to {most}")
     return int(text)

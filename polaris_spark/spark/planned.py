@@ -1,4 +1,4 @@
-"""A store for planned work: the driver sends the location to executors, and each executor opens the store itself."""
+"""Store access for planned tasks: the driver sends the store's location, and each executor opens the store itself."""
 
 from __future__ import annotations
 

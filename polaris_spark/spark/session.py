@@ -97,7 +97,7 @@ def _file(path: str | os.PathLike[str]) -> str:
     found = os.path.abspath(path)
     if not os.path.isfile(found) or "," in found:
         raise InputError(
-            f"iceberg_jar is {os.fspath(path)!r}; it is the path of a jar on this machine, without a comma"
+            f"iceberg_jar is {os.fspath(path)!r}; it must be the path of a jar on this machine, without a comma"
         )
     return found
 

@@ -66,9 +66,9 @@ class TaskRecord(msgspec.Struct, frozen=True):
     doing: str = ""
     """The present step of the run, or its last one."""
     done: int = 0
-    """Amount of the step that is done."""
+    """Amount of work done in the step, in the unit of `total`; the unit depends on the step."""
     total: int = 0
-    """Total amount of the step; 0 if it is not known."""
+    """Total amount of work in the step; 0 if it is not known."""
 
 
 class Tasks:
@@ -212,8 +212,8 @@ class HeldTask:
 
         Args:
             doing: the present step.
-            done: amount of the step that is done.
-            total: total amount of the step; 0 if it is not known.
+            done: amount of work done in the step.
+            total: total amount of work in the step, in the same unit; 0 if it is not known.
         Raises:
             TaskLostError: as `check`.
         """

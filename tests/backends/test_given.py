@@ -68,11 +68,11 @@ def test_numbers_out_of_bounds_are_refused(text: str) -> None:
 
 
 def test_other_words_are_refused() -> None:
-    with pytest.raises(StoreURIError, match="it is fast, safe or both"):
+    with pytest.raises(StoreURIError, match="it must be fast, safe or both"):
         given(mode="Fast").one_of("mode", ("fast", "safe", "both"))
-    with pytest.raises(StoreURIError, match="it is true or false"):
+    with pytest.raises(StoreURIError, match="it must be true or false"):
         given(plain="yes").flag("plain")
-    with pytest.raises(StoreURIError, match="it is letters"):
+    with pytest.raises(StoreURIError, match="it must be letters"):
         given(name="a1\n").matching("name", re.compile("[a-z]+"), "letters")
     with pytest.raises(StoreURIError, match="did you mean 'timeout'"):
         given(timeot="1 s")

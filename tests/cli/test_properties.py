@@ -33,7 +33,7 @@ def test_properties_are_shown_set_and_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--set", "gc.enabled=perhaps"], "it is true or false"),
+        (["--set", "gc.enabled=perhaps"], "it must be true or false"),
         (["--set", "gc.enabled"], "write NAME=VALUE"),
         (["--set", "gc-enabled=false"], "did you mean 'gc.enabled'"),
         (["--unset", "warehouse"], "fixed when the catalog is created"),

@@ -131,7 +131,7 @@ def test_what_cannot_be_done_is_said_in_a_line(damaged: str) -> None:
         (("recover", damaged, "--to", "abc"), "--to needs --reference"),
         (("recover", damaged, "--to", "abc", "--reference", "root"), "no commit that can be read"),
         (("heads", damaged, "--reference", "nothing"), "there is no reference 'nothing'; there are: root"),
-        (("heads", damaged, "--reference", "root", "--branch", "main"), "stands for itself"),
+        (("heads", damaged, "--reference", "root", "--branch", "main"), "--reference cannot be combined"),
     ):
         answer = run(*arguments)
         assert (answer.code, answer.out) == (2, "")

@@ -174,7 +174,7 @@ def test_what_time_does_not_allow_for_is_said(busy: Catalog, clock: ManualClock,
     assert "was not worked out: time did not allow for all rows (see --seconds)" in words
     assert "at least" in words
     refused = run("report", busy.store, "--seconds", "0")
-    assert (refused.code, "--seconds is 0; it is a number above 0" in refused.err) == (2, True)
+    assert (refused.code, "--seconds is 0; it must be a number above 0" in refused.err) == (2, True)
 
 
 def test_the_page_holds_everything_and_nothing_that_runs(busy: Catalog, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_the_nearest_that_says_it_holds() -> None:
     assert retention(levels, NOW) == Retention(NOW - 1_000, 7, 2**63 - 1)
     assert retention([], NOW) == Retention(NOW - 5 * DAY, 1, 2**63 - 1)
     assert retention(levels, NOW, older_than=5, retain_last=2) == Retention(5, 2, 2**63 - 1)
-    with pytest.raises(BadRequestError, match="'soon'; it is a whole number"):
+    with pytest.raises(BadRequestError, match="'soon'; it must be a whole number"):
         retention([{age: "soon"}], NOW)
 
 

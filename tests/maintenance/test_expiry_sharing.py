@@ -49,7 +49,7 @@ def test_only_locations_are_compared_where_that_is_asked_for(lake: PolarisCatalo
 
 
 def test_another_way_of_checking_is_refused(lake: PolarisCatalog) -> None:
-    with pytest.raises(InputError, match="check_files is 'all'; it is one of: store, locations"):
+    with pytest.raises(InputError, match="check_files is 'all'; it must be one of: store, locations"):
         expire(lake, check_files="all")
 
 

@@ -213,7 +213,7 @@ def test_the_log_says_who_set_what(opened: Open, sqlite: str, warehouse: Path) -
 @pytest.mark.parametrize(
     ("updates", "removals", "message"),
     [
-        ({"gc.enabled": "perhaps"}, (), "'gc.enabled' is 'perhaps'; it is true or false"),
+        ({"gc.enabled": "perhaps"}, (), "'gc.enabled' is 'perhaps'; it must be true or false"),
         ({"grace": "3"}, (), "write a duration with its unit"),
         ({"metrics-reports": "-1"}, (), "a number from 0"),
         ({"history.expire.min-snapshots-to-keep": "few"}, (), "a whole number"),
@@ -224,7 +224,7 @@ def test_the_log_says_who_set_what(opened: Open, sqlite: str, warehouse: Path) -
         ({"table-default.": "1"}, (), "no property 'table-default.'"),
         ({"cache-bytes": "1 MB"}, (), "there are: create-parent-namespaces"),
         ({"grace": "3 h"}, ("grace",), "both set and removed: grace"),
-        ({"table-default.format-version": "9"}, (), "it is one of 1, 2, 3, 4"),
+        ({"table-default.format-version": "9"}, (), "it must be one of 1, 2, 3, 4"),
         ({"table-default.x": "env:HOME"}, (), "cannot be env:NAME"),
         ({"table-default.x": "v" * 5_000}, (), "at most 4096 are possible"),
         ({f"table-default.{n}": "v" * 1_000 for n in range(70)}, (), "at most 65536 are possible"),

@@ -193,7 +193,7 @@ def test_an_interpreter_that_lacks_the_package_is_replaced_where_the_master_is_l
         ({"store": "/path/of.db"}, "begins with a scheme"),
         ({"metadata_file": "never"}, "metadata-files"),
         ({"metadata_files": "sometimes"}, "'every-commit' or 'never'"),
-        ({"gc.enabled": "flase"}, "'gc.enabled' is 'flase'; it is true or false"),
+        ({"gc.enabled": "flase"}, "'gc.enabled' is 'flase'; it must be true or false"),
         ({"gc.enabeld": False}, "did you mean 'gc.enabled'"),
         ({"s3.region": "env:POLARIS_NOT_SET"}, "POLARIS_NOT_SET"),
         ({"store": "sqlite:///etc/passwd"}, "is not an SQLite database"),
@@ -202,7 +202,7 @@ def test_an_interpreter_that_lacks_the_package_is_replaced_where_the_master_is_l
         ({"store": "sqlite:///etc/hosts/c.db"}, "the directory /etc/hosts does not exist"),
         ({"store": "sqlite:////tmp/none.db", "create": False}, "the file does not exist"),
         ({"store": "postgresql://me@127.0.0.1:1/db?timeout=2s&connect_timeout=2s"}, "127.0.0.1"),
-        ({"iceberg_jar": "/no/such.jar"}, "'/no/such.jar'; it is the path of a jar on this machine"),
+        ({"iceberg_jar": "/no/such.jar"}, "'/no/such.jar'; it must be the path of a jar on this machine"),
     ],
 )
 def test_what_the_catalog_would_refuse_is_refused_before_the_session_starts(

@@ -105,7 +105,7 @@ def test_points_that_are_none_of_the_history_are_refused(catalog: Catalog, tmp_p
         for option in ("from", "to"):
             with pytest.raises(InputError, match=f"{option} '{id}' names no commit in this history"):
                 catalog.read("changes", **{option: str(id)})
-    with pytest.raises(InputError, match="from is 'soon'; it is a commit number"):
+    with pytest.raises(InputError, match="from is 'soon'; it must be a commit number"):
         catalog.read("changes", **{"from": "soon"})
     with pytest.raises(BeforeHistoryError, match=r"begins at .*Z, after"):
         catalog.read("changes", to="2001-01-01T00:00:00Z")

@@ -211,7 +211,7 @@ def test_the_start_is_the_earliest_or_latest_or_after_a_commit_or_a_time(busy: C
 
 def test_a_start_that_is_none_is_refused(busy: Catalog) -> None:
     for start, message in {
-        "soon": "start is 'soon'; it is a commit number",
+        "soon": "start is 'soon'; it must be a commit number",
         "abc1": "start 'abc1' names no commit",
         "2100-01-01T00:00:00Z": "start is '2100-01-01T00:00:00Z', which this machine's clock has not reached",
     }.items():

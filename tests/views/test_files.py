@@ -400,5 +400,5 @@ def test_properties_of_files_may_stand_in_the_environment(
         rows("files", **options)
     monkeypatch.setenv("A_SECRET_OF_FILES", "hidden")
     assert rows("files", EqualTo(("catalog",), "none"), **options, prune="true") == []
-    with pytest.raises(InputError, match="'snapshots' is 'some'; it is one of: current, refs, all"):
+    with pytest.raises(InputError, match="'snapshots' is 'some'; it must be one of: current, refs, all"):
         rows("files", **options, snapshots="some")

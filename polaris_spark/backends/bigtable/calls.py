@@ -213,8 +213,8 @@ class Calls:
             place = self._free.get(timeout=self._settings.timeout / 1_000)
         except queue.Empty:
             raise TryAgainError(
-                f"all {_OPERATIONS * len(self._channels)} operations on {self._settings.where} were busy for "
-                f"{self._settings.timeout} ms; nothing was changed"
+                f"{self._settings.where}: {_OPERATIONS * len(self._channels)} operations, the maximum, were in "
+                f"progress for {self._settings.timeout} ms; nothing was changed"
             ) from None
         try:
             yield self._channels[place]

@@ -138,7 +138,7 @@ def _cluster(settings: Settings, **arguments: object) -> Any:
     except UnresolvableContactPoints:
         names = ", ".join(host.name for host in settings.hosts)
         raise TryAgainError(
-            f"{settings.where} cannot be reached: no address is known of {names}; nothing was changed"
+            f"{settings.where} cannot be reached: the host names cannot be resolved: {names}; nothing was changed"
         ) from None
 
 

@@ -160,8 +160,8 @@ class Requests:
             return self._under_way.sent(send, deadline.left)
         except NoPlaceError:
             raise TryAgainError(
-                f"{self.settings.where}: {self.settings.concurrency} requests were under way for "
-                f"{self.settings.timeout} ms (option 'concurrency')"
+                f"{self.settings.where}: {self.settings.concurrency} requests, the maximum, were in progress "
+                f"for {self.settings.timeout} ms (option 'concurrency')"
             ) from None
 
     def _statement(self, session: Session, request: Request) -> Any:

@@ -31,13 +31,14 @@ TEXTS: Final = {
     "references": "SELECT realm, name, version, value FROM {keyspace}.references"
     " WHERE token(realm, name) > ? AND token(realm, name) <= ?",
 }
-"""Statement texts by title. For scanning statements, titles of `FILTERS` may be appended, in their order."""
+"""CQL texts by title. `text` appends filters to the statements that scan."""
 
 FILTERS: Final = {"ids": " AND id > ? AND id <= ?", "realms": " AND realm IN ?"}
+"""Conditions for statements that scan, by filter name. If both are used, `ids` comes first."""
 
 
 def text(title: str, keyspace: str) -> str:
-    """Return the statement for a title, or for `title/filter`."""
+    """Return the statement for a title, or for a title and filters: `objects/ids` or `objects/ids/realms`."""
     name, *filters = title.split("/")
     filtered = "".join(FILTERS[each] for each in filters)
     return TEXTS[name].format(keyspace=f'"{keyspace}"') + filtered + (" ALLOW FILTERING" if filters else "")

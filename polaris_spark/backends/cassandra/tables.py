@@ -118,14 +118,15 @@ def _keyspace(settings: Settings, nodes: Sequence[str]) -> str:
     wanted = settings.replication
     if not wanted:
         raise StoreURIError(
-            f"{settings.where}: there is no keyspace {settings.keyspace!r}, and how it is to be replicated is not "
-            "said: add replication=3, or copies by datacenter such as replication=dc1:3,dc2:3 (1 on a single node)"
+            f"{settings.where}: there is no keyspace {settings.keyspace!r}, and it cannot be created without the "
+            "option 'replication': add replication=3, or copies by datacenter such as replication=dc1:3,dc2:3 (1 on a "
+            "single node)"
         )
     for place, copies in wanted.items():
         for each in sorted(set(nodes)) if place == EVERYWHERE else [place]:
             if nodes.count(each) < copies:
                 raise StoreURIError(
-                    f"{settings.where}: replication={copies} needs as many nodes, and datacenter {each!r} has "
+                    f"{settings.where}: replication={copies} is more than the number of nodes: datacenter {each!r} has "
                     f"{nodes.count(each)}; the datacenters are: {', '.join(sorted(set(nodes)))}"
                 )
     copies_of = ", ".join(f"'{place}': {copies}" for place, copies in wanted.items())

@@ -56,7 +56,9 @@ class Settings:
                 "store.password; without both of them, the environment's or the instance's credentials are used"
             )
         return cls(
-            _matching("region", _REGION, uri.authority, "such as eu-central-1: dynamodb://region/prefix"),
+            _matching(
+                "region", _REGION, uri.authority, "a region such as eu-central-1: dynamodb://region/prefix"
+            ),
             _matching("prefix", _PREFIX, uri.path.strip("/") or PREFIX, "1 to 200 letters, digits and '_.-'"),
             None if uri.user is None else _matching("user", _USER, uri.user, "an access key id"),
             given.password,
@@ -109,5 +111,5 @@ class Settings:
 
 def _matching(name: str, pattern: re.Pattern[str], text: str, wanted: str) -> str:
     if not pattern.fullmatch(text):
-        raise StoreURIError(f"the {name} of a dynamodb: store is {text[:60]!r}; it is {wanted}")
+        raise StoreURIError(f"the {name} of a dynamodb: store is {text[:60]!r}; it must be {wanted}")
     return text

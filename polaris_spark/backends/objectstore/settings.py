@@ -62,7 +62,7 @@ class Settings:
         prefix = uri.path.strip("/")
         if not _PREFIX.fullmatch(prefix) or len(prefix) > _LONGEST_PREFIX:
             raise StoreURIError(
-                f"the prefix {prefix[:60]!r} of a {uri.scheme}: store is not usable; it is at most "
+                f"the prefix {prefix[:60]!r} of a {uri.scheme}: store is not usable; it must be at most "
                 f"{_LONGEST_PREFIX} characters: letters, digits and '._=@+-', in parts joined by single slashes"
             )
         region = given.texts.get("region")

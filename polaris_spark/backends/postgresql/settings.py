@@ -85,7 +85,7 @@ def _of_libpq(uri: StoreURI, texts: Mapping[str, str], timeout: int, patience: i
     kind = given.setdefault("target_session_attrs", "read-write")
     if kind not in _PRIMARY:
         raise StoreURIError(
-            f"target_session_attrs={kind!r} of a {uri.scheme}: store; it is {' or '.join(_PRIMARY)}, because a "
+            f"target_session_attrs={kind!r} of a {uri.scheme}: store; it must be {' or '.join(_PRIMARY)}, because a "
             "standby answers with what was true before"
         )
     parameters: dict[str, str | int] = {

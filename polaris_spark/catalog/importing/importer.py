@@ -115,8 +115,9 @@ class Importer:
         Raises:
             InputError: an option cannot be used.
         """
-        if options.parallelism < 1 or options.commit_size < 1:
-            raise InputError("parallelism and the size of commits are at least 1")
+        for name, number in (("parallelism", options.parallelism), ("commit_size", options.commit_size)):
+            if number < 1:
+                raise InputError(f"{name} is {number}; it must be at least 1")
         self._catalog = catalog
         self._operation = operation
         self._run = run

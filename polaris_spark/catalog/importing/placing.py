@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """A name, and the table or view that gets the name. Without `content`, only the metadata location is registered."""
+    """A name, and the table or view that gets the name. If `content` is 0, only the metadata location is registered."""
 
     name: TableName
     kind: bytes
@@ -71,7 +71,7 @@ class Placement(NamedTuple):
     first_id: int = 0
     """The lowest id of the rows that were written for the table or view."""
     held: Holdings = Holdings()  # immutable
-    """Locations that the table or view uses. Without `content`, the metadata location determines them instead."""
+    """Locations that the table or view uses. If `content` is 0, `metadata_location` determines them instead."""
 
 
 class Place(CatalogChange[list[Outcome]]):

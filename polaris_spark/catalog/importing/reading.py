@@ -64,7 +64,7 @@ class Result(NamedTuple):
 
     @property
     def unfinished(self) -> bool:
-        """Whether the file needs more ids than were left."""
+        """Whether the file was not imported because its rows need more ids than the portion has left."""
         return not self.content and not self.error
 
 

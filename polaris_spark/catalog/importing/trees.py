@@ -46,7 +46,7 @@ def lister(root: str, properties: Mapping[str, str]) -> List:
     try:
         filesystem = PyArrowFileIO(dict(properties)).fs_by_scheme(uri.scheme, uri.netloc)
     except (ValueError, ImportError, OSError) as error:
-        raise SourceError(f"nothing here can list {root!r}: {error}") from error
+        raise SourceError(f"no file system is available to list {root!r}: {error}") from error
     return RemoteTree(filesystem)
 
 

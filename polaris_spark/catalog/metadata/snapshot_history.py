@@ -97,7 +97,10 @@ def _passing_snapshots(draft: TableDraft) -> set[int]:
 
 
 def _cut(draft: TableDraft, log: Log, entries: list[LogEntry]) -> tuple[Log, list[LogEntry]]:
-    """Return the log and the new entries without everything up to the last entry whose snapshot is missing."""
+    """Find the last entry whose snapshot no longer exists, and drop that entry and all earlier ones.
+
+    Return the rest of the log, and the rest of the new entries.
+    """
     for position in reversed(range(len(entries))):
         if entries[position].snapshot_id not in draft.snapshots:
             return Log(), entries[position + 1 :]

@@ -1,4 +1,4 @@
-"""JSON texts, and functions that read fields of requests with the errors of Iceberg's JSON readers."""
+"""JSON texts, and functions that read request fields. They raise the same errors as Iceberg's JSON readers."""
 
 from __future__ import annotations
 

@@ -148,7 +148,9 @@ def _require(store: str | None) -> None:
     if parsed is not None:
         require_backend(parsed.scheme)
     if parsed is not None and parsed.scheme == "memory":
-        raise InputError("a memory: store cannot be read by Spark's workers; give the demo another, or none")
+        raise InputError(
+            "Spark's workers cannot read a memory: store; choose another store, or leave out --store"
+        )
     if parsed is not None and parsed.password is not None:
         raise InputError(
             f"a password in a URI would be shown to everyone: write {parsed}, put the password into an environment "

@@ -49,9 +49,9 @@ def report(
     from polaris_spark.cli.report.plots import require_matplotlib
 
     if not seconds > 0:
-        raise InputError(f"--seconds is {seconds:g}; it is a number above 0")
+        raise InputError(f"--seconds is {seconds:g}; it must be a number above 0")
     if output.is_dir() or not output.parent.is_dir():
-        raise InputError(f"--output is {str(output)!r}; it is a file, in a folder that exists")
+        raise InputError(f"--output is {str(output)!r}; it must be a file in a folder that exists")
     require_matplotlib()
     with open_store(store, password) as opened:
         page = _read(opened, realm, catalog, branch, seconds)

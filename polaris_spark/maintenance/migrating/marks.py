@@ -261,7 +261,7 @@ class SourceRealm:
         )
 
     def decide(self, to: str, token: str) -> None:
-        """Decide that the other store serves. This cannot be undone.
+        """Record the decision that the realm is now served from the other store. This cannot be undone.
 
         Raises:
             TaskLostError: another run ended this attempt, or the migration was aborted.
@@ -292,7 +292,7 @@ class SourceRealm:
         Args:
             token: the token of the attempt; None for any attempt.
         Returns:
-            False if it was decided that the other store serves; then nothing was changed.
+            False if the decision was made that the other store serves the realm; then nothing was changed.
         """
 
         def change(record: RealmRecord) -> Mapping[str, str]:
@@ -311,7 +311,7 @@ class SourceRealm:
         """Abort the migration, and allow commits again. May be repeated.
 
         Raises:
-            RealmStateError: it is decided already that the other store serves.
+            RealmStateError: the decision was already made that the other store serves the realm.
         """
 
         def change(record: RealmRecord) -> Mapping[str, str]:

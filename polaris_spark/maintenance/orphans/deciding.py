@@ -48,7 +48,7 @@ class Mismatch(str, Enum):
             return cls(text.strip().lower())
         except ValueError:
             known = ", ".join(mode.value for mode in cls)
-            raise InputError(f"prefix_mismatch_mode is {text!r}; it is one of: {known}") from None
+            raise InputError(f"prefix_mismatch_mode is {text!r}; it must be one of: {known}") from None
 
 
 class Named(Protocol):

@@ -61,7 +61,7 @@ class Task(NamedTuple):
     """Dropped tables and views of a task that reads only these; empty for other tasks."""
 
     def contents(self, store: ObjectStore, oldest_purge_ms: int) -> Iterator[Content]:
-        """Return the contents that the task reads."""
+        """Return the tables and views that the task reads."""
         if self.drops:
             return contents_of_drops(self.head, store, self.drops)
         if self.commits is None:

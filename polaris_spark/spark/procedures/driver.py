@@ -1,4 +1,4 @@
-"""PySpark over the JVM that made a call: one `SparkContext` per process, and one `SparkSession` per call."""
+"""Connects PySpark to the JVM that called a procedure: one `SparkContext` per process, one `SparkSession` per call."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _calls(context: SparkContext) -> Any:
 
 
 def _context(call: str, port: int, secret: str) -> SparkContext:
-    """Return PySpark's context over the JVM's context. If the JVM's context was stopped, create a new one."""
+    """Return a PySpark context that wraps the JVM's context. If the JVM's context was stopped, create a new one."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 

@@ -51,7 +51,7 @@ def _asked(call: Call, arguments: Mapping[str, Any]) -> Asked:
     now = call.session.connection.clock.now_ms()
     retain_last = arguments.get("retain_last")
     if retain_last is not None and retain_last < 1:
-        raise InputError(f"retain_last is {retain_last}; at least 1 snapshot is kept of a branch")
+        raise InputError(f"retain_last is {retain_last}; it must be at least 1")
     before = older_than(call, arguments, now)
     return Asked(now, before, retain_last, arguments.get("clean_expired_metadata", False))
 
@@ -62,7 +62,7 @@ def _limits(arguments: Mapping[str, Any]) -> Limits:
     limits = Limits(arguments.get("max_tables"), arguments.get("max_files"))
     for name, limit in limits._asdict().items():
         if limit is not None and limit < 1:
-            raise InputError(f"{name} is {limit}; it is a number from 1 on")
+            raise InputError(f"{name} is {limit}; it must be at least 1")
     return limits
 
 
@@ -73,7 +73,7 @@ def _check_files(arguments: Mapping[str, Any]) -> CheckFiles:
     found = next((one for one in get_args(CheckFiles) if one == given.strip().lower()), None)
     if found is None:
         known = ", ".join(get_args(CheckFiles))
-        raise InputError(f"check_files is {given!r}; it is one of: {known}")
+        raise InputError(f"check_files is {given!r}; it must be one of: {known}")
     checked: CheckFiles = found
     return checked
 

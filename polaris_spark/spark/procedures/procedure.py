@@ -199,7 +199,7 @@ class Procedure:
             elif not TYPES[one.type].accepts(arguments[one.name]):
                 raise InputError(
                     f"{self.name}: the argument {one.name!r} is {arguments[one.name]!r}; "
-                    f"it is {TYPES[one.type].expected} ({one.type})"
+                    f"it must be {TYPES[one.type].expected} ({one.type})"
                 )
         return arguments
 

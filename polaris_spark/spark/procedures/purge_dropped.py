@@ -32,7 +32,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     session = call.session
     max_files = arguments.get("max_files", DEFAULT_FILES)
     if max_files < 1:
-        raise InputError(f"max_files is {max_files}; it is at least 1")
+        raise InputError(f"max_files is {max_files}; it must be at least 1")
     session.catalog.head()  # raises an error if the realm was migrated to another store
     oldest = session.connection.clock.now_ms() - session.properties.grace
     search = Search(

@@ -63,7 +63,7 @@ def procedures() -> dict[str, Procedure]:
         try:
             procedure = entry.load()
             if not isinstance(procedure, Procedure):
-                raise InputError(f"it is {procedure!r}, no Procedure")
+                raise InputError(f"it must be a Procedure, got {procedure!r}")
             if procedure.name in found:
                 raise InputError(f"there is a procedure {procedure.name!r} already")
         except Exception:  # other packages may raise any error; the catalog works without this procedure

@@ -78,7 +78,7 @@ def _search(call: Call, arguments: Mapping[str, Any]) -> Search:
     require_old(now, before, force=arguments.get("force", False))
     max_files = arguments.get("max_files", DEFAULT_FILES)
     if max_files < 1:
-        raise InputError(f"max_files is {max_files}; it is at least 1")
+        raise InputError(f"max_files is {max_files}; it must be at least 1")
     names = Names(comparison(arguments.get("equal_schemes"), arguments.get("equal_authorities")))
     warehouse, folders = session.catalog.context.warehouse, _roots(session, arguments)
     return Search(

@@ -21,12 +21,14 @@ class Deletion(NamedTuple):
 
 
 class Deletions(BatchesView[Deletion]):
-    """One row per file, and one more if it could not be deleted."""
+    """One row per file, recorded before the deletion. If the deletion fails, a second row has the outcome `failed`."""
 
     name = "deletions"
     index = DELETIONS
     together = 20
-    comment = "Files that maintenance deleted, one row each, and one more for each that could not be deleted"
+    comment = (
+        "Files that maintenance deleted, one row each; a file that could not be deleted has a second row"
+    )
     columns = (
         Column("catalog", STRING, "Catalog whose table it was", lambda row: row.catalog),
         Column("deleted_at", TIMESTAMP, "When deleting it began", lambda row: micros(row.batch.time)),

@@ -10,7 +10,7 @@ NodeRow = SystemRow[NodeRecord]
 
 
 class Nodes(SystemView[NodeRecord]):
-    """One row per node."""
+    """One row per node number: its latest lease."""
 
     name = "nodes"
     comment = "Leases of node numbers, which ids contain: the latest lease of each number"

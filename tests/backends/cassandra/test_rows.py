@@ -117,7 +117,7 @@ def test_requests_under_way_are_bounded_and_nobody_waits_for_ever(uri: str, back
     noted = narrow._requests._under_way._noted  # type: ignore[attr-defined]
     wait_until(lambda: all(noted), "all are known to have ended")
     noted[:] = [[], []]
-    with pytest.raises(TryAgainError, match="2 requests were under way"):
+    with pytest.raises(TryAgainError, match="2 requests, the maximum, were in progress"):
         narrow.read_reference("realm", "name")
     noted[0].append(None)
     assert until_it_works(lambda: narrow.read_reference("realm", "name")) is None

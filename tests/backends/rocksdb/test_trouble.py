@@ -199,7 +199,11 @@ def test_a_store_of_a_newer_release_is_refused(uri: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("options", "problem"),
-    [("synchronous=off", "it is full or normal"), ("cache=1", "cache"), ("synchronous=", "full or normal")],
+    [
+        ("synchronous=off", "it must be full or normal"),
+        ("cache=1", "cache"),
+        ("synchronous=", "full or normal"),
+    ],
 )
 def test_options_that_mean_nothing_are_refused(uri: str, options: str, problem: str) -> None:
     with pytest.raises(StoreURIError, match=problem):
