@@ -25,18 +25,25 @@ from polaris_spark.errors import BadRequestError, ForbiddenError, UnreadableFile
 from polaris_spark.spark.procedures.registry import call
 from tests.rest.client import Client, connect, table
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at locks in /proc/locks")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at locks in /proc")
 
 REFUSED = (BadRequestError, ForbiddenError, UnreadableFileError)
 OPENED = {"sqlite": ["", "-wal", "-shm"], "rocksdb": ["/LOCK"]}
 
 
 def locks(files: list[Path]) -> list[str]:
-    """The record locks that this process holds on some files."""
+    """The record locks that this process holds on some files.
+
+    They are read from the descriptors: a reading of `/proc/locks` shows a lock twice, or not at all, while other
+    processes take and release locks.
+    """
     inodes = {str(file.stat().st_ino) for file in files}
-    lines = [line.split()[1:] for line in Path("/proc/locks").read_text().splitlines()]
-    mine = [line for line in lines if line[0] == "POSIX" and line[3] == str(os.getpid())]
-    return sorted(" ".join(line) for line in mine if line[4].rpartition(":")[2] in inodes)
+    found = []
+    for descriptor in Path("/proc/self/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed in the meantime
+            lines = [line.split()[2:] for line in descriptor.read_text().splitlines() if line.startswith("lock:")]
+            found += [" ".join(line) for line in lines if line[0] == "POSIX" and line[4].split(":")[2] in inodes]
+    return sorted(found)
 
 
 def plain(file: Path, _: Path) -> str:
