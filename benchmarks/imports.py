@@ -115,7 +115,7 @@ def _job(tree: Path, store: Path, cores: int) -> float:
     from pyspark.sql import SparkSession
 
     import polaris_spark
-    from polaris_spark.spark.procedures.registry import call
+    from polaris_spark.jobs.registry import call
 
     spark = (
         SparkSession.builder.master(f"local[{cores}]")

@@ -126,7 +126,7 @@ def sweep(store: str, _size: int) -> dict[str, float]:
 
     Return the time in seconds, without the start of the session, the numbers of rows, and peaks of memory in MiB.
     """
-    from polaris_spark.spark.procedures.registry import call
+    from polaris_spark.jobs.registry import call
 
     spark = _spark()
     with _opened(store, ManualClock(SystemClock().now_ms() + _LATER_MS)) as session:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from polaris_spark.cli import commands
 from polaris_spark.config import PROPERTIES, Properties
-from polaris_spark.spark.procedures.registry import BUILT_IN
+from polaris_spark.jobs.registry import BUILT_IN
 from polaris_spark.spark.views import VIEWS
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.sweep_mutants import SWEEP_MUTANTS

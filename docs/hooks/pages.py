@@ -16,8 +16,8 @@ from polaris_spark.catalog.metadata.bounds import BOUNDS
 from polaris_spark.catalog.properties import PARSERS, STRICTER
 from polaris_spark.cli import commands
 from polaris_spark.config import PROPERTIES
+from polaris_spark.jobs.registry import BUILT_IN
 from polaris_spark.spark.options import DESCRIPTIONS
-from polaris_spark.spark.procedures.registry import BUILT_IN
 from polaris_spark.spark.views import VIEWS
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ def export(
     from polaris_spark.catalog.files import Files
     from polaris_spark.cli.opening import open_store
     from polaris_spark.commits.state import StoredObjects
-    from polaris_spark.spark.procedures.export_metadata import rows, select
+    from polaris_spark.jobs.export_metadata import rows, select
 
     with open_store(store, password) as opened:
         place = opened.realm(realm)

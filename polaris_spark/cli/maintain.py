@@ -29,10 +29,10 @@ from polaris_spark.cli.output import (
 )
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import InputError, PolarisError
+from polaris_spark.jobs.import_catalog import IMPORT
+from polaris_spark.jobs.procedure import Call, Parameter, Procedure, Watch
+from polaris_spark.jobs.registry import procedures
 from polaris_spark.names import MAIN
-from polaris_spark.spark.procedures.import_catalog import IMPORT
-from polaris_spark.spark.procedures.procedure import Call, Parameter, Procedure, Watch
-from polaris_spark.spark.procedures.registry import procedures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

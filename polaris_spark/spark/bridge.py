@@ -67,7 +67,7 @@ class _Procedures:
 
     @cached_property
     def answer(self) -> Callable[[Any, str, str, str], tuple[int, str]]:
-        from polaris_spark.spark.procedures.answering import Answers
+        from polaris_spark.jobs.answering import Answers
 
         return Answers().answer
 
@@ -94,7 +94,7 @@ class Bridge:
         and value of each header.
 
         Methods of the REST protocol go to the catalog. Other methods concern procedures
-        (:mod:`polaris_spark.spark.procedures.answering`) or views (:mod:`polaris_spark.spark.views.answering`); the
+        (:mod:`polaris_spark.jobs.answering`) or views (:mod:`polaris_spark.spark.views.answering`); the
         path is then the name of the procedure or view.
         """
         repeats = not body and len(head) <= SHORT

@@ -22,7 +22,7 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.permits import Permit
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import BadRequestError, ForbiddenError, UnreadableFileError
-from polaris_spark.spark.procedures.registry import call
+from polaris_spark.jobs.registry import call
 from tests.rest.client import Client, connect, table
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at locks in /proc")
@@ -41,8 +41,12 @@ def locks(files: list[Path]) -> list[str]:
     found = []
     for descriptor in Path("/proc/self/fdinfo").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed in the meantime
-            lines = [line.split()[2:] for line in descriptor.read_text().splitlines() if line.startswith("lock:")]
-            found += [" ".join(line) for line in lines if line[0] == "POSIX" and line[4].split(":")[2] in inodes]
+            lines = [
+                line.split()[2:] for line in descriptor.read_text().splitlines() if line.startswith("lock:")
+            ]
+            found += [
+                " ".join(line) for line in lines if line[0] == "POSIX" and line[4].split(":")[2] in inodes
+            ]
     return sorted(found)
 
 

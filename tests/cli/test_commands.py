@@ -64,7 +64,7 @@ OWN_OF_HELP = (
     "polaris_spark.names",
     "polaris_spark.property_values",
     "polaris_spark.secret_options",
-    "polaris_spark.spark.procedures",
+    "polaris_spark.jobs",
 )
 """Modules of this package, each with those below it, that help may import."""
 

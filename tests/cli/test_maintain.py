@@ -16,8 +16,8 @@ from polaris_spark.cli import maintain
 from polaris_spark.commits.change import Operation
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError
-from polaris_spark.spark.procedures.procedure import Column, Parameter, Procedure
-from polaris_spark.spark.procedures.registry import procedures
+from polaris_spark.jobs.procedure import Column, Parameter, Procedure
+from polaris_spark.jobs.registry import procedures
 from tests.cli.catalogs import make_catalog, run
 from tests.importing.support import table_metadata, write
 from tests.rest.client import connect

@@ -16,7 +16,7 @@ from polaris_spark.catalog.importing.jobs import TASK, import_source
 from polaris_spark.catalog.importing.sources import Listed, ListedNamespace
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import InputError, TaskRunningError, TryAgainError
-from polaris_spark.spark.procedures.registry import call
+from polaris_spark.jobs.registry import call
 from polaris_spark.system.tasks import Tasks
 from tests.importing.support import (
     Entries,

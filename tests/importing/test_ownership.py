@@ -22,8 +22,8 @@ from polaris_spark.catalog.metadata.rows import EMPTY_TABLE, EMPTY_VIEW, Table, 
 from polaris_spark.catalog.rows import Unloaded
 from polaris_spark.commits.log import entries
 from polaris_spark.errors import InputError, NoSuchTableError
+from polaris_spark.jobs.registry import call
 from polaris_spark.objects import decode, encode
-from polaris_spark.spark.procedures.registry import call
 from tests.importing.support import run, statuses, table_in, table_metadata, view_metadata, write
 from tests.maintenance.lakes import age
 from tests.rest.client import Client, table, tables

@@ -13,8 +13,8 @@ from pyiceberg.table import Table
 
 from polaris_spark.catalog.files import local_path
 from polaris_spark.clock import ManualClock
+from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
-from polaris_spark.spark.procedures.registry import call
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
@@ -54,7 +54,7 @@ def there(*tables: Table) -> set[str]:
 
 def expire(catalog: PolarisCatalog, spark: Any = None, **arguments: Any) -> list[dict[str, Any]]:
     """Call `expire`; its rows by column."""
-    from polaris_spark.spark.procedures.expire import PROCEDURE
+    from polaris_spark.jobs.expire import PROCEDURE
 
     found = call(catalog._opened, "expire", spark=spark, **arguments)
     names = [column.name for column in PROCEDURE.columns]

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
-from polaris_spark.spark.procedures.registry import call
+from polaris_spark.jobs.registry import call
 from tests.maintenance.lakes import Lake, age
 
 

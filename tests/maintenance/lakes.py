@@ -18,10 +18,10 @@ from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.folders import Folders
 from polaris_spark.catalog.permits import Grant
 from polaris_spark.errors import ReferenceGoneError
+from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
 from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.rest.session import connect
-from polaris_spark.spark.procedures.registry import call
 
 DAY = 86_400
 

@@ -14,8 +14,8 @@ from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import NotFoundError
+from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.periods import own_policy, realm_policy
-from polaris_spark.spark.procedures.registry import call
 from tests.maintenance.lakes import ROWS, Lake
 
 ME = Operation(b"", "me")

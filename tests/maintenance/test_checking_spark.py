@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 from polaris_spark.backends import open_backend
 from polaris_spark.clock import ManualClock
 from polaris_spark.config import Properties, StoreURI
+from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.checking.checker import Check
 from polaris_spark.maintenance.checking.rows import Problem
 from polaris_spark.spark.jobs.fsck import Executors
 from polaris_spark.spark.options import location_of
-from polaris_spark.spark.procedures.registry import call
 from tests.maintenance.damage import Damaged, Sound, copy_rows
 from tests.maintenance.planted import stranger, view_version
 from tests.maintenance.planted_rows import (

@@ -17,7 +17,7 @@ from polaris_spark.catalog.rows import NAMES, TABLE
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.rows import Commit, Entries
-from polaris_spark.spark.procedures.registry import call
+from polaris_spark.jobs.registry import call
 from polaris_spark.store.cache import process_cache
 from tests.cli.catalogs import run
 from tests.maintenance.histories import expire

@@ -14,7 +14,7 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders
 from polaris_spark.catalog.permits import Permit
 from polaris_spark.errors import ForbiddenError
-from polaris_spark.spark.procedures.registry import call
+from polaris_spark.jobs.registry import call
 from tests.maintenance.hostile import JOBS, name_data_files, prepare, run, tree
 from tests.maintenance.lakes import ROWS, Lake, age, folder, name_statistics
 

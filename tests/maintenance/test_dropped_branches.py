@@ -11,7 +11,7 @@ from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import NotFoundError
-from polaris_spark.spark.procedures.registry import call
+from polaris_spark.jobs.registry import call
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import SCHEMA, ids, rows
 from tests.maintenance.test_lost_references import DELETING, age

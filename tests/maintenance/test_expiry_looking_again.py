@@ -12,10 +12,10 @@ from pyiceberg.table import Table
 from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import Snapshot
+from polaris_spark.jobs.expire import PROCEDURE
+from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.expiry import deleting
 from polaris_spark.pyiceberg import PolarisCatalog
-from polaris_spark.spark.procedures.expire import PROCEDURE
-from polaris_spark.spark.procedures.registry import call
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import SCHEMA, ids, make, needed, path, rows, there
 

@@ -14,7 +14,7 @@ from polaris_spark.catalog.expiring import gc_enabled
 from polaris_spark.catalog.property_changes import set_properties
 from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
-from polaris_spark.spark.procedures.registry import call
+from polaris_spark.jobs.registry import call
 from tests.maintenance.lakes import ROWS, Lake, folder, paths
 
 NO, YES = {"gc.enabled": "false"}, {"gc.enabled": "true"}

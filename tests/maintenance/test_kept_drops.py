@@ -13,8 +13,8 @@ from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.registering import RegisterTable
 from polaris_spark.commits.change import Operation
+from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
-from polaris_spark.spark.procedures.registry import call
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, rows, there
 

@@ -14,8 +14,8 @@ from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import CorruptionError
+from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
-from polaris_spark.spark.procedures.registry import call
 from polaris_spark.store.references import new_version
 from polaris_spark.system.registry import ROOT
 from tests.maintenance.conftest import Open

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from polaris_spark.errors import InputError, PolarisError, RealmStateError, StoreURIError
+from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.migrating.marks import SourceRealm
 from polaris_spark.maintenance.migrating.migration import Migration
-from polaris_spark.spark.procedures.registry import call
 from polaris_spark.system.realms import RealmState
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.maintenance.movers import (

@@ -7,8 +7,8 @@ import time
 import uuid
 from pathlib import Path
 
+from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
-from polaris_spark.spark.procedures.registry import call
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import SCHEMA, ids, path, rows
 

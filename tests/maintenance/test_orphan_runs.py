@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from polaris_spark.errors import InputError
+from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.orphans import search as orphan_search
-from polaris_spark.spark.procedures.registry import call
 from tests.maintenance.lakes import (
     ROWS,
     Lake,

@@ -13,9 +13,9 @@ from pyarrow.fs import FileSelector, FileType, S3FileSystem
 from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
+from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.rest.session import connect
-from polaris_spark.spark.procedures.registry import call
 from tests.maintenance.lakes import ROWS
 from tests.servers.versitygw import VersityGateway
 

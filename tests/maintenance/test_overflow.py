@@ -22,11 +22,11 @@ from polaris_spark.commits.state import StoredObjects
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import CorruptionError
 from polaris_spark.index import Branch, Entry, Index, IndexRoot, Leaf
+from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.checking import rows as rows_of
 from polaris_spark.maintenance.checking.tables import WRONG_CONTENT
 from polaris_spark.maintenance.expiry.deciding import Asked, decide_table
 from polaris_spark.objects import decode, known_types
-from polaris_spark.spark.procedures.registry import call
 from polaris_spark.store.cache import ObjectCache
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.realms import RealmRecord, Realms

@@ -14,8 +14,8 @@ from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries
 from polaris_spark.errors import InputError
+from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.orphans.purges import PURGED
-from polaris_spark.spark.procedures.registry import call
 from tests.maintenance.lakes import ROWS, Lake, folder, paths, refuse_to_delete
 
 

@@ -17,11 +17,11 @@ from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import CorruptionError, InputError, TaskRunningError
+from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.sweeping import Policy
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.jobs.sweep import garbage
 from polaris_spark.spark.options import location_of
-from polaris_spark.spark.procedures.registry import call
 from polaris_spark.system.tasks import Tasks
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
-from polaris_spark.spark.procedures.registry import call
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.maintenance.inhabitants import NAMESPACES, SCHEMA, TABLES, journal, opened
 from tests.sizes import long

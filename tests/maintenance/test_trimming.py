@@ -17,11 +17,11 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.rows import Commit
 from polaris_spark.errors import InputError, TaskRunningError, TryAgainError
+from polaris_spark.jobs.procedure import Call
+from polaris_spark.jobs.registry import call, find
 from polaris_spark.maintenance.trimming import trim
 from polaris_spark.names import MAIN
 from polaris_spark.rest.session import Session
-from polaris_spark.spark.procedures.procedure import Call
-from polaris_spark.spark.procedures.registry import call, find
 from polaris_spark.system.registrations import Create
 from polaris_spark.system.registry import ROOT
 from polaris_spark.system.tasks import Tasks

@@ -14,7 +14,7 @@ import pytest
 
 from polaris_spark.catalog.importing.directory import DirectoryTree
 from polaris_spark.errors import BadRequestError, InputError, PolarisError
-from polaris_spark.spark.procedures.registry import call
+from polaris_spark.jobs.registry import call
 from tests.importing.support import run
 from tests.metadata.tables import NOW, snapshot
 from tests.metadata.test_rendering import imported

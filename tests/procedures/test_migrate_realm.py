@@ -9,13 +9,13 @@ import pytest
 
 from polaris_spark.backends.base import ObjectKey, ObjectRow
 from polaris_spark.errors import InputError, RealmMovedError
+from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.migrating.check import Difference
 from polaris_spark.maintenance.migrating.copy import Place
 from polaris_spark.maintenance.migrating.marks import SourceRealm
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.jobs.migrating import spark_work
 from polaris_spark.spark.options import location_of
-from polaris_spark.spark.procedures.registry import call
 from polaris_spark.system.connections import connect_store
 from tests.cli.catalogs import fill
 from tests.maintenance.movers import Writers, namespaces, opened

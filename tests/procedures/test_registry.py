@@ -13,12 +13,12 @@ import pytest
 
 import polaris_spark
 from polaris_spark.errors import InputError, TryAgainError
+from polaris_spark.jobs import registry
+from polaris_spark.jobs.answering import encoded
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.registry import call, find, procedures
+from polaris_spark.jobs.types import TYPES
 from polaris_spark.rest.session import Session
-from polaris_spark.spark.procedures import registry
-from polaris_spark.spark.procedures.answering import encoded
-from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure
-from polaris_spark.spark.procedures.registry import call, find, procedures
-from polaris_spark.spark.procedures.types import TYPES
 
 
 def echo(**changes: Any) -> Procedure:

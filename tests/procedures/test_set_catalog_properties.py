@@ -10,7 +10,7 @@ import pytest
 
 from polaris_spark import Session, connect
 from polaris_spark.errors import InputError
-from polaris_spark.spark.procedures.registry import call
+from polaris_spark.jobs.registry import call
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 import polaris_spark
 from polaris_spark.config import Properties
 from polaris_spark.errors import InputError, PolarisError
+from polaris_spark.jobs.answering import Answers
+from polaris_spark.jobs.registry import call
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.options import LISTED_VARIABLES, ViewOptions
-from polaris_spark.spark.procedures.answering import Answers
-from polaris_spark.spark.procedures.registry import call
 from polaris_spark.spark.views import VIEWS
 
 VALUE = "open-sesame"

@@ -18,7 +18,7 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries
 from polaris_spark.commits.state import State
 from polaris_spark.errors import CorruptionError, InputError, NewerFormatError, NotFoundError
-from polaris_spark.spark.procedures.registry import call
+from polaris_spark.jobs.registry import call
 from polaris_spark.store.references import new_version
 from tests.rest.client import SCHEMA, Client, files_below, table, tables
 from tests.rest.conftest import Open

@@ -17,9 +17,9 @@ from typing import Any
 import fastavro
 
 from polaris_spark.errors import PolarisError
+from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.rest.session import connect
-from polaris_spark.spark.procedures.registry import call
 from tests.maintenance.lakes import ROWS, age
 from tests.maintenance.manifests import write_manifest
 from tests.rest.client import Client, new_key, path, table, table_request, tables

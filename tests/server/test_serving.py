@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from polaris_spark.cli.app import app
-from polaris_spark.spark.procedures.registry import call
+from polaris_spark.jobs.registry import call
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.rest.client import Client, at_once, connect, new_key, set_properties, table
 from tests.server.conftest import TOKENS

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from polaris_spark.errors import InputError
-from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure
-from polaris_spark.spark.procedures.types import TYPES
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.types import TYPES
 
 Rows = Iterable[tuple[Any, ...]]
 Arguments = Mapping[str, Any]

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from polaris_spark.errors import InputError
-from polaris_spark.spark.procedures.maintaining import time_before_ms
-from polaris_spark.spark.procedures.registry import call
+from polaris_spark.jobs.maintaining import time_before_ms
+from polaris_spark.jobs.registry import call
 from tests.maintenance.lakes import Lake, paths
 
 NOW = 1_767_225_600_000

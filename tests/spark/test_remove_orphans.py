@@ -16,12 +16,12 @@ from conftest import CatalogPlace
 from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
+from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.orphans.here import LocalEngine
 from polaris_spark.maintenance.orphans.search import FoundDoomed
 from polaris_spark.rest.session import Session, connect
 from polaris_spark.spark.jobs import orphans
 from polaris_spark.spark.jobs.orphans import SparkEngine
-from polaris_spark.spark.procedures.registry import call
 from tests.maintenance.lakes import (
     DAY,
     ROWS,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
-from polaris_spark.spark.procedures.registry import call
 from tests.views.catalogs import rows
 
 

@@ -374,7 +374,7 @@ def test_a_table_that_was_imported_unread_has_its_files(
     spark: SparkSession, place: CatalogPlace, namespace: str
 ) -> None:
     from polaris_spark import connect
-    from polaris_spark.spark.procedures.registry import call
+    from polaris_spark.jobs.registry import call
 
     table = f"{namespace}.t"
     partitioned(spark, table, "what")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from polaris_spark.errors import ReferenceGoneError
-from polaris_spark.spark.procedures.maintaining import job
-from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+from polaris_spark.jobs.maintaining import job
+from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from polaris_spark.errors import InputError
-from polaris_spark.spark.procedures.maintaining import OLDER_THAN, job, older_than, spread_of, unless_dry_run
-from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+from polaris_spark.jobs.maintaining import OLDER_THAN, job, older_than, spread_of, unless_dry_run
+from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
     from polaris_spark.maintenance.expiry.deciding import Asked
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.rows import TABLE
+    from polaris_spark.jobs.export_metadata import select
     from polaris_spark.maintenance.expiry.run import ExpiryRun
     from polaris_spark.maintenance.periods import own_policy
-    from polaris_spark.spark.procedures.export_metadata import select
 
     session = call.session
     catalog, properties = session.catalog, session.properties

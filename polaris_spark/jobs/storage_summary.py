@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from polaris_spark.spark.procedures.procedure import Call, Column, Procedure
+from polaris_spark.jobs.procedure import Call, Column, Procedure
 
 
 def _run(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:

@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
 from polaris_spark.errors import InputError, PolarisError
-from polaris_spark.spark.procedures.maintaining import OLDER_THAN, job, older_than, spread_of
-from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+from polaris_spark.jobs.maintaining import OLDER_THAN, job, older_than, spread_of
+from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
     from polaris_spark.maintenance.orphans.known_files import Names

@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 
 from polaris_spark.clock import Zone, iso_time_ms
 from polaris_spark.errors import ClockError, InputError
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure, Run
 from polaris_spark.property_values import duration_ms
-from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure, Run
 
 if TYPE_CHECKING:
     from polaris_spark.maintenance.spreading import Spread

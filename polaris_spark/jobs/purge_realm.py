@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError
-from polaris_spark.spark.procedures.maintaining import job
-from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+from polaris_spark.jobs.maintaining import job
+from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
     from polaris_spark.maintenance.purging import Purged

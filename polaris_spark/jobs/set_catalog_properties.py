@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from polaris_spark.errors import InputError
-from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:

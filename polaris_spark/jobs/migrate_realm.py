@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError
+from polaris_spark.jobs.maintaining import job
+from polaris_spark.jobs.procedure import Call, Column, Parameter
 from polaris_spark.property_values import duration_ms
 from polaris_spark.secret_options import REFERENCE, is_secret
-from polaris_spark.spark.procedures.maintaining import job
-from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
     from polaris_spark.config import Properties

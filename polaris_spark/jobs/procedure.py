@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polaris_spark.errors import InputError, TryAgainError
-from polaris_spark.spark.procedures.types import TYPES
+from polaris_spark.jobs.types import TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError, PolarisError
-from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.importing.importer import ImportOptions, Row

@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 
 from polaris_spark.errors import PolarisError
+from polaris_spark.jobs.driver import Driver
+from polaris_spark.jobs.procedure import Call, Procedure
+from polaris_spark.jobs.registry import find, procedures
+from polaris_spark.jobs.types import TYPES
 from polaris_spark.rest.errors import response_of
 from polaris_spark.rest.session import Session
-from polaris_spark.spark.procedures.driver import Driver
-from polaris_spark.spark.procedures.procedure import Call, Procedure
-from polaris_spark.spark.procedures.registry import find, procedures
-from polaris_spark.spark.procedures.types import TYPES
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError
-from polaris_spark.spark.procedures import (
+from polaris_spark.jobs import (
     adopt,
     compact_index,
     expire,
@@ -25,7 +25,7 @@ from polaris_spark.spark.procedures import (
     sweep,
     trim,
 )
-from polaris_spark.spark.procedures.procedure import Call, Procedure, Watch
+from polaris_spark.jobs.procedure import Call, Procedure, Watch
 
 if TYPE_CHECKING:
     from polaris_spark.rest.session import Session

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from polaris_spark.spark.procedures.maintaining import job, policy_of, unless_dry_run
-from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+from polaris_spark.jobs.maintaining import job, policy_of, unless_dry_run
+from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import BadRequestError, InputError
-from polaris_spark.spark.procedures.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.exporting import Exported, Wanted

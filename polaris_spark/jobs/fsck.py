@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from polaris_spark.spark.procedures.maintaining import job
-from polaris_spark.spark.procedures.procedure import Call, Column, Parameter
+from polaris_spark.jobs.maintaining import job
+from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError, ReferenceGoneError
-from polaris_spark.spark.procedures.maintaining import job, unless_dry_run
-from polaris_spark.spark.procedures.procedure import Call, Parameter
-from polaris_spark.spark.procedures.remove_orphans import COLUMNS, DEFAULT_FILES
+from polaris_spark.jobs.maintaining import job, unless_dry_run
+from polaris_spark.jobs.procedure import Call, Parameter
+from polaris_spark.jobs.remove_orphans import COLUMNS, DEFAULT_FILES
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.store_heads import StoreHead
@@ -23,11 +23,11 @@ _ANY_AGE = 1 << 62
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.permits import Permit
+    from polaris_spark.jobs.remove_orphans import means_of, row_of
     from polaris_spark.maintenance.orphans.deciding import Comparison, Mismatch
     from polaris_spark.maintenance.orphans.known_files import Names
     from polaris_spark.maintenance.orphans.purges import record
     from polaris_spark.maintenance.orphans.search import KEPT, Outcome, Search
-    from polaris_spark.spark.procedures.remove_orphans import means_of, row_of
 
     session = call.session
     max_files = arguments.get("max_files", DEFAULT_FILES)
@@ -93,6 +93,7 @@ def _purge(
     dry_run: bool,
 ) -> Iterator[Outcome]:
     from polaris_spark.catalog.permits import Permit
+    from polaris_spark.jobs.remove_orphans import engine_of
     from polaris_spark.maintenance.orphans.search import (
         DELETED,
         WOULD_DELETE,
@@ -101,7 +102,6 @@ def _purge(
         broken_ones,
         delete_in_waves,
     )
-    from polaris_spark.spark.procedures.remove_orphans import engine_of
 
     engine: Engine = engine_of(call, search.names)
     warehouse = call.session.catalog.context.warehouse
