@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,17 +31,28 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """End by SIGTERM as by Ctrl-C: servers are ended, and what they kept is removed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    config.option.loadscopereorder = False  # the order is that of `pytest_collection_modifyitems`
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    """With `-n 2`, give a whole file to one process, so that the file's fixtures are made once."""
+    return LoadFileScheduling(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what takes minutes, unless it is asked for."""
+    """Skip what takes minutes, unless it is asked for, and begin with the files that need Spark.
+
+    Those are the longest: with `-n 2`, one process would wait for the other one if they came last.
+    """
     for item in items:
         marker = next((name for name in ASKED_FOR if item.get_closest_marker(name)), None)
         if marker is not None and marker not in config.option.markexpr:
             item.add_marker(pytest.mark.skip(reason=f"takes minutes: `pytest -m {marker}` runs it"))
+    with_spark = {item.path for item in items if "first_session" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path not in with_spark)
 
 
 @dataclass(frozen=True)

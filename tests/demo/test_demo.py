@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.programs
+
 PROGRAM = [sys.executable, "-c", "from polaris_spark.cli import main; main()"]
 
 

@@ -46,6 +46,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     return output, found(output, *IN_PROCESS, "--against", str(CHECKOUT))
 
 
+@pytest.mark.programs
 def test_every_part_that_needs_no_jvm_finds_figures(quick):
     _, written = quick
     assert set(written["parts"]) == set(IN_PROCESS)
@@ -55,6 +56,7 @@ def test_every_part_that_needs_no_jvm_finds_figures(quick):
     assert any(rate > 0 for rate in rates(written))
 
 
+@pytest.mark.programs
 def test_the_plot_can_be_read_and_shows_something(quick):
     output, _ = quick
     picture = matplotlib.image.imread(output / "figures.png")
@@ -62,6 +64,7 @@ def test_the_plot_can_be_read_and_shows_something(quick):
     assert picture.std() > 0.01
 
 
+@pytest.mark.programs
 def test_a_run_states_the_machine_and_the_durability_of_both_sides(quick):
     _, written = quick
     stated = {"processor", "memory", "system", "disk", "Python", "Java", "SQLite", "PostgreSQL"}
@@ -72,6 +75,7 @@ def test_a_run_states_the_machine_and_the_durability_of_both_sides(quick):
     assert written["settings"]["rounds"] == 1
 
 
+@pytest.mark.programs
 def test_none_of_our_writers_fails(quick):
     _, written = quick
     asked = [f for part in written["parts"].values() for f in part if "none failed" in f["bar"]]
