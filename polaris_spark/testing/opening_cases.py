@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
-from polaris_spark.errors import InputError, StateError, StoreURIError
+from polaris_spark.errors import InputError, NoStoreError, StateError, StoreURIError
 from polaris_spark.testing.processes import in_processes, in_threads, rows, set_up_store
 from polaris_spark.testing.stores import StoreCases, row, with_options
 
@@ -49,9 +47,12 @@ class OpeningCases(StoreCases):
 
     def test_a_store_that_was_never_set_up_is_empty_or_refused(self, uri: str) -> None:
         backend = open_backend(uri)
-        with suppress(StateError, StoreURIError):
+        try:
             assert backend.read_reference("realm", "name") is None
             assert backend.read_objects("realm", [ObjectKey(1)]) == {}
+        except NoStoreError:
+            with pytest.raises(NoStoreError):
+                backend.insert_reference("realm", "name", row())
         backend.close()
 
     def test_a_closed_backend_refuses_and_may_be_closed_again(self, uri: str) -> None:

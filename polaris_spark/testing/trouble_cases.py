@@ -6,6 +6,7 @@ compared with the state of the database.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 import uuid
@@ -223,13 +224,21 @@ class TroubleCases(StoreCases):
     def test_nothing_is_done_where_no_server_listens(self, server: Server, store_name: str) -> None:
         with ReservedPort() as port:
             nobody = open_backend(with_options(server.uri(store_name, port=port.number), server.hasty))
-            with pytest.raises(TryAgainError):
+            with pytest.raises(TryAgainError, match="cannot be reached"):
                 nobody.setup()
             with pytest.raises(TryAgainError):
                 nobody.insert_reference("realm", "name", row())
             with pytest.raises(TryAgainError):
                 nobody.write_objects("realm", _ROWS)
             nobody.close()
+
+    def test_a_server_that_never_answers_is_given_up(self, server: Server, store_name: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            unheard = open_backend(with_options(server.uri(store_name, port=port), server.hasty))
+            with pytest.raises(TryAgainError, match="cannot be reached"):
+                unheard.setup()
+            unheard.close()
 
     @pytest.mark.parametrize("trouble", ["cut", "silence"])
     def test_connections_are_replaced_after_trouble(

@@ -178,11 +178,6 @@ def test_a_swap_whose_answer_is_lost_is_sent_once_and_in_doubt(
 # Tables
 
 
-def test_a_store_that_was_never_set_up_is_refused(uri: str) -> None:
-    with pytest.raises(StoreURIError, match=r"holds no store.*create=true"):
-        open_backend(uri).read_reference("realm", "name")
-
-
 def test_tables_of_others_are_left_alone(
     uri: str, admin: BigtableTableAdminClient, instance: str, references: str
 ) -> None:

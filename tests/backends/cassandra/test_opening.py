@@ -178,11 +178,6 @@ def test_a_table_that_the_node_cannot_read_yet_is_waited_for(
     use(uri)
 
 
-def test_what_was_never_set_up_is_no_store(uri: str) -> None:
-    with pytest.raises(StoreURIError, match=r"holds no store.*create=true"):
-        use(uri)
-
-
 def test_a_store_that_is_dropped_while_it_is_open_is_told(
     cassandra: Cassandra, uri: str, backend: Backend
 ) -> None:

@@ -16,7 +16,7 @@ from polaris_spark.backends.base import Backend, ObjectRow, Swapped
 from polaris_spark.backends.mariadb.settings import Settings
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import NewerFormatError, StateError, StoreURIError, TryAgainError
-from polaris_spark.testing.processes import in_processes, rows
+from polaris_spark.testing.processes import rows
 from polaris_spark.testing.stores import row, with_options
 from tests.backends.mariadb.support import Admin, database_of, globally, of_guest, place_of
 from tests.servers.mariadb import GUEST, MariaDB
@@ -194,18 +194,6 @@ def test_a_store_that_setup_refused_is_refused_from_then_on(uri: str, backend: B
         refused.insert_reference("realm", "name", row())
 
 
-def _set_up(uri: str) -> bool:
-    backend = open_backend(uri)
-    backend.setup()
-    found = backend.read_reference("realm", "name") is None
-    backend.close()
-    return found
-
-
-def test_processes_may_set_up_at_once(uri: str) -> None:
-    assert in_processes(_set_up, [(uri,)] * 3) == [True] * 3
-
-
 def test_stores_are_apart_whatever_their_databases_are_called(uri: str) -> None:
     names = ["Stra%C3%9Fe", "%60quoted%60", "sp%20ace%27%3B--", "per%25cent%7Bbrace%7D", "CASE", "case"]
     for number, name in enumerate(names):
@@ -263,20 +251,6 @@ def test_a_server_that_takes_no_large_rows_is_refused(uri: str, backend: Backend
         pytest.raises(StateError, match="max_allowed_packet"),
     ):
         open_backend(uri).read_reference("realm", "name")
-
-
-def test_an_unreachable_server_is_worth_another_try() -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        with pytest.raises(TryAgainError, match="cannot be reached"):
-            open_backend(f"mariadb://127.0.0.1:{closed.getsockname()[1]}/db").setup()
-
-
-def test_a_server_that_never_answers_is_given_up() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        uri = f"mariadb://127.0.0.1:{silent.getsockname()[1]}/db?connect_timeout=100ms"
-        with pytest.raises(TryAgainError, match=r"cannot be reached.*time"):
-            open_backend(uri).setup()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from polaris_spark.backends.base import Backend, ReferenceRow
 from polaris_spark.backends.mongodb.settings import Settings
 from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import InputError, NewerFormatError, StoreURIError, TryAgainError
-from polaris_spark.testing.processes import in_processes
 from polaris_spark.testing.stores import row
 
 
@@ -117,14 +116,6 @@ def test_connections_are_as_many_as_the_uri_says(uri: str) -> None:
     backend.close()
 
 
-def test_an_unreachable_server_is_worth_another_try() -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        uri = f"mongodb://127.0.0.1:{closed.getsockname()[1]}/db?connect_timeout=200ms"
-        with pytest.raises(TryAgainError, match="cannot be reached"):
-            open_backend(uri).setup()
-
-
 def test_a_server_that_speaks_another_language_is_given_up() -> None:
     def answer(server: socket.socket) -> None:
         while True:
@@ -189,18 +180,6 @@ def test_the_mark_of_a_store_is_no_reference(backend: Backend) -> None:
         backend.read_reference("realm", "")
     assert backend.drop_realm("realm")
     backend.setup()
-
-
-def _set_up(uri: str) -> bool:
-    backend = open_backend(uri)
-    backend.setup()
-    found = backend.read_reference("realm", "name") is None
-    backend.close()
-    return found
-
-
-def test_processes_may_set_up_at_once(uri: str) -> None:
-    assert in_processes(_set_up, [(uri,)] * 4) == [True] * 4
 
 
 def test_documents_look_as_the_manual_says(backend: Backend, database: Database[dict[str, Any]]) -> None:

@@ -17,9 +17,7 @@ from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import (
     NewerFormatError,
     StoreURIError,
-    TryAgainError,
 )
-from polaris_spark.testing.processes import in_processes
 from polaris_spark.testing.stores import row
 from tests.backends.postgresql.support import of_user, schema_of
 from tests.servers.postgresql import PostgreSQL
@@ -114,20 +112,6 @@ def test_a_missing_database_and_a_missing_user_are_told(uri: str) -> None:
         open_backend(of_user(uri, "nobody")).setup()
 
 
-def test_an_unreachable_server_is_worth_another_try() -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        with pytest.raises(TryAgainError, match="cannot be reached"):
-            open_backend(f"postgresql://postgres@127.0.0.1:{closed.getsockname()[1]}/postgres").setup()
-
-
-def test_a_server_that_never_answers_is_given_up() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        uri = f"postgresql://postgres@127.0.0.1:{silent.getsockname()[1]}/postgres?connect_timeout=1s"
-        with pytest.raises(TryAgainError, match=r"cannot be reached.*timeout"):
-            open_backend(uri).setup()
-
-
 def test_missing_permissions_are_told_and_change_nothing(
     uri: str, user: str, backend: Backend, admin: psycopg.Connection[Any]
 ) -> None:
@@ -203,18 +187,6 @@ def test_a_store_of_a_newer_release_is_refused(
     for use in (lambda backend: backend.setup(), lambda backend: backend.read_reference("realm", "name")):
         with pytest.raises(NewerFormatError, match="format 2"):
             use(open_backend(uri))
-
-
-def _set_up(uri: str) -> bool:
-    backend = open_backend(uri)
-    backend.setup()
-    found = backend.read_reference("realm", "name") is None
-    backend.close()
-    return found
-
-
-def test_processes_may_set_up_at_once(uri: str) -> None:
-    assert in_processes(_set_up, [(uri,)] * 4) == [True] * 4
 
 
 def test_stores_of_one_database_are_apart_whatever_their_schemas_are_called(postgresql: PostgreSQL) -> None:
