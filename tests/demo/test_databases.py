@@ -1,4 +1,4 @@
-"""The demo on other databases, and what the commands that it names show afterwards."""
+"""The demo on a server and on an object store, and what the commands that it names show afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores import DATABASES, StoreOn, configured
+from tests.stores import StoreOn, configured
 
 Run = Callable[..., str]
 
@@ -64,18 +64,8 @@ def program() -> Iterator[Callable[[str], Run]]:
         yield with_password
 
 
-FIRST = ("rocksdb", "postgresql", "cassandra", "s3")
-"""One database of each kind: an embedded one, a server, a cluster, and a store of objects."""
-
-
-@pytest.mark.parametrize(
-    "scheme",
-    [
-        pytest.param(scheme, marks=pytest.mark.programs if scheme in FIRST else pytest.mark.long)
-        for scheme in DATABASES
-        if scheme not in ("memory", "sqlite")
-    ],
-)
+@pytest.mark.programs
+@pytest.mark.parametrize("scheme", ["postgresql", "s3"])
 def test_the_demo_runs_on_the_database_and_its_commands_show_what_it_left(
     scheme: str, store_on: StoreOn, tmp_path: Path, program: Callable[[str], Run]
 ) -> None:

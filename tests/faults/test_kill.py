@@ -18,7 +18,7 @@ from polaris_spark.testing.server import Server
 from tests.faults.checking import check
 from tests.faults.workers import Workers
 from tests.servers import server_class
-from tests.sizes import long
+from tests.sizes import TIMES
 from tests.stores import NETWORKED, SHARED, StoreOn, databases, start
 
 
@@ -29,13 +29,12 @@ def uri(request: pytest.FixtureRequest, store_on: StoreOn) -> str:
 
 
 @pytest.mark.parametrize("uri", databases(SHARED, ordinary=("sqlite", "postgresql", "s3")), indirect=True)
-@pytest.mark.parametrize("kills", [6, long(15)])
 def test_nothing_is_lost_or_doubled_when_processes_are_killed(
-    uri: str, kills: int, tmp_path: Path, workers: Callable[..., Workers]
+    uri: str, tmp_path: Path, workers: Callable[..., Workers]
 ) -> None:
     some = workers(uri, 1)
     some.wait_for(5)
-    for _ in range(kills):
+    for _ in range(6 * TIMES):
         some.kill_one()
         if some.rng.random() < 0.7:
             some.wait_for(some.rng.randrange(1, 8))
@@ -90,14 +89,13 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("own_server", databases(NETWORKED), indirect=True)
-@pytest.mark.parametrize("kills", [2, long(3)])
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
-    own_server: Server, kills: int, tmp_path: Path, workers: Callable[..., Workers]
+    own_server: Server, tmp_path: Path, workers: Callable[..., Workers]
 ) -> None:
     uri = own_server.uri("killed")
     some = workers(uri, 3)
     some.wait_for(5)
-    for _ in range(kills):
+    for _ in range(2 * TIMES):
         time.sleep(some.rng.uniform(0.0, 0.3))
         own_server.kill()
         time.sleep(some.rng.uniform(0.0, 0.5))

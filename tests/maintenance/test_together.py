@@ -18,7 +18,7 @@ from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.maintenance.inhabitants import NAMESPACES, SCHEMA, TABLES, journal, opened
-from tests.sizes import long
+from tests.sizes import TIMES
 from tests.stores import SHARED, StoreOn, databases
 
 ROLES = ("writer", "writer", "mover", "brancher")
@@ -27,10 +27,7 @@ LATER_S = 6.0
 
 
 @pytest.mark.parametrize("database", databases(SHARED, ordinary=("sqlite", "postgresql")))
-@pytest.mark.parametrize("rounds", [3, long(10)])
-def test_nothing_is_lost_and_no_garbage_is_left(
-    store_on: StoreOn, tmp_path: Path, database: str, rounds: int
-) -> None:
+def test_nothing_is_lost_and_no_garbage_is_left(store_on: StoreOn, tmp_path: Path, database: str) -> None:
     uri, folder = store_on(database), str(tmp_path)
     catalog = opened(uri, folder)
     for namespace in NAMESPACES:
@@ -39,7 +36,7 @@ def test_nothing_is_lost_and_no_garbage_is_left(
             catalog.create_table((namespace, f"first{number}"), SCHEMA)
     done: dict[str, int] = defaultdict(int)
     with _inhabitants(uri, tmp_path):
-        for _ in range(rounds):
+        for _ in range(3 * TIMES):
             acknowledged = _rows(tmp_path)
             for job, rows in _maintain(catalog):
                 done[job] += rows
@@ -51,7 +48,7 @@ def test_nothing_is_lost_and_no_garbage_is_left(
     time.sleep(LATER_S)
     for job, rows in _maintain(catalog):
         done[job] += rows
-    print(database, rounds, dict(done), len(told))
+    print(database, dict(done), len(told))
     assert done["sweep"] > 0
     assert done["expire"] > 0
     time.sleep(LATER_S)
