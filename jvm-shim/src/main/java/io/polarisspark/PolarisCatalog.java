@@ -108,7 +108,7 @@ public class PolarisCatalog extends SparkCatalog {
   @Override
   public boolean tableExists(Identifier identifier) {
     if (SystemViews.isSystem(identifier.namespace())) {
-      return SystemViews.isView(identifier.name());
+      return systemViews.isView(identifier.name());
     }
     forget(identifier);
     return super.tableExists(identifier);
@@ -124,7 +124,7 @@ public class PolarisCatalog extends SparkCatalog {
 
   @Override
   public Identifier[] listTables(String[] namespace) {
-    return SystemViews.isSystem(namespace) ? SystemViews.list() : super.listTables(namespace);
+    return SystemViews.isSystem(namespace) ? systemViews.list() : super.listTables(namespace);
   }
 
   @Override
