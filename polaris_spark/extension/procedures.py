@@ -7,6 +7,7 @@ run in the background, look at its progress, and read its result in pages.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,11 +72,11 @@ def call_procedure(_: Catalog, request: Request) -> Response:
         raise NotFoundError(str(error)) from None
     asked = decode(request.body, CallRequest)
     if not caller.is_local:
-        session = session.acting(caller.principal)
+        session = session.derive(caller.principal)
         if not procedure.over_http:
             raise ForbiddenError(
-                f"{procedure.name} cannot be called over HTTP, because its arguments name files, stores or realms "
-                "besides those that the server serves; call it in process or by polaris-spark"
+                f"{procedure.name} cannot be called over HTTP, because it does not declare that it reaches "
+                "only what the server serves; call it in process, or by polaris-spark with STORE"
             )
         if asked.driver is not None:
             raise ForbiddenError("'driver' can be given only in the process that opened the catalog")
@@ -88,7 +89,7 @@ def call_procedure(_: Catalog, request: Request) -> Response:
     call = Call(session, None if driver is None else driver.session, run.watch, over_http=not caller.is_local)
     procedure.check_values(call, arguments)
     run.bind(call)
-    runs = session.attached(Runs)
+    runs = session.resource(Runs)
 
     def rows() -> list[tuple[Any, ...]]:
         try:
@@ -98,10 +99,10 @@ def call_procedure(_: Catalog, request: Request) -> Response:
                 driver.release()
 
     if wait is None and caller.is_local:
-        with runs.waited_for(run):
+        with runs.foreground(run):
             return _result(run, rows)
     begun = runs.begin(run, rows)
-    begun.ended.wait(min(wait or 0.0, math.inf if caller.is_local else MAX_WAIT_SECONDS))
+    begun.ended.wait((wait or 0.0) if caller.is_local else min(wait or 0.0, MAX_WAIT_SECONDS))
     if begun.failure is not None:
         return begun.failure
     return json_response(begun.page(0, MAX_PAGE_ROWS), 200 if begun.ended.is_set() else 202)
@@ -169,7 +170,7 @@ def _decoded(procedure: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _seconds(given: float | None) -> float | None:
     if given is not None and not 0 <= given < math.inf:
         raise InputError(f"wait-seconds is {given}; it must be 0 or more")
-    return given
+    return given if given is None else min(given, threading.TIMEOUT_MAX)
 
 
 def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
@@ -187,7 +188,7 @@ def _session(request: Request) -> Session:
 
 
 def _runs(request: Request) -> Runs:
-    return _session(request).attached(Runs)
+    return _session(request).resource(Runs)
 
 
 ROUTES = (

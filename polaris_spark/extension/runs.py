@@ -145,7 +145,7 @@ class Runs:
         self._is_closed = False
 
     @contextmanager
-    def waited_for(self, run: Run) -> Iterator[None]:
+    def foreground(self, run: Run) -> Iterator[None]:
         """Let other requests find a run while its own request waits for it.
 
         Raises:

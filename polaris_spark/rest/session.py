@@ -58,14 +58,14 @@ MAX_PRINCIPAL_BYTES = 512
 """Largest length of a principal, in UTF-8 bytes."""
 
 
-class Attached(Protocol):
+class Resource(Protocol):
     """An object that lives as long as a session."""
 
     def close(self) -> None:
         """End what the object does with the session's store."""
 
 
-A = TypeVar("A", bound=Attached)
+A = TypeVar("A", bound=Resource)
 
 
 class Session:
@@ -88,7 +88,7 @@ class Session:
         self._unmodified = Unmodified(
             partial(handle, caller=Caller(principal, Role.LOCAL), router=router, session=self)
         )
-        self._attached: dict[type, Attached] = {}
+        self._resources: dict[type, Resource] = {}
         self._closed = False
         self._closing = threading.Lock()
 
@@ -115,7 +115,7 @@ class Session:
         self._require_open()
         return self._unmodified.handle(self.catalog, method, path, query=query, body=body, headers=headers)
 
-    def acting(self, principal: str | None = None, catalog: Catalog | None = None) -> Session:
+    def derive(self, principal: str | None = None, catalog: Catalog | None = None) -> Session:
         """Return this session with another principal, or another form of its catalog, such as a restricted one.
 
         The result is valid until this session is closed, and is not closed itself.
@@ -127,16 +127,16 @@ class Session:
             self.principal if principal is None else principal,
             self.router,
         )
-        found._attached, found._closing = self._attached, self._closing
+        found._resources, found._closing = self._resources, self._closing
         return found
 
-    def attached(self, cls: type[A]) -> A:
+    def resource(self, cls: type[A]) -> A:
         """Return the object of a class that lives as long as this session. It is created when it is first needed."""
         with self._closing:
             self._require_open()
-            if cls not in self._attached:
-                self._attached[cls] = cls()
-            return cast("A", self._attached[cls])
+            if cls not in self._resources:
+                self._resources[cls] = cls()
+            return cast("A", self._resources[cls])
 
     def catalog_properties(self) -> dict[str, str]:
         """Return the present properties of the catalog, which apply to all sessions."""
@@ -174,7 +174,7 @@ class Session:
         with self._closing:
             was_closed, self._closed = self._closed, True
         if not was_closed:
-            for one in self._attached.values():
+            for one in self._resources.values():
                 one.close()
             self.catalog.metrics.flush()
             self.connection.close()
@@ -194,16 +194,14 @@ def connect(
     router: Router = ROUTER,
     **properties: Any,
 ) -> Session:
-    """Open a catalog. Create the store, the realm and the catalog if they are missing, unless `create=False`.
+    """Open a catalog, as `polaris_spark.connect` does.
 
     Args:
-        store: URI of the database, such as `sqlite:///path/catalog.db` or `memory:`.
-        warehouse: location for tables that are created without a location; stored in the catalog when it is created.
-            Without a warehouse only an existing catalog can be opened.
+        store: URI of the database.
+        warehouse: location for tables that are created without a location.
         clock: clock to use; for tests.
         router: routes that requests may have.
-        properties: catalog properties, with underscores or dashes (`metadata_files="never"`). A property whose value is
-            None is ignored.
+        properties: catalog properties, with underscores or dashes.
     Raises:
         InputError: a property cannot be used.
         NoStoreError: the store does not exist, and `create` is false.

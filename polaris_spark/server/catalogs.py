@@ -114,4 +114,4 @@ class ServedCatalogs:
 
     def _restricted(self, session: Session) -> Session:
         catalog = session.catalog.restricted(self._allowed, follow_links=self._follow_links)
-        return session.acting(catalog=catalog)
+        return session.derive(catalog=catalog)

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
 import polaris_spark
+from polaris_spark.cli import INTERRUPTED, remote
+from polaris_spark.jobs.set_catalog_properties import PROCEDURE
 from tests.cli.catalogs import fill, run
 from tests.server.servers import Server, token_file
 
@@ -126,28 +129,86 @@ def test_without_store_and_server_the_command_says_what_to_give() -> None:
         assert "give STORE or --server" in answer.err
 
 
+class Scripted:
+    """A server that gives scripted answers, and notes the requests."""
+
+    def __init__(self, *answers: tuple[int, Any], **headers: str) -> None:
+        self.seen: list[str] = []
+        script, seen = iter(answers), self.seen
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                seen.append(f"{self.command} {self.path.partition('/v1/')[2].partition('/')[0]}")
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                status, body = next(script)
+                text = json.dumps(body).encode()
+                self.send_response(status)
+                for name, value in {**headers, "Content-Length": str(len(text))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(text)
+
+            do_POST = do_GET = do_DELETE = answer  # noqa: N815  # the names of http.server
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._http = HTTPServer(("127.0.0.1", 0), Handler)
+        self.uri = f"http://127.0.0.1:{self._http.server_port}"
+
+    def __enter__(self) -> Scripted:
+        Thread(target=self._http.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+RUNNING = {"status": "running", "progress": {"step": "marking", "done": 1, "total": 2}}
+BUSY = {"error": {"message": "busy", "type": "ServiceUnavailableException", "code": 503}}
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polls at once."""
+    monkeypatch.setattr(remote, "POLL_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_long_job_is_followed_and_its_result_read_in_pages() -> None:
+    columns = [{"name": one.name, "type": one.type} for one in PROCEDURE.columns]
+    first = {"status": "succeeded", "columns": columns, "rows": [["a", "1", None]], "next-page-token": "1"}
+    second = {"status": "succeeded", "columns": columns, "rows": [["b", "2", None]]}
+    script = (202, RUNNING), (200, RUNNING), (503, BUSY), (200, first), (200, second)
+    with Scripted(*script) as server:
+        answer = run("properties", "--server", server.uri, "--json", POLARIS_SPARK_TOKEN=TOKEN)
+    assert answer.json == {"a": "1", "b": "2"}
+    assert server.seen == ["POST procedures", *["GET runs"] * 4]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_run_that_fails_later_is_told() -> None:
+    failed = {"status": "failed", "error": {"message": "history is gone", "type": "X", "code": 400}}
+    with Scripted((202, RUNNING), (200, failed)) as server:
+        answer = run("maintain", "trim", "--server", server.uri, POLARIS_SPARK_TOKEN=TOKEN)
+    assert (answer.code, answer.err) == (2, "polaris-spark: history is gone\n")
+
+
+def test_an_interrupt_cancels_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(remote.time, "sleep", interrupt)
+    with Scripted((202, RUNNING), (204, None)) as server:
+        address = ("--server", server.uri)
+        assert run("maintain", "trim", *address, POLARIS_SPARK_TOKEN=TOKEN).code == INTERRUPTED
+    assert server.seen == ["POST procedures", "DELETE runs"]
+
+
 def test_the_token_is_not_sent_on_to_where_an_answer_leads() -> None:
-    class Redirecting(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            seen.append(self.path)
-            self.send_response(307)
-            self.send_header("Location", f"http://127.0.0.1:{http.server_port}/elsewhere")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    seen: list[str] = []
-    http = HTTPServer(("127.0.0.1", 0), Redirecting)
-    Thread(target=http.serve_forever, daemon=True).start()
-    try:
-        uri = f"http://127.0.0.1:{http.server_port}"
-        answer = run("maintain", "trim", "--server", uri, POLARIS_SPARK_TOKEN=TOKEN)
-    finally:
-        http.shutdown()
-        http.server_close()
+    with Scripted((200, {})) as elsewhere, Scripted((307, {}), Location=f"{elsewhere.uri}/x") as server:
+        answer = run("maintain", "trim", "--server", server.uri, POLARIS_SPARK_TOKEN=TOKEN)
     assert answer.code == 2
     assert "is this the address of polaris-spark serve" in answer.err
-    assert seen == ["/polaris-spark/v1/procedures/trim"]
-    assert json.dumps(seen).find(TOKEN) < 0
+    assert (server.seen, elsewhere.seen) == (["POST procedures"], [])

@@ -35,7 +35,7 @@ def local(session: Session) -> Asking:
 @pytest.fixture
 def admin(session: Session) -> Asking:
     """An administrator of a server that serves the catalog."""
-    return Asking(session.acting(catalog=session.catalog.restricted([])), Role.ADMINISTRATOR)
+    return Asking(session.derive(catalog=session.catalog.restricted([])), Role.ADMINISTRATOR)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def held(add: Add) -> Iterator[Held]:
 
 def ended(asking: Asking, id: str) -> Any:
     """The run once it has ended."""
-    run = asking.session.attached(runs.Runs).find(id)
+    run = asking.session.resource(runs.Runs).find(id)
     assert run.ended.wait(PATIENCE_S)
     return asking.send("GET", f"runs/{id}")[1]
 
@@ -159,7 +159,7 @@ def test_only_a_few_runs_are_in_progress_at_once(admin: Asking, held: Held) -> N
 
 def test_closing_the_session_ends_its_runs_first(session: Session, admin: Asking, held: Held) -> None:
     admin.call("held", id="one")
-    run = admin.session.attached(runs.Runs).find("one")
+    run = admin.session.resource(runs.Runs).find("one")
     assert held.begun.wait(PATIENCE_S)
     session.close()
     assert run.ended.is_set()
@@ -334,6 +334,33 @@ def test_an_administrator_exports_below_the_warehouse(admin: Asking, local: Aski
     assert [path.suffix for path in target.rglob("*") if path.is_file()] == [".json"]
 
 
+OFFERED = [name for name, one in procedures().items() if one.over_http and name != "storage_summary"]
+
+
+@pytest.mark.parametrize("procedure", OFFERED)
+def test_every_procedure_that_is_offered_runs_without_spark(
+    admin: Asking, local: Asking, procedure: str
+) -> None:
+    local.send("POST", "v1/namespaces", {"namespace": ["db"]})
+    schema = {"type": "struct", "fields": []}
+    local.send("POST", "v1/namespaces/db/tables", {"name": "t", "schema": schema})
+    local.send("DELETE", "v1/namespaces/db/tables/t")
+    status, run = admin.call(procedure, **WAIT)
+    assert (status, run["status"]) == (200, "succeeded")
+
+
+def test_an_administrator_removes_orphans_below_the_warehouse(
+    admin: Asking, local: Asking, tmp_path: Path
+) -> None:
+    folder = tmp_path / "warehouse" / "lost"
+    folder.mkdir(parents=True)
+    (folder / "orphan.parquet").write_bytes(b"x")
+    arguments = {"location": str(folder), "older_than": "0 s", "force": True, "dry_run": False}
+    status, run = admin.call("remove_orphans", arguments, **WAIT)
+    assert (status, run["status"]) == (200, "succeeded"), run
+    assert not (folder / "orphan.parquet").exists()
+
+
 LOCAL_ONLY = ["adopt", "import_catalog", "load_imported", "migrate_realm", "purge_realm"]
 
 
@@ -370,6 +397,11 @@ def test_an_administrator_names_no_variable_of_the_servers_environment(
     status, body = admin.call("set_catalog_properties", {"properties": {"gc.enabled": "env:HIDDEN"}}, **WAIT)
     assert status == 400
     assert "open-sesame" not in json.dumps(body)
+
+
+def test_a_local_caller_may_wait_for_any_time(local: Asking, add: Add) -> None:
+    add("short", lambda *_: [(1,)])
+    assert local.call("short", wait_seconds=1e300)[1]["rows"] == [[1]]
 
 
 def test_a_procedure_that_needs_spark_says_so(admin: Asking) -> None:

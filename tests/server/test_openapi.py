@@ -35,7 +35,7 @@ THERE = {
     "table": "t",
     "view": "v",
     "prefix": "polaris",
-    "procedure": "compact_index",
+    "procedure": "set_catalog_properties",
     "run": "fuzz",
 }
 
