@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from polaris_spark.rest.session import Session, connect
+    from polaris_spark.extension import connect
+    from polaris_spark.rest.session import Session
     from polaris_spark.spark.session import configure
 
 _LAZY = {
     "Session": "polaris_spark.rest.session",
-    "connect": "polaris_spark.rest.session",
+    "connect": "polaris_spark.extension",
     "configure": "polaris_spark.spark.session",
 }
 

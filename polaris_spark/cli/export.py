@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polaris_spark.cli.options import AsJSON, Password, Realm, Store
+from polaris_spark.cli.options import (
+    AsJSON,
+    Password,
+    Realm,
+    Server,
+    ServerToken,
+    StoreOrServer,
+    from_command_line,
+    required_store,
+)
 from polaris_spark.cli.output import NOTHING_TO_DO, as_sql, grid, plain, print_json, screen
 from polaris_spark.names import MAIN
+
+if TYPE_CHECKING:
+    from polaris_spark.commits.state import Snapshot
 
 _COLUMNS = ("table", "kind", "metadata-location", "outcome")
 
 
 def export(
-    store: Store,
+    store: StoreOrServer = None,
     table: Annotated[str | None, typer.Option(help="A table or view, such as db.t.")] = None,
     namespace: Annotated[
         str | None, typer.Option(help="A namespace, with all below it; without both, the whole catalog.")
@@ -31,22 +43,32 @@ def export(
     ] = None,
     branch: Annotated[str, typer.Option(help="Branch of the catalog.")] = MAIN,
     password: Password = None,
+    server: Server = None,
+    token: ServerToken = None,
     as_json: AsJSON = False,
 ) -> None:
     """Write the metadata.json of tables and views, as it is in the newest commit."""
-    from polaris_spark.catalog.exporting import Exporter
-    from polaris_spark.catalog.files import Files
-    from polaris_spark.cli.opening import open_store
-    from polaris_spark.commits.state import StoredObjects
-    from polaris_spark.jobs.export_metadata import rows, select
+    if server is None:
+        from polaris_spark.cli.opening import open_store
 
-    with open_store(store, password) as opened:
-        place = opened.realm(realm)
-        row = place.catalog(catalog)
-        head = place.catalog_head(row, branch)
-        items = select(head, row.name, table=table, namespace=namespace)
-        exporter = Exporter(StoredObjects(head.store), Files({}), directory=location, overwrite=overwrite)
-        done = rows(list(exporter.all(items)))
+        with open_store(required_store(store), password) as opened:
+            place = opened.realm(realm)
+            row = place.catalog(catalog)
+            head = place.catalog_head(row, branch)
+            done = _exported(head, row.name, table, namespace, location, overwrite=overwrite)
+    else:
+        from polaris_spark.cli.remote import RemoteServer, require_no_other
+        from polaris_spark.jobs.export_metadata import PROCEDURE
+
+        chosen = {
+            "STORE": from_command_line(store),
+            "--realm": realm if realm != "default" else None,
+            "--branch": branch if branch != MAIN else None,
+            "--password": password,
+        }
+        require_no_other(chosen)
+        arguments = {"table": table, "namespace": namespace, "location": location, "overwrite": overwrite}
+        done = RemoteServer(server, token, catalog).call(PROCEDURE, arguments)
     if as_json:
         print_json(
             [dict(zip(("name", *_COLUMNS[1:]), (as_sql(one[0]), *one[1:]), strict=True)) for one in done]
@@ -59,3 +81,22 @@ def export(
     for one in done:
         shown.add_row(*(plain(cell) for cell in one))
     screen().print(shown)
+
+
+def _exported(
+    head: Snapshot,
+    catalog: str,
+    table: str | None,
+    namespace: str | None,
+    location: str | None,
+    *,
+    overwrite: bool,
+) -> list[tuple[Any, ...]]:
+    from polaris_spark.catalog.exporting import Exporter
+    from polaris_spark.catalog.files import Files
+    from polaris_spark.commits.state import StoredObjects
+    from polaris_spark.jobs.export_metadata import rows, select
+
+    items = select(head, catalog, table=table, namespace=namespace)
+    exporter = Exporter(StoredObjects(head.store), Files({}), directory=location, overwrite=overwrite)
+    return list(rows(list(exporter.all(items))))

@@ -14,7 +14,17 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from polaris_spark.cli.options import AsJSON, Password, Property, Realm, Store
+from polaris_spark.cli.options import (
+    AsJSON,
+    Password,
+    Property,
+    Realm,
+    Server,
+    ServerToken,
+    StoreOrServer,
+    from_command_line,
+    required_store,
+)
 from polaris_spark.cli.output import (
     NO_PROBLEMS,
     NOTHING_TO_DO,
@@ -54,7 +64,7 @@ app = typer.Typer(
 
 
 def _place(
-    store: Store,
+    store: StoreOrServer = None,
     realm: Realm = "default",
     catalog: Annotated[
         str | None,
@@ -78,9 +88,11 @@ def _place(
         ),
     ] = None,
     password: Password = None,
+    server: Server = None,
+    token: ServerToken = None,
     as_json: AsJSON = False,
 ) -> None:
-    """The options that every job has; see `_run`."""
+    """The options that every job has; see `_run` and `_run_remotely`."""
 
 
 _VALUES: Mapping[str, Any] = {
@@ -119,11 +131,16 @@ def command_of(procedure: Procedure) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         arguments = {one.name: _argument(one, given.pop(one.name)) for one in procedure.parameters}
+        as_json, server, token = (given.pop(name) for name in ("as_json", "server", "token"))
         try:
-            _run(procedure, arguments, **given)
+            if server is None:
+                rows = _run(procedure, arguments, **given)
+            else:
+                rows = _run_remotely(procedure, arguments, server, token, **given)
         except PolarisError as error:
             error.args = (in_options(str(error), procedure.parameters),)
             raise
+        _print(procedure, rows, as_json=as_json)
 
     command.__doc__ = procedure.comment
     command.__signature__ = inspect.Signature([*place, *own.values()])  # type: ignore[attr-defined]  # typer reads it
@@ -177,7 +194,7 @@ def _run(
     procedure: Procedure,
     arguments: Mapping[str, Any],
     *,
-    store: str,
+    store: str | None,
     realm: str,
     catalog: str | None,
     branch: str,
@@ -185,14 +202,14 @@ def _run(
     master: str | None,
     spark: bool | None,
     password: str | None,
-    as_json: bool,
-) -> None:
+) -> list[tuple[Any, ...]]:
     from polaris_spark.cli.opening import open_store, properties_of
     from polaris_spark.rest.session import open_session
     from polaris_spark.spark.options import refuse_memory
 
     if spark is False and master is not None:
         raise InputError("--no-spark runs the job in this process, --master on Spark: give one of them")
+    store = required_store(store)
     given = {"store": store, "realm": realm, "branch": branch, "create": "false"}
     properties = properties_of(given, property, password)
     refuse_memory(properties.store)
@@ -206,9 +223,37 @@ def _run(
             if spark is None:
                 spark = master is not None or is_large(session.connection.backend)
             call = Call(session, started.session if spark else None, watch, by_operator=True)
-            rows = procedure.rows(call, arguments)
+            return procedure.rows(call, arguments)
     finally:
         started.stop()
+
+
+def _run_remotely(
+    procedure: Procedure,
+    arguments: Mapping[str, Any],
+    server: str,
+    token: str | None,
+    *,
+    store: str | None,
+    catalog: str | None,
+    realm: str,
+    branch: str,
+    **others: Any,
+) -> list[tuple[Any, ...]]:
+    from polaris_spark.cli.remote import RemoteServer, require_no_other
+
+    chosen = {
+        "STORE": from_command_line(store),
+        "--realm": realm if realm != "default" else None,
+        "--branch": branch if branch != MAIN else None,
+        **{f"--{name}": value for name, value in others.items()},
+    }
+    require_no_other(chosen)
+    with _bars(errors()) as watch:
+        return RemoteServer(server, token, catalog).call(procedure, arguments, watch)
+
+
+def _print(procedure: Procedure, rows: list[tuple[Any, ...]], *, as_json: bool) -> None:
     names = [column.name for column in procedure.columns]
     if as_json:
         print_json([mapped(_named(dict(zip(names, row, strict=True))), _json) for row in rows])

@@ -24,6 +24,31 @@ Store = Annotated[
         show_default=False,
     ),
 ]
+StoreOrServer = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="STORE",
+        help="URI of the store, such as sqlite:///path/of/catalog.db; left out with --server",
+        envvar=STORE_VARIABLE,
+        show_default=False,
+    ),
+]
+Server = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Let this server do it, such as http://127.0.0.1:8181, with the token of an administrator.",
+        show_default=False,
+    ),
+]
+ServerToken = Annotated[
+    str | None,
+    typer.Option(
+        metavar="env:NAME",
+        help="Environment variable with the token for --server; POLARIS_SPARK_TOKEN if not given.",
+        show_default=False,
+    ),
+]
 Password = Annotated[
     str | None,
     typer.Option(
@@ -52,6 +77,22 @@ OnlyReference = Annotated[
     str | None, typer.Option(help="Only this reference, such as root or catalogs.", show_default=False)
 ]
 Search = Annotated[bool, typer.Option("--search", help="Read the whole realm for commits after the heads.")]
+
+
+def required_store(store: str | None) -> str:
+    """Return the store of a command that has the option `--server`, which was not given.
+
+    Raises:
+        InputError: there is no store.
+    """
+    if store is None:
+        raise InputError(f"give STORE or --server; STORE may be left out if {STORE_VARIABLE} is set")
+    return store
+
+
+def from_command_line(store: str | None) -> str | None:
+    """Return the store if it was not taken from the environment."""
+    return None if store == os.environ.get(STORE_VARIABLE) else store
 
 
 def with_store(first: str, second: str | None, what: str) -> tuple[str, str]:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
 
-from polaris_spark.cli.options import AsJSON, Password, Realm, Store
+from polaris_spark.cli.options import (
+    AsJSON,
+    Password,
+    Realm,
+    Server,
+    ServerToken,
+    StoreOrServer,
+    from_command_line,
+    required_store,
+)
 from polaris_spark.cli.output import grid, plain, print_json, screen
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import InputError
 
 
 def properties(
-    store: Store,
+    store: StoreOrServer = None,
     catalog: Annotated[
         str | None,
         typer.Option(help="Catalog; may be left out if there is only one.", show_default=False),
@@ -29,11 +39,13 @@ def properties(
     ] = None,
     realm: Realm = "default",
     password: Password = None,
+    server: Server = None,
+    token: ServerToken = None,
     as_json: AsJSON = False,
 ) -> None:
     """Show the properties of a catalog, which bind all sessions; with --set or --unset, change them first."""
     from polaris_spark.catalog.properties import checked, require_settable
-    from polaris_spark.cli.opening import named_texts, open_store
+    from polaris_spark.cli.opening import named_texts
 
     names = Counter(one.partition("=")[0] for one in set or ())
     repeated = sorted(name for name, times in names.items() if times > 1)
@@ -41,19 +53,17 @@ def properties(
         raise InputError(f"properties set more than once: {', '.join(repeated)}")
     updates = checked(named_texts(set or ()))
     require_settable(unset or ())
-    with open_store(store, password) as opened:
-        row = opened.realm(realm).catalog(catalog)
-    found = row.properties
-    if updates or unset:
-        from polaris_spark.cli.opening import properties_of
-        from polaris_spark.rest.session import open_session
-        from polaris_spark.spark.options import refuse_memory
+    if server is None:
+        found = _changed(required_store(store), realm, catalog, password, updates, unset or ())
+    else:
+        from polaris_spark.cli.remote import RemoteServer, require_no_other
+        from polaris_spark.jobs.set_catalog_properties import PROCEDURE
 
-        given = {"store": store, "realm": realm, "catalog": row.name, "create": "false"}
-        parsed = properties_of(given, None, password)
-        refuse_memory(parsed.store)
-        with open_session(parsed, SystemClock()) as session:
-            found = session.set_catalog_properties(updates, removals=unset or ())
+        realm_given = realm if realm != "default" else None
+        require_no_other({"STORE": from_command_line(store), "--realm": realm_given, "--password": password})
+        arguments = {"properties": updates, "unset": list(unset or ())}
+        rows = RemoteServer(server, token, catalog).call(PROCEDURE, arguments)
+        found = {name: text for name, text, _ in rows if text is not None}
     if as_json:
         print_json(dict(sorted(found.items())))
         return
@@ -61,3 +71,28 @@ def properties(
     for name, text in sorted(found.items()):
         table.add_row(plain(name), plain(text))
     screen().print(table)
+
+
+def _changed(
+    store: str,
+    realm: str,
+    catalog: str | None,
+    password: str | None,
+    updates: Mapping[str, str],
+    removals: Sequence[str],
+) -> Mapping[str, str]:
+    """Change the properties of a catalog in this process, and return all of them."""
+    from polaris_spark.cli.opening import open_store, properties_of
+
+    with open_store(store, password) as opened:
+        row = opened.realm(realm).catalog(catalog)
+    if not updates and not removals:
+        return row.properties
+    from polaris_spark.rest.session import open_session
+    from polaris_spark.spark.options import refuse_memory
+
+    given = {"store": store, "realm": realm, "catalog": row.name, "create": "false"}
+    parsed = properties_of(given, None, password)
+    refuse_memory(parsed.store)
+    with open_session(parsed, SystemClock()) as session:
+        return session.set_catalog_properties(updates, removals=removals)

@@ -36,7 +36,11 @@ Token = Annotated[
     ),
 ]
 TokenFile = Annotated[
-    Path | None, typer.Option(help="File with tokens, a line each: principal:token.", show_default=False)
+    Path | None,
+    typer.Option(
+        help="File with tokens, a line each: principal:token, or principal:token administrator.",
+        show_default=False,
+    ),
 ]
 Principal = Annotated[
     str | None,
@@ -107,6 +111,7 @@ def serve(
     """Serve the catalogs of a realm to clients of the Iceberg REST protocol."""
     from polaris_spark.catalog.locations import segments
     from polaris_spark.cli.opening import properties_of
+    from polaris_spark.extension import ROUTER
     from polaris_spark.rest.session import open_session, principal_of
     from polaris_spark.store.cache import collect_seldom
 
@@ -133,7 +138,7 @@ def serve(
     for place in allowed:
         segments(place)
     collect_seldom()
-    session = open_session(properties, SystemClock())
+    session = open_session(properties, SystemClock(), ROUTER)
     served = server.ServedCatalogs(session, allowed=allowed, follow_links=follow_links)
     server.serve(served, endpoint, _announce)
 

@@ -48,4 +48,5 @@ PROCEDURE = job(
         Column("embedded_bytes_after", "BIGINT"),
     ),
     run=_run,
+    over_http=True,
 )

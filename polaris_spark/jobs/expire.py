@@ -145,6 +145,7 @@ PROCEDURE = job(
         Column("note", "STRING"),
     ),
     run=_run,
+    over_http=True,
     deletes=unless_dry_run,
     scope="catalog",
 )

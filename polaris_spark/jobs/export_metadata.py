@@ -116,7 +116,12 @@ PROCEDURE = Procedure(
     parameters=(
         Parameter("table", "STRING", "a table or view, such as db.t"),
         Parameter("namespace", "STRING", "a namespace, with all below it; without both, the whole catalog"),
-        Parameter("location", "STRING", "directory for the files, instead of their own metadata locations"),
+        Parameter(
+            "location",
+            "STRING",
+            "directory for the files, instead of their own metadata locations",
+            is_location=True,
+        ),
         Parameter("overwrite", "BOOLEAN", "whether a file of other content is replaced, rather than refused"),
     ),
     columns=(
@@ -126,6 +131,7 @@ PROCEDURE = Procedure(
         Column("outcome", "STRING"),
     ),
     run=_run,
+    over_http=True,
     comment="Write the metadata.json of tables and views, as it is in the newest commit.",
     uses_spark=True,
 )

@@ -46,6 +46,7 @@ PROCEDURE = job(
         Column("message", "STRING"),
     ),
     run=_run,
+    over_http=True,
     scope="store",
     finds_faults=True,
 )

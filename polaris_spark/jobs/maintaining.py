@@ -49,6 +49,7 @@ def job(
     deletes: Deletes | None = None,
     finds_faults: bool = False,
     idle: Callable[[tuple[Any, ...]], bool] | None = None,
+    over_http: bool = False,
 ) -> Procedure:
     """Return a procedure that runs as a coordinated task with its name.
 
@@ -61,6 +62,7 @@ def job(
             run if the store does not trust the clock. A dry run only logs a warning.
         finds_faults: whether the rows are faults; the command line then exits with a failure if there are rows.
         idle: returns whether a row only reports that there was nothing to do.
+        over_http: as `Procedure.over_http`.
     Raises:
         InputError: a name or type cannot be used.
     """
@@ -97,6 +99,7 @@ def job(
         run=run_alone,
         comment=comment,
         uses_spark=True,
+        over_http=over_http,
         maintenance=True,
         finds_faults=finds_faults,
         idle=idle,

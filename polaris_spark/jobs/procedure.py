@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polaris_spark.errors import InputError, TryAgainError
 from polaris_spark.jobs.types import TYPES
+from polaris_spark.secret_options import REFERENCE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +28,8 @@ class Parameter(NamedTuple):
     required: bool = False
     takes_variables: bool = True
     """Whether values of a map may be `env:NAME`. If not, the procedure itself refuses such values."""
+    is_location: bool = False
+    """Whether the value is a location of files. HTTP clients may name only locations that the server allows."""
 
 
 class Column(NamedTuple):
@@ -51,6 +54,7 @@ class Call:
         watch: Watch | None = None,
         *,
         by_operator: bool = False,
+        over_http: bool = False,
     ) -> None:
         """
         Args:
@@ -58,12 +62,14 @@ class Call:
             watch: called with the progress, in the thread of the call.
             by_operator: whether the arguments come from the operator of this process. They may then name any
                 environment variable of the process.
+            over_http: whether the arguments come from an HTTP client. They may then name no environment variable.
         """
         self.session = session
         """The opened catalog."""
         self.held: HeldTask | None = None
         """The coordinated task of a maintenance job while it runs."""
         self._by_operator = by_operator
+        self._over_http = over_http
         self._spark = spark
         self._watch = watch
         self._cancelled = threading.Event()
@@ -95,13 +101,31 @@ class Call:
         false, before the procedure runs.
 
         Raises:
-            InputError: the catalog's property `procedure-variables` does not list the variable.
+            InputError: the catalog's property `procedure-variables` does not list the variable, or the arguments come
+                from an HTTP client.
         """
         from polaris_spark.config import refuse_unlisted_variables
 
-        if not self._by_operator:
+        if self._over_http:
+            for name, value in options.items():
+                if value.startswith(REFERENCE):
+                    raise InputError(
+                        f"the option {name!r} is {value[:200]!r}; HTTP clients cannot name variables of the server"
+                    )
+        elif not self._by_operator:
             listed = self.session.properties.procedure_variables or ()
             refuse_unlisted_variables(options, listed, "the catalog's property 'procedure-variables'")
+
+    def require_allowed(self, location: str) -> None:
+        """Refuse a location that callers may not name. In process, every location is allowed.
+
+        Raises:
+            InputError: the location is malformed.
+            ForbiddenError: the location is outside the allowed locations of the session's catalog.
+        """
+        from polaris_spark.catalog.locations import folder, segments
+
+        self.session.catalog.context.require_allowed([segments(folder(location))])
 
     def cancel(self) -> None:
         """Request that the procedure stops. May be called on any thread."""
@@ -155,6 +179,9 @@ class Procedure:
     """Description of the procedure, in one sentence."""
     uses_spark: bool = False
     """Whether `run` may use the Spark session."""
+    over_http: bool = False
+    """Whether HTTP clients with an administrator's token may call the procedure. The server's process runs it, so it
+    must open no file, store or address that only its arguments name, except parameters with `is_location`."""
     maintenance: bool = False
     """Whether the procedure is a job of `polaris-spark maintain`."""
     finds_faults: bool = False
@@ -198,10 +225,23 @@ class Procedure:
                     raise InputError(f"{self.name}: the argument {one.name!r} is {what}; it is required")
             elif not TYPES[one.type].accepts(arguments[one.name]):
                 raise InputError(
-                    f"{self.name}: the argument {one.name!r} is {arguments[one.name]!r}; "
+                    f"{self.name}: the argument {one.name!r} is {repr(arguments[one.name])[:200]}; "
                     f"it must be {TYPES[one.type].expected} ({one.type})"
                 )
         return arguments
+
+    def check_values(self, call: Call, arguments: Mapping[str, Any]) -> None:
+        """Refuse checked arguments that name what the caller may not use.
+
+        Raises:
+            InputError: an argument names an environment variable that is not listed, or a location is malformed.
+            ForbiddenError: the call is to a catalog with allowed locations, and a location is outside them.
+        """
+        for one in self.parameters:
+            if one.type == "MAP<STRING,STRING>" and one.takes_variables:
+                call.refuse_unlisted_variables({k: v or "" for k, v in arguments.get(one.name, {}).items()})
+            if one.is_location and one.name in arguments:
+                call.require_allowed(arguments[one.name])
 
     def rows(self, call: Call, arguments: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Run the procedure; return the rows of its result.
@@ -211,9 +251,7 @@ class Procedure:
             TypeError: the procedure has a bug: a row does not match the columns.
         """
         given = self.checked_arguments(arguments)
-        for one in self.parameters:
-            if one.type == "MAP<STRING,STRING>" and one.takes_variables:
-                call.refuse_unlisted_variables({k: v or "" for k, v in given.get(one.name, {}).items()})
+        self.check_values(call, given)
         rows = list(self.run(call, given))
         checks = [TYPES[column.type].accepts for column in self.columns]
         for row in rows:

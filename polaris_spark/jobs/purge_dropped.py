@@ -140,6 +140,7 @@ PROCEDURE = job(
     ),
     columns=COLUMNS,
     run=_run,
+    over_http=True,
     deletes=unless_dry_run,
     scope="catalog",
 )

@@ -268,6 +268,7 @@ PROCEDURE = job(
             "location",
             "STRING",
             "only this folder; by default, the warehouse and the locations outside it that tables own",
+            is_location=True,
         ),
         Parameter(
             "older_than", "STRING", f"age of files by their last change: {OLDER_THAN}; '3 d' if left out"
@@ -291,6 +292,7 @@ PROCEDURE = job(
     ),
     columns=COLUMNS,
     run=_run,
+    over_http=True,
     scope="store",
     deletes=lambda arguments: not arguments.get("dry_run", True),
 )

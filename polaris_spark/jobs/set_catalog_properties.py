@@ -36,4 +36,5 @@ PROCEDURE = Procedure(
     ),
     columns=(Column("property", "STRING"), Column("value", "STRING"), Column("before", "STRING")),
     run=_run,
+    over_http=True,
 )

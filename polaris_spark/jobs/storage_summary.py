@@ -32,6 +32,7 @@ PROCEDURE = Procedure(
         Column("bytes", "BIGINT"),
     ),
     run=_run,
+    over_http=True,
     comment="Show how much the realm stores, by type of object and age.",
     uses_spark=True,
 )

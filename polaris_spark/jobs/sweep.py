@@ -89,6 +89,7 @@ PROCEDURE = job(
         Column("fence", "BIGINT"),
     ),
     run=_run,
+    over_http=True,
     deletes=unless_dry_run,
     idle=lambda row: row[1] is None,
 )

@@ -42,5 +42,6 @@ PROCEDURE = job(
         Column("first_commit_time", "TIMESTAMP"),
     ),
     run=_run,
+    over_http=True,
     deletes=unless_dry_run,
 )

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.errors import BadRequestError, NotFoundError
+from polaris_spark.rest.access import Caller, authorize
 from polaris_spark.rest.config import ROUTES
 from polaris_spark.rest.errors import response_of
 from polaris_spark.rest.request import NotModified, Request, Response
-from polaris_spark.rest.router import Router
+from polaris_spark.rest.router import ICEBERG, Router
+
+if TYPE_CHECKING:
+    from polaris_spark.rest.session import Session
 
 ROUTER = Router(ROUTES)
+"""The routes of the Iceberg protocol alone."""
 
 REMEMBERED = 1_024
 """Largest number of requests whose responses a session remembers."""
@@ -27,26 +33,35 @@ def handle(
     query: Mapping[str, str] | None = None,
     body: str | None = None,
     headers: Mapping[str, str] | None = None,
-    principal: str,
+    caller: Caller,
+    router: Router = ROUTER,
+    session: Session | None = None,
 ) -> Response:
     """Answer one request to one catalog. Errors become responses of the error model.
 
     Args:
-        path: path in the form of the specification, with or without a prefix: `v1/namespaces/a%1Fb/tables`.
+        path: path in the form of the specification, with or without a prefix: `v1/namespaces/a%1Fb/tables`, or a path
+            of the extension: `polaris-spark/v1/procedures`.
         query: decoded parameters.
         body: JSON text.
         headers: headers by name; the case of names does not matter.
-        principal: principal for the log.
+        caller: the sender of the request.
+        router: the routes.
+        session: the open catalog, which routes of the extension need.
     """
     try:
         query, headers = query or {}, headers or {}
         _refuse_no_text(*query, *query.values(), *headers, *headers.values(), method, path, body or "")
         lower = {name.lower(): value for name, value in headers.items()}
-        match = ROUTER.find(method, path)
+        match = router.find(method, path)
+        authorize(caller, match.route.least, path)
         if match.prefix is not None and match.prefix != catalog.name:
             raise NotFoundError(f"no catalog {match.prefix!r} here; this is catalog {catalog.name!r}")
-        request = Request(method, path, match.params, dict(query), lower, body, principal)
-        return catalog.loading(lambda: match.answer(catalog, request), principal)
+        request = Request(method, path, match.params, dict(query), lower, body, caller, session)
+        answer = match.route.answer
+        if match.route.base != ICEBERG:  # it may have effects before it fails, so it must not run again
+            return answer(catalog, request)
+        return catalog.loading(lambda: answer(catalog, request), caller.principal)
     except Exception as error:
         return response_of(error)
 
@@ -58,7 +73,12 @@ class Unmodified:
     the same too, so only the head is read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, handle: Callable[..., Response]) -> None:
+        """
+        Args:
+            handle: the function `handle`, with the arguments that are the same for all requests.
+        """
+        self._handle = handle
         self._known: dict[tuple[object, ...], NotModified] = {}
 
     def handle(
@@ -70,16 +90,15 @@ class Unmodified:
         query: Mapping[str, str] | None = None,
         body: str | None = None,
         headers: Mapping[str, str] | None = None,
-        principal: str,
     ) -> Response:
         """Answer one request, like the function `handle`."""
         if method != "GET" or body or not headers:
-            return handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
+            return self._handle(catalog, method, path, query=query, body=body, headers=headers)
         try:
             key = (path, *(query or {}).items(), None, *headers.items())
             known = self._known.get(key)
         except (AttributeError, TypeError):  # values that are not text are refused by `handle`
-            return handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
+            return self._handle(catalog, method, path, query=query, body=body, headers=headers)
         if known is not None:
             try:
                 head = catalog.head()
@@ -88,7 +107,7 @@ class Unmodified:
             if known.holds_at(head):
                 return known.fresh()
             catalog = catalog.beginning_at(head)
-        response = handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
+        response = self._handle(catalog, method, path, query=query, body=body, headers=headers)
         if isinstance(response, NotModified) and len(str(key)) <= SHORT:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()

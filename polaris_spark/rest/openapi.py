@@ -7,14 +7,16 @@ need them. The specification is https://github.com/apache/iceberg/blob/main/open
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
 
 from polaris_spark.rest import messages, unsupported
+from polaris_spark.rest.access import Role
 from polaris_spark.rest.config import ROUTES
-from polaris_spark.rest.router import Route
+from polaris_spark.rest.router import ICEBERG, Route
 
 Json = dict[str, Any]
 
@@ -173,22 +175,26 @@ _UPDATES: dict[str, dict[str, Json]] = {
 
 
 @cache
-def text() -> str:
-    """Return the description as JSON text."""
-    return msgspec.json.encode(description()).decode()
+def text(routes: tuple[Route, ...]) -> str:
+    """Return the description of routes as JSON text."""
+    return msgspec.json.encode(description(routes)).decode()
 
 
-def description() -> Json:
-    """Return the description (OpenAPI 3.1) of every route, without a prefix in the path."""
+def description(routes: Sequence[Route] = ROUTES) -> Json:
+    """Return the description (OpenAPI 3.1) of every route that is answered over HTTP, without a prefix in the path."""
     paths: dict[str, Json] = {}
-    for route in [one for one in ROUTES if one is not unsupported.TOKENS]:  # its errors have another form
-        paths.setdefault(f"/v1/{route.path}", {})[route.method.lower()] = _operation(route)
+    for route in routes:
+        if (
+            route is unsupported.TOKENS or route.least is Role.LOCAL
+        ):  # the errors of the first have another form
+            continue
+        paths.setdefault(f"/{route.base}/{route.path}", {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.1.0",
         "info": {"title": "polaris_spark", "version": "1"},
         "paths": paths,
         "components": {
-            "schemas": _schemas(),
+            "schemas": _schemas([kind for one in routes for kind in (one.body, one.result) if kind]),
             "securitySchemes": {"BearerAuth": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"BearerAuth": []}],
@@ -196,34 +202,44 @@ def description() -> Json:
 
 
 def _operation(route: Route) -> Json:
-    name = f"{route.method} {route.path}"
+    name = f"{route.method} {route.template}"
     parameters = [
         {"name": one, "in": "path", "required": True, "schema": _TEXT}
         for one in re.findall(r"{([^}]+)}", route.path)
     ]
-    parameters += [{"name": one, "in": "query", "schema": _TEXT} for one in _QUERIES.get(name, ())]
-    if route.method in ("POST", "DELETE"):
+    parameters += [{"name": one, "in": "query", "schema": _TEXT} for one in _QUERIES.get(name, route.query)]
+    if route.method in ("POST", "DELETE") and route.base == ICEBERG:
         key = {"type": "string", "format": "uuid"}
         parameters.append({"name": "Idempotency-Key", "in": "header", "schema": key})
     operation: Json = {
         "operationId": route.answer.__name__,
         "parameters": parameters,
         "responses": {
-            "2XX": {"description": "done"},
+            "2XX": _done(route),
             "default": {
                 "description": "not done",
                 "content": {"application/json": {"schema": _ref("ErrorResponse")}},
             },
         },
     }
+    if route.least is Role.ADMINISTRATOR:
+        operation["description"] = "Needs the token of an administrator."
     if route.method == "POST":
-        schema = _ref(_BODIES[name].__name__) if name in _BODIES else {"type": "object"}
+        body = _BODIES.get(name, route.body)
+        schema = {"type": "object"} if body is None else _ref(body.__name__)
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return operation
 
 
-def _schemas() -> Json:
-    kinds = [*dict.fromkeys(_BODIES.values()), messages.ErrorResponse]
+def _done(route: Route) -> Json:
+    done: Json = {"description": "done"}
+    if route.result is not None:
+        done["content"] = {"application/json": {"schema": _ref(route.result.__name__)}}
+    return done
+
+
+def _schemas(more: Sequence[type]) -> Json:
+    kinds = [*dict.fromkeys([*_BODIES.values(), *more]), messages.ErrorResponse]
     found = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")[1]
     for commit in ("CommitTableRequest", "CommitViewRequest"):
         found[commit]["properties"] |= {

@@ -6,11 +6,15 @@ import hashlib
 import uuid
 import weakref
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import BadRequestError
+from polaris_spark.rest.access import Caller
+
+if TYPE_CHECKING:
+    from polaris_spark.rest.session import Session
 
 
 class Request(NamedTuple):
@@ -23,7 +27,14 @@ class Request(NamedTuple):
     query: dict[str, str]
     headers: dict[str, str]
     body: str | None
-    principal: str
+    caller: Caller
+    session: Session | None = None
+    """The open catalog; None if only its routes of the Iceberg protocol are answered."""
+
+    @property
+    def principal(self) -> str:
+        """The caller's principal, for the log."""
+        return self.caller.principal
 
     def operation(self) -> Operation:
         """Return the operation of this request. If the client sent an `Idempotency-Key`, a repetition is detected.

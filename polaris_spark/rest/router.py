@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote, unquote_plus
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.errors import BadRequestError, NotFoundError, UnsupportedOperationError
+from polaris_spark.rest.access import Role
 from polaris_spark.rest.request import Request, Response
 
 _REMEMBERED = 4_096
@@ -16,41 +17,70 @@ _REMEMBERED = 4_096
 _SHORT = 256
 """Largest length of a path whose route is remembered, in characters."""
 
+ICEBERG = "v1"
+"""First part of the paths of the Iceberg REST protocol."""
+EXTENSION = "polaris-spark/v1"
+"""First parts of the paths that this product adds to the protocol."""
+
 Answer = Callable[[Catalog, Request], Response]
 
 
 class Route(NamedTuple):
-    """A method and a path as the specification writes it, without `v1/{prefix}`."""
+    """A method and a path as the specification writes it, without base and prefix."""
 
     method: str
     path: str
     answer: Answer
+    base: str = ICEBERG
+    """`ICEBERG` or `EXTENSION`."""
+    least: Role = Role.CLIENT
+    """Least role that a caller needs."""
+    body: type | None = None
+    """Message of the request's body; given for routes of the extension."""
+    result: type | None = None
+    """Message of the answer; given for routes of the extension."""
+    query: tuple[str, ...] = ()
+    """Parameters of the query; given for routes of the extension."""
+
+    @property
+    def template(self) -> str:
+        """The path without prefix; of a route of the extension, with the base."""
+        return self.path if self.base == ICEBERG else f"{self.base}/{self.path}"
 
 
 class Match(NamedTuple):
-    """The function for a request, with the variable parts of its path and the prefix if the path had one."""
+    """The route of a request, with the variable parts of its path and the prefix if the path had one."""
 
-    answer: Answer
+    route: Route
     params: Mapping[str, str]
     prefix: str | None
-    template: str
-    """The path of the route, as the specification writes it."""
+
+    @property
+    def template(self) -> str:
+        """`Route.template` of the route."""
+        return self.route.template
+
+
+_Shapes = dict[int, list[tuple[tuple[str, ...], dict[str, Route]]]]
+"""Routes by method, with the shape of their paths, by its length."""
 
 
 class Router:
     """Finder of routes by the shape of the path."""
 
-    def __init__(self, routes: list[Route]) -> None:
-        self._by_length: dict[int, list[tuple[tuple[str, ...], dict[str, Answer]]]] = {}
-        for route in routes:
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = tuple(routes)
+        self._by_base: dict[tuple[str, ...], _Shapes] = {}
+        for route in self.routes:
             shape = tuple(route.path.split("/"))
-            shapes = self._by_length.setdefault(len(shape), [])
+            by_length = self._by_base.setdefault(tuple(route.base.split("/")), {})
+            shapes = by_length.setdefault(len(shape), [])
             methods = next((m for s, m in shapes if s == shape), None)
             if methods is None:
                 shapes.append((shape, methods := {}))
-            methods[route.method] = route.answer
-        self.roots = frozenset(route.path.split("/")[0] for route in routes)
-        """First parts of the routes' paths. A catalog whose name is one of these cannot be selected by a prefix."""
+            methods[route.method] = route
+        self.roots = frozenset(route.path.split("/")[0] for route in self.routes if route.base == ICEBERG)
+        """First parts of the Iceberg routes' paths. A catalog with such a name cannot be selected by a prefix."""
         self._remembered = lru_cache(_REMEMBERED)(self._found)
 
     def find(self, method: str, path: str) -> Match:
@@ -64,31 +94,33 @@ class Router:
 
     def _found(self, method: str, path: str) -> Match:
         parts = path.strip("/").split("/")
-        if parts[0] != "v1" or len(parts) < 2:
+        base = next((base for base in self._by_base if tuple(parts[: len(base)]) == base), None)
+        if base is None or len(parts) == len(base):
             raise NotFoundError(f"no such path: {path!r}")
-        parts, prefix = parts[1:], None
-        methods, params, shape = self._match(parts)
+        shapes, parts, prefix = self._by_base[base], parts[len(base) :], None
+        methods, params = _match(shapes, parts)
         if methods is None and len(parts) > 1:
             prefix = _unquoted(parts[0], unquote)
-            methods, params, shape = self._match(parts[1:])
+            methods, params = _match(shapes, parts[1:])
         if methods is None:
             raise NotFoundError(f"no such path: {path!r}")
-        answer = methods.get(method)
-        if answer is None:
+        route = methods.get(method)
+        if route is None:
             raise UnsupportedOperationError(f"{path!r} does not support {method}")
-        return Match(answer, params, prefix, "/".join(shape))
+        return Match(route, params, prefix)
 
-    def _match(self, parts: list[str]) -> tuple[dict[str, Answer] | None, dict[str, str], tuple[str, ...]]:
-        for shape, methods in self._by_length.get(len(parts), ()):
-            params = {}
-            for expected, part in zip(shape, parts, strict=True):
-                if expected[0] == "{":
-                    params[expected[1:-1]] = _unescape(part)
-                elif expected != part:
-                    break
-            else:
-                return methods, params, shape
-        return None, {}, ()
+
+def _match(shapes: _Shapes, parts: list[str]) -> tuple[dict[str, Route] | None, dict[str, str]]:
+    for shape, methods in shapes.get(len(parts), ()):
+        params = {}
+        for expected, part in zip(shape, parts, strict=True):
+            if expected[0] == "{":
+                params[expected[1:-1]] = _unescape(part)
+            elif expected != part:
+                break
+        else:
+            return methods, params
+    return None, {}
 
 
 def _unescape(part: str) -> str:

@@ -7,7 +7,8 @@ import logging
 import os
 import threading
 from collections.abc import Collection, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, Protocol, TypeVar, cast
 
 from polaris_spark.backends import open_backend
 from polaris_spark.catalog.catalog import Catalog
@@ -34,7 +35,9 @@ from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.config import Properties, StoreURI
 from polaris_spark.errors import InputError, NotFoundError, StateError, StoreURIError
 from polaris_spark.names import problem_of
-from polaris_spark.rest.handler import Unmodified
+from polaris_spark.rest.access import Caller, Role
+from polaris_spark.rest.handler import ROUTER, Unmodified, handle
+from polaris_spark.rest.router import Router
 from polaris_spark.store.cache import process_cache
 from polaris_spark.system.connections import Connection, connect_store
 
@@ -55,17 +58,37 @@ MAX_PRINCIPAL_BYTES = 512
 """Largest length of a principal, in UTF-8 bytes."""
 
 
+class Resource(Protocol):
+    """An object that lives as long as a session."""
+
+    def close(self) -> None:
+        """End what the object does with the session's store."""
+
+
+A = TypeVar("A", bound=Resource)
+
+
 class Session:
     """An open catalog. Thread-safe. Close it to give back its lease of ids."""
 
     def __init__(
-        self, properties: Properties, connection: Connection, catalog: Catalog, principal: str
+        self,
+        properties: Properties,
+        connection: Connection,
+        catalog: Catalog,
+        principal: str,
+        router: Router = ROUTER,
     ) -> None:
         self.properties = properties
         self.connection = connection
         self.catalog = catalog
         self.principal = principal
-        self._unmodified = Unmodified()
+        self.router = router
+        """The routes that requests may have."""
+        self._unmodified = Unmodified(
+            partial(handle, caller=Caller(principal, Role.LOCAL), router=router, session=self)
+        )
+        self._resources: dict[type, Resource] = {}
         self._closed = False
         self._closing = threading.Lock()
 
@@ -77,11 +100,12 @@ class Session:
         body: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, dict[str, str], str]:
-        """Answer one request of the Iceberg REST protocol.
+        """Answer one request of the Iceberg REST protocol, or of the extension.
 
         Args:
             method: `GET`, `HEAD`, `POST` or `DELETE`.
-            path: path in the form of the specification: `v1/namespaces/a%1Fb/tables`; a prefix is optional.
+            path: path in the form of the specification: `v1/namespaces/a%1Fb/tables`; a prefix is optional. Paths of
+                the extension begin with `polaris-spark/v1/`.
             query: decoded parameters.
             body: JSON text.
             headers: headers such as `Idempotency-Key` and `If-None-Match`.
@@ -89,9 +113,30 @@ class Session:
             status, headers, body (JSON text, or empty). Errors are responses too.
         """
         self._require_open()
-        return self._unmodified.handle(
-            self.catalog, method, path, query=query, body=body, headers=headers, principal=self.principal
+        return self._unmodified.handle(self.catalog, method, path, query=query, body=body, headers=headers)
+
+    def derive(self, principal: str | None = None, catalog: Catalog | None = None) -> Session:
+        """Return this session with another principal, or another form of its catalog, such as a restricted one.
+
+        The result is valid until this session is closed, and is not closed itself.
+        """
+        found = Session(
+            self.properties,
+            self.connection,
+            self.catalog if catalog is None else catalog,
+            self.principal if principal is None else principal,
+            self.router,
         )
+        found._resources, found._closing = self._resources, self._closing
+        return found
+
+    def resource(self, cls: type[A]) -> A:
+        """Return the object of a class that lives as long as this session. It is created when it is first needed."""
+        with self._closing:
+            self._require_open()
+            if cls not in self._resources:
+                self._resources[cls] = cls()
+            return cast("A", self._resources[cls])
 
     def catalog_properties(self) -> dict[str, str]:
         """Return the present properties of the catalog, which apply to all sessions."""
@@ -129,6 +174,8 @@ class Session:
         with self._closing:
             was_closed, self._closed = self._closed, True
         if not was_closed:
+            for one in self._resources.values():
+                one.close()
             self.catalog.metrics.flush()
             self.connection.close()
 
@@ -140,17 +187,21 @@ class Session:
 
 
 def connect(
-    *, store: str, warehouse: str | None = None, clock: Clock | None = None, **properties: Any
+    *,
+    store: str,
+    warehouse: str | None = None,
+    clock: Clock | None = None,
+    router: Router = ROUTER,
+    **properties: Any,
 ) -> Session:
-    """Open a catalog. Create the store, the realm and the catalog if they are missing, unless `create=False`.
+    """Open a catalog, as `polaris_spark.connect` does.
 
     Args:
-        store: URI of the database, such as `sqlite:///path/catalog.db` or `memory:`.
-        warehouse: location for tables that are created without a location; stored in the catalog when it is created.
-            Without a warehouse only an existing catalog can be opened.
+        store: URI of the database.
+        warehouse: location for tables that are created without a location.
         clock: clock to use; for tests.
-        properties: catalog properties, with underscores or dashes (`metadata_files="never"`). A property whose value is
-            None is ignored.
+        router: routes that requests may have.
+        properties: catalog properties, with underscores or dashes.
     Raises:
         InputError: a property cannot be used.
         NoStoreError: the store does not exist, and `create` is false.
@@ -160,10 +211,10 @@ def connect(
     if warehouse is not None:
         given[WAREHOUSE] = warehouse
     parsed = Properties.parse({_dashed(k): _text(value) for k, value in given.items() if value is not None})
-    return open_session(parsed, clock or SystemClock())
+    return open_session(parsed, clock or SystemClock(), router)
 
 
-def open_session(properties: Properties, clock: Clock) -> Session:
+def open_session(properties: Properties, clock: Clock, router: Router = ROUTER) -> Session:
     """Open the catalog that is given by parsed properties."""
     process_cache().provide(properties.cache_bytes)
     principal, sharing = principal_of(properties), _sharing(properties)
@@ -173,7 +224,7 @@ def open_session(properties: Properties, clock: Clock) -> Session:
     try:
         connection = connect_store(properties.store, properties.store_options, clock=clock, create=create)
         try:
-            return _open(properties, connection, principal, sharing)
+            return _open(properties, connection, principal, sharing, router)
         except BaseException:
             connection.close()
             raise
@@ -185,7 +236,9 @@ def open_session(properties: Properties, clock: Clock) -> Session:
         raise
 
 
-def _open(properties: Properties, connection: Connection, principal: str, sharing: str | None) -> Session:
+def _open(
+    properties: Properties, connection: Connection, principal: str, sharing: str | None, router: Router
+) -> Session:
     operation = Operation(b"", principal)
     create = properties.create and properties.warehouse is not None
     realm = connection.realm(
@@ -240,7 +293,7 @@ def _open(properties: Properties, connection: Connection, principal: str, sharin
         files,
         branch=properties.branch,
     )
-    return Session(properties, connection, catalog, principal)
+    return Session(properties, connection, catalog, principal, router)
 
 
 def _wanted(properties: Properties, sharing: str | None) -> dict[str, str]:

@@ -22,7 +22,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.memory import Claim, MemoryBound
 from polaris_spark.errors import (
     NotAuthorizedError,
@@ -33,12 +32,14 @@ from polaris_spark.errors import (
     TryAgainError,
 )
 from polaris_spark.rest import openapi, unsupported
+from polaris_spark.rest.access import Caller
 from polaris_spark.rest.errors import response_of
-from polaris_spark.rest.handler import ROUTER, handle
+from polaris_spark.rest.handler import handle
 from polaris_spark.rest.messages import ErrorModel, ErrorResponse, encode
 from polaris_spark.rest.request import JSON_HEADERS
 from polaris_spark.rest.request import Response as Answer
-from polaris_spark.rest.router import Match
+from polaris_spark.rest.router import Match, Router
+from polaris_spark.rest.session import Session
 from polaris_spark.server import requests
 from polaris_spark.server.catalogs import ServedCatalogs
 from polaris_spark.server.health import Health
@@ -71,7 +72,7 @@ class Arguments(NamedTuple):
     query: Mapping[str, str]
     body: str | None
     headers: Mapping[str, str]
-    principal: str
+    caller: Caller
 
 
 class Protocol:
@@ -87,6 +88,7 @@ class Protocol:
         memory: MemoryBound,
     ) -> None:
         self.catalogs = catalogs
+        self.router = catalogs.session.router
         self.tokens = tokens
         self.metrics = Metrics()
         self._pool = pool
@@ -99,7 +101,7 @@ class Protocol:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         started = time.perf_counter()
-        route = _route(request)
+        route = _route(self.router, request)
         with Claim(self._memory) as claim:
             with self.metrics.in_flight.track_inprogress():
                 try:
@@ -117,8 +119,8 @@ class Protocol:
             else:
                 await _send_and_wait(response, send)
 
-    def principal(self, request: Request) -> str:
-        """Return the principal of a request.
+    def caller(self, request: Request) -> Caller:
+        """Return the sender of a request. Without tokens, nobody is an administrator.
 
         Raises:
             NotAuthorizedError: the server has tokens, and the request has none of them.
@@ -126,16 +128,16 @@ class Protocol:
         """
         if self.tokens is None:
             requests.require_local_host(request)
-            return self.catalogs.session.principal
+            return Caller(self.catalogs.session.principal)
         given = request.headers.getlist("authorization")
-        return self.tokens.principal(given[0] if len(given) == 1 else None)
+        return self.tokens.caller(given[0] if len(given) == 1 else None)
 
     async def _respond(self, request: Request, route: Match | RequestError, claim: Claim) -> Response:
         if (
             isinstance(route, Match) and route.template == unsupported.TOKENS.path
         ):  # clients send this request before they have a token
             return as_http(unsupported.NO_TOKENS, gzipped=False)
-        principal = self.principal(request)
+        caller = self.caller(request)
         if isinstance(route, RequestError):  # raised before the body is read
             raise route
         arguments = Arguments(
@@ -145,7 +147,7 @@ class Protocol:
             requests.query_of(request),
             await requests.body_of(request, self._max_body, claim),
             requests.headers_of(request),
-            principal,
+            caller,
         )
         gzipped = requests.accepts_gzip(request)
         # Requests count from here on. A client that sends its body slowly uses no thread, so it must not count.
@@ -177,22 +179,32 @@ class Protocol:
 
     def _handled(self, arguments: Arguments, *, gzipped: bool) -> Response:
         try:
-            catalog, query = self._catalog(arguments)
+            session, query = self._session(arguments)
         except Exception as error:
             return as_http(response_of(error), gzipped=gzipped)
-        _, method, path, _, body, headers, principal = arguments
-        answer = handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
+        _, method, path, _, body, headers, caller = arguments
+        answer = handle(
+            session.catalog,
+            method,
+            path,
+            query=query,
+            body=body,
+            headers=headers,
+            caller=caller,
+            router=self.router,
+            session=session,
+        )
         return as_http(answer, gzipped=gzipped)
 
-    def _catalog(self, arguments: Arguments) -> tuple[Catalog, Mapping[str, str]]:
+    def _session(self, arguments: Arguments) -> tuple[Session, Mapping[str, str]]:
         """Return the catalog for a request, and the query with that catalog's name in place of a warehouse location."""
         query, route = arguments.query, arguments.route
         if route.template != "config" or route.prefix is not None:
             return self.catalogs.choose(route.prefix), query
-        catalog = self.catalogs.of_warehouse(query.get("warehouse"))
-        if catalog is not self.catalogs.default:
-            query = {**query, "warehouse": catalog.name}
-        return catalog, query
+        session = self.catalogs.of_warehouse(query.get("warehouse"))
+        if session is not self.catalogs.default:
+            query = {**query, "warehouse": session.catalog.name}
+        return session, query
 
 
 async def _send_and_wait(response: Response, send: Send) -> None:
@@ -235,10 +247,10 @@ _UNREAD = (RequestTimeoutError.status, RequestTooLargeError.status)
 """Statuses after which the rest of the body is not read."""
 
 
-def _route(request: Request) -> Match | RequestError:
+def _route(router: Router, request: Request) -> Match | RequestError:
     """Return the route of a request, or the error if there is none. Only clients with a valid token get that error."""
     try:
-        return ROUTER.find(request.method, requests.path_of(request))
+        return router.find(request.method, requests.path_of(request))
     except RequestError as error:
         return error
 
@@ -277,13 +289,13 @@ def create_app(
         if local and tokens is None:
             requests.require_local_host(request)
         elif not local:
-            protocol.principal(request)
+            protocol.caller(request)
         return Response(protocol.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def description(request: Request) -> Response:
-        protocol.principal(request)
+        protocol.caller(request)
         gzipped = requests.accepts_gzip(request)
-        return as_http(Answer(200, JSON_HEADERS, openapi.text()), gzipped=gzipped)
+        return as_http(Answer(200, JSON_HEADERS, openapi.text(protocol.router.routes)), gzipped=gzipped)
 
     app = Starlette(
         routes=[

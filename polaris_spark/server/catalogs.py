@@ -6,13 +6,11 @@ import dataclasses
 import threading
 from collections.abc import Sequence
 
-from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalogs import find_catalog, list_catalogs
 from polaris_spark.catalog.properties import WAREHOUSE
 from polaris_spark.errors import BadRequestError
 from polaris_spark.names import MAIN
 from polaris_spark.rest.config import same_place
-from polaris_spark.rest.handler import ROUTER
 from polaris_spark.rest.session import Session, open_session
 from polaris_spark.system.stores import check_store
 
@@ -35,45 +33,47 @@ class ServedCatalogs:
             BadRequestError: an allowed location is not absolute.
         """
         self.session = session
-        self.default = session.catalog.restricted(allowed, follow_links=follow_links)
         self._allowed = tuple(allowed)
         self._follow_links = follow_links
-        self._others: dict[str, tuple[Session, Catalog]] = {}
+        self.default = self._restricted(session)
+        """The default catalog, restricted."""
+        self._others: dict[str, Session] = {}
+        self._opened: list[Session] = []
         self._guard = threading.Lock()
 
-    def choose(self, name: str | None) -> Catalog:
-        """Return the catalog of that name. If it does not exist, return the default catalog, for which the handler
+    def choose(self, name: str | None) -> Session:
+        """Return the open catalog of that name. If it does not exist, return the default catalog, for which the handler
         refuses the name."""
-        if name is None or name == self.default.name:
+        if name is None or name == self.default.catalog.name:
             return self.default
         opened = self._others.get(name)  # needs no guard, which is held while another catalog is opened
         if opened is not None:
-            return opened[1]
+            return opened
         with self._guard:
             found = self._others.get(name)
             if found is None:
-                if find_catalog(self.default.references, name) is None:
+                if find_catalog(self.default.catalog.references, name) is None:
                     return self.default
                 found = self._others[name] = self._open(name)
-            return found[1]
+            return found
 
-    def of_warehouse(self, text: str | None) -> Catalog:
+    def of_warehouse(self, text: str | None) -> Session:
         """Return the catalog with this name or this warehouse location; if there is none, the default, as `choose`.
 
         Raises:
             BadRequestError: the catalog's name equals the first part of a route's path, so paths would be ambiguous.
         """
-        if not text or text == self.default.name:
+        if not text or text == self.default.catalog.name:
             return self.default
         found = self.choose(text)
-        if found is self.default and not same_place(text, self.default.context.warehouse):
-            for row in list_catalogs(self.default.references):
+        if found is self.default and not same_place(text, self.default.catalog.context.warehouse):
+            for row in list_catalogs(self.default.catalog.references):
                 if same_place(text, row.properties.get(WAREHOUSE, "")):
                     found = self.choose(row.name)
                     break
-        if found is not self.default and found.name in ROUTER.roots:
+        if found is not self.default and found.catalog.name in found.router.roots:
             raise BadRequestError(
-                f"catalog {found.name!r} has a name that the protocol's paths use: "
+                f"catalog {found.catalog.name!r} has a name that the protocol's paths use: "
                 "only a server that was started with it can serve it"
             )
         return found
@@ -89,23 +89,29 @@ class ServedCatalogs:
         """
         check_store(self.session.connection.backend)
         self.session.connection.realms.active(self.session.properties.realm)
-        self.default.head()
+        self.default.catalog.head()
 
     def close(self) -> None:
         """Release the store."""
         with self._guard:
-            opened = [session for session, _ in self._others.values()]
-            self._others.clear()
+            opened = list(self._opened)
+            self._opened.clear()
         for session in (*opened, self.session):
             session.close()
 
-    def _open(self, name: str) -> tuple[Session, Catalog]:
+    def _open(self, name: str) -> Session:
         properties = dataclasses.replace(
             self.session.properties, catalog=name, branch=MAIN, warehouse=None, create=False
         )
-        session = open_session(properties, self.session.connection.clock)
+        session = open_session(properties, self.session.connection.clock, self.session.router)
         try:
-            return session, session.catalog.restricted(self._allowed, follow_links=self._follow_links)
+            restricted = self._restricted(session)
         except BaseException:
             session.close()
             raise
+        self._opened.append(session)
+        return restricted
+
+    def _restricted(self, session: Session) -> Session:
+        catalog = session.catalog.restricted(self._allowed, follow_links=self._follow_links)
+        return session.derive(catalog=catalog)

@@ -7,23 +7,29 @@ import hmac
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from polaris_spark.errors import InputError, NotAuthorizedError
+from polaris_spark.rest.access import Caller, Role
 from polaris_spark.rest.session import check_principal
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 """Pattern of a token after `Bearer` (RFC 6750, 2.1)."""
 
 
-class Tokens:
-    """The tokens that a server accepts, each with its principal. Only digests of the tokens are kept."""
+ADMINISTRATOR = "administrator"
+"""Word after a token in a token file. It allows the token's clients to use the extension."""
 
-    def __init__(self, principals: Mapping[str, str]) -> None:
+
+class Tokens:
+    """The tokens that a server accepts, each with its principal and role. Only digests of the tokens are kept."""
+
+    def __init__(self, principals: Mapping[str, str], administrators: Collection[str] = ()) -> None:
         """
         Args:
             principals: the principal of each token, by token.
+            administrators: the tokens of administrators.
         Raises:
             InputError: there are no tokens, or a token or principal cannot be used. The message never contains a token.
         """
@@ -38,7 +44,13 @@ class Tokens:
                     f"the token of {principal!r} is empty or has characters that HTTP does not allow in one: "
                     "it is made of letters, digits and -._~+/, with any = at its end"
                 )
-        self._digests = [(_digest(token), principal) for token, principal in principals.items()]
+        self._digests = [
+            (
+                _digest(token),
+                Caller(principal, Role.ADMINISTRATOR if token in administrators else Role.CLIENT),
+            )
+            for token, principal in principals.items()
+        ]
 
     @classmethod
     def from_environment(cls, name: str, principal: str) -> Tokens:
@@ -64,11 +76,15 @@ class Tokens:
     def from_file(cls, path: Path) -> Tokens:
         """Return the tokens in a file of lines `principal:token`, empty lines and `#` comments.
 
+        A line `principal:token administrator` is the token of an administrator.
+
         Raises:
             InputError: other users may read or write the file, or a line does not have this form. The message contains
                 the number of the line, but not the line.
         """
         found: dict[str, str] = {}
+        administrators: set[str] = set()
+        others: set[str] = set()
         try:
             with path.open(encoding="utf-8") as file:
                 if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
@@ -79,15 +95,23 @@ class Tokens:
         for number, line in enumerate(lines, 1):
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
-            principal, colon, token = line.rpartition(":")
-            if not colon or not token.strip() or not principal.strip():
-                raise InputError(f"line {number} of {path} is not principal:token")
-            if found.setdefault(token.strip(), principal.strip()) != principal.strip():
+            principal, colon, text = line.rpartition(":")
+            token, *marks = text.split() or [""]
+            if not colon or not token or not principal.strip() or marks not in ([], [ADMINISTRATOR]):
+                raise InputError(
+                    f"line {number} of {path} is neither principal:token nor principal:token {ADMINISTRATOR}"
+                )
+            if found.setdefault(token, principal.strip()) != principal.strip():
                 raise InputError(f"line {number} of {path} gives one token to two principals")
-        return cls(found)
+            (administrators if marks else others).add(token)
+            if token in administrators and token in others:
+                raise InputError(
+                    f"line {number} of {path} repeats a token, once with and once without {ADMINISTRATOR!r}"
+                )
+        return cls(found, administrators)
 
-    def principal(self, authorization: str | None) -> str:
-        """Return the principal of a request from its `Authorization` header.
+    def caller(self, authorization: str | None) -> Caller:
+        """Return the sender of a request from its `Authorization` header.
 
         The given token is compared with every accepted token, in constant time.
 
@@ -100,9 +124,9 @@ class Tokens:
         if scheme.lower() != "bearer":
             raise NotAuthorizedError("requests are authorized by a bearer token and nothing else")
         given, found = _digest(token.strip()), None
-        for digest, principal in self._digests:
+        for digest, caller in self._digests:
             if hmac.compare_digest(digest, given):
-                found = principal
+                found = caller
         if found is None:
             raise NotAuthorizedError("the bearer token is not known here")
         return found

@@ -3,7 +3,7 @@
 Standard input and output are the control channel, one line of JSON each way, in this order:
 
 ```
-JVM     {"token": "...", "protocol": "3"}      Python  {"socket": "/tmp/.../socket"}
+JVM     {"token": "...", "protocol": "4"}      Python  {"socket": "/tmp/.../socket"}
 JVM     {"connect": {"store": "...", ...}}     Python  {"connection": "1"} or {"error": "..."}
 ```
 Secrets (the token and passwords) are sent over this channel only, and never over a command line or the
@@ -24,15 +24,14 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import IO, Any, NamedTuple, Protocol
 
 from polaris_spark.spark.frames import Server
 
 logger = logging.getLogger(__name__)
 
-PROTOCOL = "3"
+PROTOCOL = "4"
 CLOSE_SECONDS = 10
 REMEMBERED = 1_024
 """Maximum number of parsed request heads in the cache."""
@@ -58,26 +57,11 @@ class Connection(Protocol):
         """Release the connection's resources."""
 
 
-PROCEDURE_METHODS = frozenset({"PROCEDURES", "CALL", "CANCEL"})
-VIEW_METHODS = frozenset({"COLUMNS", "COUNT", "PLAN"})
-
-
-class _Procedures:
-    """Answers to requests about procedures. The code is imported at the first request: few programs call procedures."""
-
-    @cached_property
-    def answer(self) -> Callable[[Any, str, str, str], tuple[int, str]]:
-        from polaris_spark.jobs.answering import Answers
-
-        return Answers().answer
-
-
 class Bridge:
     """The methods that the JVM calls. Thread-safe."""
 
     def __init__(self) -> None:
         self._connections: dict[str, Connection] = {}
-        self._procedures = _Procedures()
 
     def add(self, connection: Connection) -> str:
         """Keep an open catalog; return its name, which the JVM sends with each request."""
@@ -93,19 +77,12 @@ class Bridge:
         then name and value of each query parameter and of each header. The lines of an answer are: status, then name
         and value of each header.
 
-        Methods of the REST protocol go to the catalog. Other methods concern procedures
-        (:mod:`polaris_spark.jobs.answering`) or views (:mod:`polaris_spark.spark.views.answering`); the
-        path is then the name of the procedure or view.
+        Every request goes to the catalog's handler: those of the Iceberg REST protocol and those of the extension
+        (:mod:`polaris_spark.extension`).
         """
         repeats = not body and len(head) <= SHORT
         connection, method, path, query, headers = (_remembered if repeats else _taken_apart)(head)
-        if method in PROCEDURE_METHODS:
-            status, text = self._procedures.answer(self._connections[connection], method, path, body)
-            return f"{status}\n", text
         try:
-            if method in VIEW_METHODS:
-                status, text = _answer_view(method, body)
-                return f"{status}\n", text
             status, answered, text = self._connections[connection].request(
                 method,
                 path,
@@ -130,14 +107,6 @@ class Bridge:
             except Exception:
                 # If one catalog cannot be closed, the other catalogs must still release their leases.
                 logger.exception("closing a catalog failed")
-
-
-def _answer_view(method: str, body: str) -> tuple[int, str]:
-    from polaris_spark.spark.views.answering import (
-        answer,
-    )  # with PySpark's types, which most programs never need
-
-    return answer(method, body)
 
 
 class _Head(NamedTuple):

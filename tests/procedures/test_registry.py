@@ -13,8 +13,8 @@ import pytest
 
 import polaris_spark
 from polaris_spark.errors import InputError, TryAgainError
+from polaris_spark.extension.runs import encoded
 from polaris_spark.jobs import registry
-from polaris_spark.jobs.answering import encoded
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 from polaris_spark.jobs.registry import call, find, procedures
 from polaris_spark.jobs.types import TYPES
@@ -118,8 +118,8 @@ def test_values_of_every_type_are_accepted_and_come_back_from_what_json_carries(
 
 
 def test_names_of_files_that_are_no_unicode_do_not_lose_the_result() -> None:
-    text = encoded(echo(), [("caf\udce9 ü", 1)])
-    assert json.loads(text.encode()) == [["caf\udce9 ü", 1]]
+    [text] = encoded(echo(), [("caf\udce9 ü", 1)])
+    assert json.loads(text.encode()) == ["caf\udce9 ü", 1]
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -13,7 +13,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 import polaris_spark
 from polaris_spark.config import Properties
 from polaris_spark.errors import InputError, PolarisError
-from polaris_spark.jobs.answering import Answers
 from polaris_spark.jobs.registry import call
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.options import LISTED_VARIABLES, ViewOptions
@@ -82,7 +81,8 @@ def test_a_variable_that_is_not_listed_is_refused_before_anything_is_contacted(
 def test_a_call_from_sql_with_an_unlisted_variable_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as session:
         message = {"id": "1", "driver": None, "arguments": STATEMENTS[0][1]}
-        status, body = Answers().answer(session, "CALL", "import_catalog", json.dumps(message))
+        path = "polaris-spark/v1/procedures/import_catalog"
+        status, _, body = session.request("POST", path, body=json.dumps(message))
         assert status == 400
         assert "procedure-variables" in body
         assert VALUE not in body

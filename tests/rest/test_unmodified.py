@@ -45,7 +45,7 @@ def test_a_request_that_was_answered_with_304_takes_one_read_of_the_head_and_no_
     tag = tag_of(catalog)
     first = ask(catalog, tag)
     heads = counted(monkeypatch, catalog.session.catalog.references, "read")
-    routes = counted(monkeypatch, handler.ROUTER, "find")
+    routes = counted(monkeypatch, catalog.session.router, "find")
     assert ask(catalog, tag) == first
     assert (first.status, len(heads), len(routes)) == (304, 1, 0)
 

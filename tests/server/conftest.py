@@ -13,6 +13,8 @@ from tests.rest.client import Client
 from tests.server.servers import Server, client, token_file
 
 TOKENS = {"ann": "aaaaaaaaaaaaaaaa", "bob": "b.b-b_b~b+b/bbbb==", "Zoë: the admin": "cccccccccccccccc"}
+ADMINISTRATOR = "dddddddddddddddd"
+"""The token of an administrator, whose principal is `root`."""
 
 _numbers = count(1)
 
@@ -27,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(folder: Path) -> Iterator[Server]:
     """A server on loopback that needs a token."""
     options = ["--warehouse", str(folder / "warehouse"), "--allow-location", str(folder / "allowed")]
-    tokens = token_file(folder, TOKENS)
+    tokens = token_file(folder, {**TOKENS, "root": f"{ADMINISTRATOR} administrator"})
     with Server(f"sqlite://{folder / 'store.db'}", "--token-file", str(tokens), *options) as started:
         yield started
 

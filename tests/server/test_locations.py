@@ -10,6 +10,7 @@ import pytest
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.importing.directory import DirectoryTree
+from polaris_spark.rest.access import Caller
 from polaris_spark.rest.handler import handle
 from tests.importing.support import run, table_in
 from tests.rest.client import (
@@ -180,7 +181,7 @@ def test_a_table_that_lies_outside_already_can_be_used(
 
     def commit(**properties: str) -> int:
         body = json.dumps({"requirements": [], "updates": [set_properties(**properties)]})
-        return handle(catalog, "POST", table("t"), body=body, principal="ann").status
+        return handle(catalog, "POST", table("t"), body=body, caller=Caller("ann")).status
 
     assert commit(a="1") == 200
     assert commit(**{"write.data.path": str(tmp_path / "other" / "data")}) == 200
@@ -205,7 +206,7 @@ def test_a_table_imported_unread_leads_no_further_than_it_was_imported_from(
     catalog: Catalog = direct.session.catalog.restricted([])
 
     def load(name: str) -> tuple[int, str]:
-        answer = handle(catalog, "GET", table(name), principal="ann")
+        answer = handle(catalog, "GET", table(name), caller=Caller("ann"))
         return answer.status, answer.body
 
     assert load("sound")[0] == 200

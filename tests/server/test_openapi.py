@@ -15,10 +15,11 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.generation.case import Case
 
+from polaris_spark.extension import ROUTER
 from polaris_spark.rest import openapi, unsupported
-from polaris_spark.rest.config import ROUTES
+from polaris_spark.rest.access import Role
 from tests.rest.client import Client, path, table_request, tables, view_request
-from tests.server.conftest import TOKENS
+from tests.server.conftest import ADMINISTRATOR, TOKENS
 from tests.server.servers import PATIENCE, Remote, Server
 
 EXAMPLES = int(os.environ.get("POLARIS_SPARK_FUZZ_EXAMPLES", "10"))
@@ -27,9 +28,16 @@ PUBLISHED = os.environ.get("POLARIS_SPARK_OPENAPI")
 SCHEMA = (
     schemathesis.openapi.from_path(PUBLISHED)
     if PUBLISHED
-    else schemathesis.openapi.from_dict(openapi.description())
+    else schemathesis.openapi.from_dict(openapi.description(ROUTER.routes))
 )
-THERE = {"namespace": "fuzz", "table": "t", "view": "v", "prefix": "polaris"}
+THERE = {
+    "namespace": "fuzz",
+    "table": "t",
+    "view": "v",
+    "prefix": "polaris",
+    "procedure": "set_catalog_properties",
+    "run": "fuzz",
+}
 
 
 def put_in_place(client: Client) -> None:
@@ -54,7 +62,7 @@ def test_no_request_is_answered_by_a_5xx(case: Case, server: Server, ann: Client
         case.path_parameters = {
             name: THERE.get(name, value) for name, value in (case.path_parameters or {}).items()
         }
-    headers = {"Authorization": f"Bearer {TOKENS['ann']}"}
+    headers = {"Authorization": f"Bearer {ADMINISTRATOR}"}
     response = case.call(base_url=server.uri, headers=headers, timeout=PATIENCE)
     assert response.status_code < 500, (case.as_curl_command(), response.text)
     if response.status_code >= 400 and case.method != "HEAD":
@@ -65,9 +73,11 @@ def test_the_description_is_served_and_names_every_route_that_is_offered(server:
     status, _, text = Remote(server.uri, TOKENS["ann"]).request("GET", "openapi.json")
     described = json.loads(text)
     assert status == 200
-    for route in [one for one in ROUTES if one not in unsupported.ROUTES]:
-        operation = described["paths"][f"/v1/{route.path}"][route.method.lower()]
+    offered = [one for one in ROUTER.routes if one not in unsupported.ROUTES and one.least is not Role.LOCAL]
+    assert {one.base for one in offered} == {"v1", "polaris-spark/v1"}
+    for route in offered:
+        operation = described["paths"][f"/{route.base}/{route.path}"][route.method.lower()]
         assert operation["responses"]
-        if f"{route.method} {route.path}" in openapi._BODIES:
+        if route.body is not None or f"{route.method} {route.template}" in openapi._BODIES:
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
             assert schema["$ref"].rsplit("/", 1)[1] in described["components"]["schemas"]

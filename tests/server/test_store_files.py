@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from polaris_spark.rest.access import Caller
 from polaris_spark.rest.handler import handle
 from tests.rest.client import connect, files_below, table, table_request, tables
 from tests.server.servers import Server, client, options
@@ -48,6 +49,6 @@ def test_clients_cannot_create_a_table_among_the_files_of_the_store(
         catalog = direct.session.catalog.restricted([], follow_links=follow_links)
         for place in ("store", "store/objects", "STORE/t", "store//objects/t", "%73tore/t", "link/t"):
             body = table_request("t", location=f"file://{tmp_path}/warehouse/{place}")
-            answer = handle(catalog, "POST", tables("db"), body=json.dumps(body), principal="ann")
+            answer = handle(catalog, "POST", tables("db"), body=json.dumps(body), caller=Caller("ann"))
             assert answer.status == 403, place
     assert files_below(store / "objects") == before

@@ -13,6 +13,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import OAuthError
 
 from polaris_spark.errors import InputError, NotAuthorizedError
+from polaris_spark.rest.access import Caller
 from polaris_spark.server import Tokens
 from tests.rest.client import Client
 from tests.server.conftest import TOKENS
@@ -143,7 +144,18 @@ def test_without_tokens_only_names_of_this_machine_are_answered(tmp_path: Path) 
 
 
 def test_lines_of_a_token_file_are_checked(tmp_path: Path) -> None:
-    for lines in ("ann", "ann:", ":t0ken", "ann:t0k en", "\x01:t0ken", "ann:t0ken\nbob:t0ken", ""):
+    for lines in (
+        "ann",
+        "ann:",
+        ":t0ken",
+        "ann:t0k en",
+        "\x01:t0ken",
+        "ann:t0ken\nbob:t0ken",
+        "ann:t0ken administrators",
+        "ann:t0ken administrator of all",
+        "ann:t0ken administrator\nann:t0ken",
+        "",
+    ):
         path = token_file(tmp_path, {})
         path.write_text(lines)
         with pytest.raises(InputError) as raised:
@@ -156,10 +168,10 @@ def test_lines_of_a_token_file_are_checked(tmp_path: Path) -> None:
 
 def test_a_token_is_known_by_all_of_it() -> None:
     tokens = Tokens({"one": "a", "two": "b"})
-    assert (tokens.principal("Bearer one"), tokens.principal("bearer  two ")) == ("a", "b")
+    assert (tokens.caller("Bearer one"), tokens.caller("bearer  two ")) == (Caller("a"), Caller("b"))
     for wrong in ("Bearer on", "Bearer onee", "Bearer ONE", "Bearer", "one", "", None):
         with pytest.raises(NotAuthorizedError):
-            tokens.principal(wrong)
+            tokens.caller(wrong)
 
 
 def test_a_client_that_asks_for_a_token_is_told_to_bring_one(server: Server) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from polaris_spark.spark.views.answering import answer
+from polaris_spark.errors import PolarisError
+from polaris_spark.spark.views.answering import plan
 from polaris_spark.spark.views.columns import struct
 from polaris_spark.spark.views.tables import Tables
 from tests.views.catalogs import Catalog, Row, configured
@@ -32,9 +33,9 @@ HEAVY = (
 """Modules that cost time to import, and that neither planning nor reading a view needs."""
 
 PLANNING = """
-import sys
-from polaris_spark.spark.views.answering import answer
-print(answer("PLAN", sys.argv[1])[1])
+import json, sys
+from polaris_spark.spark.views.answering import plan
+print(json.dumps(plan(**json.loads(sys.argv[1]))))
 print(*sys.modules, file=sys.stderr)
 """
 READING = """
@@ -57,9 +58,7 @@ def asked(shop: Catalog, view: str, columns: list[str], *filters: list[Any], **o
 
 def read(body: str) -> list[Row]:
     """The rows of a plan, read as a worker reads them."""
-    status, text = answer("PLAN", body)
-    assert status == 200, text
-    planned = json.loads(text)
+    planned = plan(**json.loads(body))
     function, _ = pickle.loads(base64.b64decode(planned["function"]))
     found: list[Row] = []
     for partition in planned["partitions"]:
@@ -76,7 +75,7 @@ def test_a_plan_leads_to_the_rows_of_the_view(shop: Catalog) -> None:
 
 
 def test_the_schema_of_a_plan_is_that_of_its_columns(shop: Catalog) -> None:
-    planned = json.loads(answer("PLAN", asked(shop, "tables", ["name", "catalog"]))[1])
+    planned = plan(**json.loads(asked(shop, "tables", ["name", "catalog"])))
     _, schema = pickle.loads(base64.b64decode(planned["function"]))
     by_name = {column.name: column for column in Tables().columns}
     assert schema == struct([by_name["name"], by_name["catalog"]])
@@ -102,9 +101,8 @@ def test_filters_on_times_are_microseconds(shop: Catalog) -> None:
 
 
 def test_a_plan_that_cannot_be_made_is_refused_in_words(shop: Catalog) -> None:
-    status, text = answer("PLAN", asked(shop, "tables", ["name"], realm="nowhere"))
-    assert status >= 400
-    assert "nowhere" in json.loads(text)["error"]["message"]
+    with pytest.raises(PolarisError, match="nowhere"):
+        plan(**json.loads(asked(shop, "tables", ["name"], realm="nowhere")))
 
 
 @pytest.mark.parametrize("view", ["tables", "changes", "namespaces", "references"])

@@ -1,13 +1,6 @@
-"""Views over the bridge: requests of the JVM about a view, answered with a status and JSON.
+"""What Spark's driver needs to know of a view: its columns, the number of its rows, and the partitions of a scan.
 
-- `COLUMNS <view>`: return the columns as a Spark schema, and whether `COUNT` supports the view.
-- `COUNT <view>`: return the number of rows.
-- `PLAN <view>`: return the function that reads a partition in Spark's workers, and the partitions, pickled, in Base64.
-
-The body contains the view's options, by name. The body of `PLAN` contains `options`, the names of `columns`, and
-`filters`, each with name, column and value.
-
-Without these requests, a query would wait for several Python workers of Spark, each started by the first query that
+Without these functions, a query would wait for several Python workers of Spark, each started by the first query that
 needs its kind: to find and create the data source, to get the columns, to push filters, to plan, and to count rows that
 the index can count without reading contents.
 """
@@ -15,14 +8,12 @@ the index can count without reading contents.
 from __future__ import annotations
 
 import base64
-import json
 import pickle
-from typing import Any
+from typing import Any, TypeGuard
 
 from pyspark.sql import datasource
 
-from polaris_spark.errors import PolarisError
-from polaris_spark.rest.errors import response_of
+from polaris_spark.errors import InputError
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.reading import open_for_reading
 from polaris_spark.spark.view_reader import PartitionFunction, ViewReader
@@ -32,20 +23,14 @@ from polaris_spark.spark.views.entities import EntityView
 from polaris_spark.spark.views.view import AnyView, Request
 
 
-def answer(method: str, body: str) -> tuple[int, str]:
-    """Answer a request; return status and JSON."""
-    try:
-        asked = json.loads(body)
-        if method == "PLAN":
-            return 200, json.dumps(plan(asked["options"], asked["columns"], asked["filters"]))
-        options = ViewOptions.parse(asked, VIEWS)
-        view = VIEWS[options.view]
-        if method == "COLUMNS":
-            return 200, json.dumps({"schema": struct(view.columns).jsonValue(), "counted": _is_counted(view)})
-        return 200, json.dumps({"count": count(view, options)})
-    except PolarisError as error:
-        response = response_of(error)
-        return response.status, response.body
+def columns(options: dict[str, str]) -> dict[str, Any]:
+    """Return the columns of a view as a Spark schema, and whether `count` supports the view.
+
+    Raises:
+        PolarisError: an option cannot be used.
+    """
+    view = VIEWS[ViewOptions.parse(options, VIEWS).view]
+    return {"schema": struct(view.columns).jsonValue(), "counted": _is_counted(view)}
 
 
 def plan(options: dict[str, str], columns: list[str], filters: list[list[Any]]) -> dict[str, Any]:
@@ -73,18 +58,20 @@ def _pickled(value: object) -> str:
     return base64.b64encode(pickle.dumps(value)).decode()
 
 
-def count(view: AnyView, options: ViewOptions) -> int:
+def count(options: dict[str, str]) -> int:
     """Return the number of rows of a view that the index alone can count.
 
     Raises:
+        InputError: the view must be read to be counted.
         PolarisError: for the same reasons as planning and reading.
     """
-    assert isinstance(view, EntityView)
-    store = open_for_reading(options.location)
-    return sum(
-        view.count(store, task) for tasks in view.partitions(Request(options, store)) for task in tasks
-    )
+    parsed = ViewOptions.parse(options, VIEWS)
+    view = VIEWS[parsed.view]
+    if not _is_counted(view):
+        raise InputError(f"the index cannot count the rows of the view {parsed.view!r}")
+    store = open_for_reading(parsed.location)
+    return sum(view.count(store, task) for tasks in view.partitions(Request(parsed, store)) for task in tasks)
 
 
-def _is_counted(view: AnyView) -> bool:
+def _is_counted(view: AnyView) -> TypeGuard[EntityView[Any]]:
     return isinstance(view, EntityView) and view.one_each

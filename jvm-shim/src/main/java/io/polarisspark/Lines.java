@@ -31,12 +31,12 @@ final class Lines {
     return lines.toString();
   }
 
-  /** The head of what is asked about procedures: the child's name for the catalog, what is asked, and a name. */
-  static String of(String handle, String method, String name) {
+  /** The head of a request without parameters and headers: the child's name for the catalog, the method, the path. */
+  static String of(String handle, String method, String path) {
     StringBuilder lines = new StringBuilder(128);
     add(lines, handle);
     add(lines, method);
-    add(lines, name);
+    add(lines, path);
     add(lines, "0");
     return lines.toString();
   }

@@ -12,7 +12,7 @@ import org.apache.iceberg.exceptions.NamespaceNotEmptyException;
 import org.apache.iceberg.spark.PathIdentifier;
 import org.apache.iceberg.spark.SparkCatalog;
 import org.apache.iceberg.spark.SparkUtil;
-import org.apache.iceberg.jobs.SparkProcedures;
+import org.apache.iceberg.spark.procedures.SparkProcedures;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
@@ -108,7 +108,7 @@ public class PolarisCatalog extends SparkCatalog {
   @Override
   public boolean tableExists(Identifier identifier) {
     if (SystemViews.isSystem(identifier.namespace())) {
-      return SystemViews.isView(identifier.name());
+      return systemViews.isView(identifier.name());
     }
     forget(identifier);
     return super.tableExists(identifier);
@@ -124,7 +124,7 @@ public class PolarisCatalog extends SparkCatalog {
 
   @Override
   public Identifier[] listTables(String[] namespace) {
-    return SystemViews.isSystem(namespace) ? SystemViews.list() : super.listTables(namespace);
+    return SystemViews.isSystem(namespace) ? systemViews.list() : super.listTables(namespace);
   }
 
   @Override

@@ -1,17 +1,24 @@
 package io.polarisspark;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 
-/** The procedures that Python answers, as it lists them when it is first asked. */
+/** The procedures and system views of a catalog, as Python lists them when it is first asked. */
 final class Procedures {
+  /** What the paths of these requests begin with. */
+  static final String PATH = "polaris-spark/v1/";
+
   private final PythonSide python;
   private final Map<String, String> configuration;
   private Map<String, PythonProcedure> known;
+  private Set<String> views;
 
   Procedures(PythonSide python, Map<String, String> configuration) {
     this.python = python;
@@ -30,26 +37,50 @@ final class Procedures {
 
   /** Calls one and returns the rows of its result. */
   JsonNode call(String name, String id, Map<String, ?> message) {
-    return resultOf(python.call(configuration, name, id, Json.write(message)));
+    return resultOf(python.call(configuration, name, id, Json.write(message))).get("rows");
   }
 
-  /** Asks about a view with these options: its columns, or the number of its rows. */
-  JsonNode view(String method, Map<String, String> options) {
-    String view = options.get("view");
-    return resultOf(python.view(configuration, method, view, Json.write(options)));
+  /** The names of the system views. */
+  synchronized Set<String> views() {
+    if (views == null) {
+      Set<String> found = new LinkedHashSet<>();
+      JsonNode listed = resultOf(python.ask(configuration, "GET", PATH + "views", null));
+      listed.get("views").forEach(view -> found.add(view.asText()));
+      views = found;
+    }
+    return views;
+  }
+
+  /** The columns of a view that is read with these options, or null if there is no view of the name. */
+  JsonNode columns(Map<String, String> options) {
+    Reply reply = askView(options, "columns", Map.of("options", options));
+    boolean exists = reply.status() != 404 || !reply.text().contains("NoSuchViewException");
+    return exists ? resultOf(reply) : null;
+  }
+
+  /** The number of rows of a view that is read with these options. */
+  long count(Map<String, String> options) {
+    return resultOf(askView(options, "count", Map.of("options", options))).get("count").asLong();
   }
 
   /** Plans to read columns of a view: the function that reads a partition, and the partitions, pickled. */
   JsonNode plan(Map<String, String> options, String[] columns, List<List<Object>> filters) {
     Map<String, Object> asked =
         Map.of("options", options, "columns", columns, "filters", filters);
-    return resultOf(python.view(configuration, "PLAN", options.get("view"), Json.write(asked)));
+    return resultOf(askView(options, "plan", asked));
+  }
+
+  private Reply askView(Map<String, String> options, String question, Map<String, ?> message) {
+    String view = URLEncoder.encode(options.get("view"), StandardCharsets.UTF_8);
+    String path = PATH + "views/" + view + "/" + question;
+    return python.ask(configuration, "POST", path, Json.write(message));
   }
 
   private synchronized Map<String, PythonProcedure> known() {
     if (known == null) {
       Map<String, PythonProcedure> found = new LinkedHashMap<>();
-      for (JsonNode definition : resultOf(python.procedures(configuration))) {
+      JsonNode listed = resultOf(python.ask(configuration, "GET", PATH + "procedures", null));
+      for (JsonNode definition : listed.get("procedures")) {
         PythonProcedure procedure = new PythonProcedure(this, definition);
         found.put(procedure.name(), procedure);
       }

@@ -22,7 +22,7 @@ import org.apache.iceberg.rest.HTTPRequest;
  * ended. Requests go over {@link PythonConnections}.
  */
 final class PythonChild {
-  private static final String PROTOCOL = "3";
+  private static final String PROTOCOL = "4";
   private static final int START_SECONDS = 120;
 
   private final String interpreter;
@@ -98,12 +98,12 @@ final class PythonChild {
     }
   }
 
-  /** Asks something about procedures or views that changes nothing. */
-  Reply ask(String handle, String method, String name, String message) throws LostException {
+  /** Sends a request of the extension that changes nothing. */
+  Reply ask(String handle, String method, String path, String body) throws LostException {
     try {
-      return connections.request(Lines.of(handle, method, name), message);
+      return connections.request(Lines.of(handle, method, path), body);
     } catch (IOException e) {
-      throw new LostException(lossOf("while answering " + method + " " + name), e);
+      throw new LostException(lossOf("while answering " + method + " " + path), e);
     }
   }
 
@@ -114,7 +114,8 @@ final class PythonChild {
    */
   Reply call(String handle, String name, String id, String message) throws LostException {
     try {
-      return connections.requestOnce(Lines.of(handle, "CALL", name), message);
+      return connections.requestOnce(
+          Lines.of(handle, "POST", Procedures.PATH + "procedures/" + name), message);
     } catch (ClosedByInterruptException e) {
       cancel(handle, id);
       throw new CancellationException(
@@ -126,7 +127,7 @@ final class PythonChild {
 
   private void cancel(String handle, String id) {
     try {
-      connections.request(Lines.of(handle, "CANCEL", id), null);
+      connections.request(Lines.of(handle, "DELETE", Procedures.PATH + "runs/" + id), null);
     } catch (IOException e) {
       // The child is gone, and the procedure with it.
     }

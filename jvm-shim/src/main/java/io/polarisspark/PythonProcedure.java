@@ -31,7 +31,7 @@ final class PythonProcedure implements UnboundProcedure, BoundProcedure {
     this.procedures = procedures;
     this.name = definition.get("name").asText();
     this.description = definition.get("comment").asText();
-    this.usesSpark = definition.get("uses_spark").asBoolean();
+    this.usesSpark = definition.get("uses-spark").asBoolean();
     JsonNode listed = definition.get("parameters");
     this.parameters = new ProcedureParameter[listed.size()];
     for (int i = 0; i < parameters.length; i++) {

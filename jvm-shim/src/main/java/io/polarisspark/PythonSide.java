@@ -42,14 +42,9 @@ final class PythonSide {
     return askTwice(configuration, (live, handle) -> live.request(handle, request));
   }
 
-  /** The definitions of procedures. */
-  Reply procedures(Map<String, String> configuration) {
-    return askTwice(configuration, (live, handle) -> live.ask(handle, "PROCEDURES", "", null));
-  }
-
-  /** What a view is made of, or how many rows it has. */
-  Reply view(Map<String, String> configuration, String method, String view, String options) {
-    return askTwice(configuration, (live, handle) -> live.ask(handle, method, view, options));
+  /** Sends a request of the extension that changes nothing, such as one for the description of procedures. */
+  Reply ask(Map<String, String> configuration, String method, String path, String body) {
+    return askTwice(configuration, (live, handle) -> live.ask(handle, method, path, body));
   }
 
   /** Calls a procedure, once: what was begun must not be begun again without anybody having looked. */

@@ -5,7 +5,6 @@ import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import java.util.Arrays;
 import java.util.HashMap;
-import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
@@ -47,26 +46,6 @@ final class SystemViews {
 
   private static final String FILES = "files";
 
-  private static final List<String> VIEWS =
-      List.of(
-          "objects",
-          "references",
-          "index",
-          "commits",
-          "changes",
-          "namespaces",
-          "tables",
-          "views",
-          "snapshots",
-          "schemas",
-          "refs",
-          FILES,
-          "metrics",
-          "deletions",
-          "realms",
-          "nodes",
-          "tasks");
-
   /** What the data source needs to find the catalog; anything else stays with the driver. */
   private static final Set<String> PASSED_ON = Set.of("store", "realm", "catalog", "branch");
 
@@ -100,12 +79,12 @@ final class SystemViews {
     return namespace.length == 1 && NAMESPACE.equalsIgnoreCase(namespace[0]);
   }
 
-  static boolean isView(String name) {
-    return VIEWS.contains(name.toLowerCase(Locale.ROOT));
+  boolean isView(String name) {
+    return python.views().contains(name.toLowerCase(Locale.ROOT));
   }
 
-  static Identifier[] list() {
-    return VIEWS.stream()
+  Identifier[] list() {
+    return python.views().stream()
         .map(view -> Identifier.of(new String[] {NAMESPACE}, view))
         .toArray(Identifier[]::new);
   }
@@ -133,9 +112,6 @@ final class SystemViews {
   }
 
   private Table load(Identifier identifier, Map<String, String> all) throws NoSuchTableException {
-    if (!isView(identifier.name())) {
-      throw new NoSuchTableException(identifier);
-    }
     String view = identifier.name().toLowerCase(Locale.ROOT);
     if (view.equals(FILES)) {
       all.putAll(fileOptions);
@@ -143,7 +119,11 @@ final class SystemViews {
     all.put("view", view);
     // Filters may leave partitions out, because no two scans share a source.
     all.put("prune", "true");
-    return new View(NAMESPACE + "." + identifier.name(), all, python);
+    JsonNode columns = python.columns(all);
+    if (columns == null) {
+      throw new NoSuchTableException(identifier);
+    }
+    return new View(NAMESPACE + "." + identifier.name(), all, columns, python);
   }
 
   /** A view under its own name, which the Python data source does not know, and without its way to write. */
@@ -154,8 +134,7 @@ final class SystemViews {
     private final StructType schema;
     private final boolean counted;
 
-    View(String name, Map<String, String> options, Procedures python) {
-      JsonNode columns = python.view("COLUMNS", options);
+    View(String name, Map<String, String> options, JsonNode columns, Procedures python) {
       this.name = name;
       this.options = options;
       this.python = python;
@@ -185,13 +164,9 @@ final class SystemViews {
       Map<String, String> all = with(readOptions);
       if (!all.equals(options)) {
         // Refuses options in one line; Spark's planning would show the stack of a Python worker, too.
-        python.view("COLUMNS", all);
+        python.columns(all);
       }
-      return new ViewScanBuilder(python, all, schema, counted ? () -> count(all) : null);
-    }
-
-    private long count(Map<String, String> all) {
-      return python.view("COUNT", all).get("count").asLong();
+      return new ViewScanBuilder(python, all, schema, counted ? () -> python.count(all) : null);
     }
 
     /** The options of a query besides those of the catalog, whose store it cannot change. */

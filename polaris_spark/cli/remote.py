@@ -1,0 +1,160 @@
+"""Procedures that a server runs for the command line: `--server URL`, with the token of an administrator."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import requests
+
+from polaris_spark.errors import InputError, PolarisError
+from polaris_spark.jobs.procedure import Procedure, Watch
+from polaris_spark.jobs.types import TYPES
+from polaris_spark.secret_options import REFERENCE
+
+TOKEN_VARIABLE = "POLARIS_SPARK_TOKEN"
+"""Environment variable with the token for `--server`; used unless `--token` names another one."""
+
+POLL_SECONDS = 1.0
+"""Interval between two looks at the progress of a run, in seconds."""
+TIMEOUT_SECONDS = 60.0
+"""Time limit for one request, in seconds. A run may take any time."""
+_TRY_AGAIN = 503
+
+
+def require_no_other(options: Mapping[str, Any]) -> None:
+    """Refuse options that choose a store or how to reach it, because the server was started with its own.
+
+    Args:
+        options: values by option; options that were not given have the value None, or False.
+    Raises:
+        InputError: an option was given.
+    """
+    for name, value in options.items():
+        if value not in (None, False, [], ()):
+            raise InputError(
+                f"{name} cannot be given with --server: the server chose its store when it started"
+            )
+
+
+class RemoteServer:
+    """A server that runs procedures."""
+
+    def __init__(self, url: str, token: str | None, catalog: str | None) -> None:
+        """
+        Args:
+            url: address of the server, such as `https://catalog.example:8181`.
+            token: `env:NAME`, the environment variable with the token; `TOKEN_VARIABLE` if None.
+            catalog: the catalog; the server's default catalog if None.
+        Raises:
+            InputError: the address is not one of a server, or there is no token.
+        """
+        parsed = urlsplit(url)
+        if parsed.scheme not in ("http", "https") or not parsed.hostname or parsed.query or parsed.fragment:
+            raise InputError(
+                f"--server is {url!r}; write the address of a server, such as http://127.0.0.1:8181"
+            )
+        if parsed.username or parsed.password:
+            raise InputError(
+                "--server has a user or password in it; give a token by --token env:NAME instead"
+            )
+        prefix = "" if catalog is None else f"{quote(catalog, safe='')}/"
+        self._base = f"{url.rstrip('/')}/polaris-spark/v1/{prefix}"
+        self._token = _token(token)
+        self._session = requests.Session()
+        self._session.auth = self._authorize  # a header alone would be replaced by an entry of ~/.netrc
+
+    def call(
+        self, procedure: Procedure, arguments: Mapping[str, Any], watch: Watch | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Run a procedure, and return its rows. If this is interrupted, the run is cancelled.
+
+        Args:
+            procedure: the procedure, as this release defines it.
+            arguments: arguments by name; an argument with the value None counts as not given.
+            watch: called with the progress.
+        Raises:
+            PolarisError: the server refused the call or cannot be reached, or the procedure failed.
+        """
+        encoders = {one.name: TYPES[one.type].encode for one in procedure.parameters}
+        given = {name: encoders[name](value) for name, value in arguments.items() if value is not None}
+        id = str(uuid.uuid4())
+        body = {"id": id, "arguments": given, "wait-seconds": POLL_SECONDS}
+        try:
+            run = self._send("POST", f"procedures/{procedure.name}", body)
+            while run["status"] == "running":
+                progress = run.get("progress")
+                if watch is not None and progress:
+                    watch(progress["step"], progress["done"], progress["total"])
+                time.sleep(POLL_SECONDS)
+                run = self._send("GET", f"runs/{id}")
+        except KeyboardInterrupt:
+            self._send("DELETE", f"runs/{id}")
+            raise
+        if run["status"] != "succeeded":
+            raise PolarisError(run["error"]["message"])
+        rows, columns = run["rows"], run["columns"]
+        while token := run.get("next-page-token"):
+            run = self._send("GET", f"runs/{id}?pageToken={token}")
+            rows += run["rows"]
+        return _decoded([column["type"] for column in columns], rows)
+
+    def _send(self, method: str, path: str, body: Any = None) -> Any:
+        while True:
+            try:
+                answer = self._session.request(
+                    method, self._base + path, json=body, timeout=TIMEOUT_SECONDS, allow_redirects=False
+                )
+            except requests.RequestException as error:
+                raise PolarisError(f"the server cannot be reached: {_reason(error)}") from error
+            if answer.status_code != _TRY_AGAIN or method != "GET":
+                break
+            time.sleep(POLL_SECONDS)
+        if 200 <= answer.status_code < 300:
+            return answer.json() if answer.content else None
+        try:
+            message = answer.json()["error"]["message"]
+        except (ValueError, KeyError, TypeError):
+            message = f"status {answer.status_code}; is this the address of polaris-spark serve?"
+        raise PolarisError(f"the server answers: {message}")
+
+    def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        return request
+
+
+def _token(name: str | None) -> str:
+    if name is not None and not name.startswith(REFERENCE):
+        raise InputError(
+            "--token takes env:NAME, the name of an environment variable: "
+            "a token itself would be shown to everyone in the list of processes"
+        )
+    variable = TOKEN_VARIABLE if name is None else name.removeprefix(REFERENCE)
+    found = os.environ.get(variable, "").strip()
+    if not found:
+        raise InputError(
+            f"the environment variable {variable!r} is not set; --server needs the token of an administrator in it"
+        )
+    if not (found.isascii() and found.isprintable()):
+        raise InputError(f"the environment variable {variable!r} holds no token")
+    return found
+
+
+def _reason(error: requests.RequestException) -> str:
+    """Return the innermost cause of an error: the outer messages repeat the address and internal names."""
+    cause: BaseException = error
+    while (inner := cause.__cause__ or cause.__context__) is not None:
+        cause = inner
+    return str(cause) or type(cause).__name__
+
+
+def _decoded(types: Sequence[str], rows: list[list[Any]]) -> list[tuple[Any, ...]]:
+    decoders = [TYPES[one].decode for one in types]
+    return [
+        tuple(None if v is None else decode(v) for decode, v in zip(decoders, row, strict=True))
+        for row in rows
+    ]

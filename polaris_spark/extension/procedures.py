@@ -1,0 +1,216 @@
+"""Routes of procedures and their runs.
+
+A local caller waits for a procedure on the thread of its request, and may give it a Spark session. HTTP clients start a
+run in the background, look at its progress, and read its result in pages.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.errors import BadRequestError, ForbiddenError, InputError, NotFoundError
+from polaris_spark.extension.messages import (
+    CallRequest,
+    Column,
+    Parameter,
+    Procedure,
+    ProceduresResponse,
+    RunResponse,
+    RunsResponse,
+)
+from polaris_spark.extension.runs import (
+    MAX_PAGE_ROWS,
+    MAX_RESULT_CHARACTERS,
+    Run,
+    Runs,
+    encoded,
+    failure,
+    run_id,
+)
+from polaris_spark.rest.access import Role
+from polaris_spark.rest.messages import decode, encode
+from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
+from polaris_spark.rest.router import EXTENSION, Route
+from polaris_spark.rest.session import Session
+
+MAX_WAIT_SECONDS = 10.0
+"""Longest time that an HTTP request waits for the end of a run, in seconds. It occupies a thread of the server."""
+
+
+def list_procedures(_catalog: Catalog, _request: Request) -> Response:
+    """GET procedures"""
+    from polaris_spark.jobs.registry import procedures
+
+    listed = [
+        Procedure(
+            one.name,
+            one.comment,
+            one.uses_spark,
+            one.over_http,
+            [Parameter(p.name, p.type, p.comment, p.required) for p in one.parameters],
+            [Column(*column) for column in one.columns],
+        )
+        for one in procedures().values()
+    ]
+    return json_response(encode(ProceduresResponse(listed)))
+
+
+def call_procedure(_: Catalog, request: Request) -> Response:
+    """POST procedures/{procedure}"""
+    from polaris_spark.jobs.driver import Driver
+    from polaris_spark.jobs.procedure import Call
+    from polaris_spark.jobs.registry import find
+
+    caller, session = request.caller, _session(request)
+    try:
+        procedure = find(request.params["procedure"])
+    except InputError as error:
+        raise NotFoundError(str(error)) from None
+    asked = decode(request.body, CallRequest)
+    if not caller.is_local:
+        session = session.derive(caller.principal)
+        if not procedure.over_http:
+            raise ForbiddenError(
+                f"{procedure.name} cannot be called over HTTP, because it does not declare that it reaches "
+                "only what the server serves; call it in process, or by polaris-spark with STORE"
+            )
+        if asked.driver is not None:
+            raise ForbiddenError("'driver' can be given only in the process that opened the catalog")
+    arguments = procedure.checked_arguments(_decoded(procedure, asked.arguments or {}))
+    wait = _seconds(asked.wait_seconds)
+    run = Run(run_id(asked.id), procedure, caller.principal, session.connection.clock.now_ms())
+    driver = (
+        None if asked.driver is None else Driver(asked.driver.call, asked.driver.port, asked.driver.secret)
+    )
+    call = Call(session, None if driver is None else driver.session, run.watch, over_http=not caller.is_local)
+    procedure.check_values(call, arguments)
+    run.bind(call)
+    runs = session.resource(Runs)
+
+    def rows() -> list[tuple[Any, ...]]:
+        try:
+            return procedure.rows(call, arguments)
+        finally:
+            if driver is not None:
+                driver.release()
+
+    if wait is None and caller.is_local:
+        with runs.foreground(run):
+            return _result(run, rows)
+    begun = runs.begin(run, rows)
+    begun.ended.wait((wait or 0.0) if caller.is_local else min(wait or 0.0, MAX_WAIT_SECONDS))
+    if begun.failure is not None:
+        return begun.failure
+    return json_response(begun.page(0, MAX_PAGE_ROWS), 200 if begun.ended.is_set() else 202)
+
+
+def list_runs(_: Catalog, request: Request) -> Response:
+    """GET runs"""
+    return json_response(encode(RunsResponse([one.described() for one in _runs(request).all()])))
+
+
+def get_run(_: Catalog, request: Request) -> Response:
+    """GET runs/{run}"""
+    first = _number(request.query, "pageToken", 0, 2**31)
+    most = _number(request.query, "pageSize", MAX_PAGE_ROWS, MAX_PAGE_ROWS)
+    return json_response(_runs(request).find(request.params["run"]).page(first, max(most, 1)))
+
+
+def cancel_run(_: Catalog, request: Request) -> Response:
+    """DELETE runs/{run}
+
+    A run that has ended stays as it is.
+    """
+    _runs(request).find(request.params["run"]).cancel()
+    return NO_CONTENT
+
+
+def _result(run: Run, rows: Any) -> Response:
+    """Run a procedure on this thread, and return its whole result.
+
+    The answer is JSON text that is built from the rows' texts, because a result may have millions of rows.
+    """
+    try:
+        found = encoded(run.procedure, rows())
+        characters = sum(map(len, found))
+        if characters > MAX_RESULT_CHARACTERS:
+            raise ValueError(
+                f"its {len(found)} rows are {characters} characters, which is too much for one result"
+            )
+    except (Exception, SystemExit) as error:  # a procedure must not end a process that serves others
+        return failure(run.procedure.name, error)
+    columns = encode([Column(*one) for one in run.procedure.columns])
+    return json_response(f'{{"columns":{columns},"rows":[{",".join(found)}]}}')
+
+
+def _decoded(procedure: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert arguments from JSON to Python values. Unknown arguments are not converted; they are refused later.
+
+    Raises:
+        InputError: a value cannot be converted to the parameter's type.
+    """
+    from polaris_spark.jobs.types import TYPES
+
+    types = {one.name: one.type for one in procedure.parameters}
+    found = {}
+    for name, value in arguments.items():
+        try:
+            found[name] = value if value is None or name not in types else TYPES[types[name]].decode(value)
+        except (TypeError, ValueError, OverflowError):
+            raise InputError(
+                f"{procedure.name}: the argument {name!r} is {str(value)[:200]!r}; it must be {types[name]}"
+            ) from None
+    return found
+
+
+def _seconds(given: float | None) -> float | None:
+    if given is not None and not 0 <= given < math.inf:
+        raise InputError(f"wait-seconds is {given}; it must be 0 or more")
+    return given if given is None else min(given, threading.TIMEOUT_MAX)
+
+
+def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) <= 10):
+        raise BadRequestError(f"{name} is {text[:80]!r}; it must be a whole number")
+    return min(int(text), most)
+
+
+def _session(request: Request) -> Session:
+    assert request.session is not None  # the transports that offer these routes give one
+    return request.session
+
+
+def _runs(request: Request) -> Runs:
+    return _session(request).resource(Runs)
+
+
+ROUTES = (
+    Route("GET", "procedures", list_procedures, EXTENSION, Role.ADMINISTRATOR, result=ProceduresResponse),
+    Route(
+        "POST",
+        "procedures/{procedure}",
+        call_procedure,
+        EXTENSION,
+        Role.ADMINISTRATOR,
+        body=CallRequest,
+        result=RunResponse,
+    ),
+    Route("GET", "runs", list_runs, EXTENSION, Role.ADMINISTRATOR, result=RunsResponse),
+    Route(
+        "GET",
+        "runs/{run}",
+        get_run,
+        EXTENSION,
+        Role.ADMINISTRATOR,
+        result=RunResponse,
+        query=("pageToken", "pageSize"),
+    ),
+    Route("DELETE", "runs/{run}", cancel_run, EXTENSION, Role.ADMINISTRATOR),
+)

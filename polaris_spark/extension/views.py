@@ -1,0 +1,86 @@
+"""Routes of the system views.
+
+Spark's driver sends options that contain the store and its secrets, and receives pickled functions. So HTTP clients get
+the description of the views only.
+"""
+
+from __future__ import annotations
+
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.errors import NoSuchViewError
+from polaris_spark.extension.messages import PlanRequest, ViewOptions, ViewResponse, ViewsResponse
+from polaris_spark.rest.access import Role
+from polaris_spark.rest.messages import decode, encode
+from polaris_spark.rest.request import Request, Response, json_response
+from polaris_spark.rest.router import EXTENSION, Route
+
+
+def list_views(_catalog: Catalog, _request: Request) -> Response:
+    """GET views
+
+    The names are known without loading the code of the views.
+    """
+    from polaris_spark.spark.views import VIEWS
+
+    return json_response(encode(ViewsResponse(list(VIEWS))))
+
+
+def describe_view(_: Catalog, request: Request) -> Response:
+    """GET views/{view}"""
+    from polaris_spark.spark.views import VIEWS
+    from polaris_spark.spark.views.columns import struct
+
+    view = VIEWS[_name(request)]
+    return json_response(encode(ViewResponse(view.name, view.comment, struct(view.columns).jsonValue())))
+
+
+def view_columns(_: Catalog, request: Request) -> Response:
+    """POST views/{view}/columns"""
+    from polaris_spark.spark.views.answering import columns
+
+    return json_response(encode(columns(_options(request, decode(request.body, ViewOptions).options))))
+
+
+def count_rows(_: Catalog, request: Request) -> Response:
+    """POST views/{view}/count"""
+    from polaris_spark.spark.views.answering import count
+
+    return json_response(
+        encode({"count": count(_options(request, decode(request.body, ViewOptions).options))})
+    )
+
+
+def plan_scan(_: Catalog, request: Request) -> Response:
+    """POST views/{view}/plan"""
+    from polaris_spark.spark.views.answering import plan
+
+    asked = decode(request.body, PlanRequest)
+    return json_response(encode(plan(_options(request, asked.options), asked.columns, asked.filters)))
+
+
+def _options(request: Request, given: dict[str, str]) -> dict[str, str]:
+    """Return the options of a view, with its name."""
+    return {**given, "view": _name(request)}
+
+
+def _name(request: Request) -> str:
+    """Return the name of the view in the path.
+
+    Raises:
+        NoSuchViewError: the view does not exist.
+    """
+    from polaris_spark.spark.views import VIEWS
+
+    name = request.params["view"]
+    if name not in VIEWS:
+        raise NoSuchViewError(f"there is no system view {name[:200]!r}; there are: {', '.join(VIEWS)}")
+    return name
+
+
+ROUTES = (
+    Route("GET", "views", list_views, EXTENSION, Role.ADMINISTRATOR, result=ViewsResponse),
+    Route("GET", "views/{view}", describe_view, EXTENSION, Role.ADMINISTRATOR, result=ViewResponse),
+    Route("POST", "views/{view}/columns", view_columns, EXTENSION, Role.LOCAL, body=ViewOptions),
+    Route("POST", "views/{view}/count", count_rows, EXTENSION, Role.LOCAL, body=ViewOptions),
+    Route("POST", "views/{view}/plan", plan_scan, EXTENSION, Role.LOCAL, body=PlanRequest),
+)

@@ -1,0 +1,1 @@
+"""Tests of the routes beside the Iceberg routes."""

@@ -1,0 +1,52 @@
+"""A catalog with its extension, and procedures that tests add."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polaris_spark
+from polaris_spark.jobs import registry
+from polaris_spark.jobs.procedure import Column, Procedure
+from polaris_spark.rest.access import Role
+from polaris_spark.rest.session import Session
+from tests.extension.callers import Asking
+
+Add = Callable[..., Procedure]
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    """An open catalog."""
+    store, warehouse = f"sqlite://{tmp_path}/store.db", str(tmp_path / "warehouse")
+    with polaris_spark.connect(store=store, warehouse=warehouse, principal="ann") as opened:
+        yield opened
+
+
+@pytest.fixture
+def local(session: Session) -> Asking:
+    """The program that opened the catalog."""
+    return Asking(session, Role.LOCAL, "ann")
+
+
+@pytest.fixture
+def admin(session: Session) -> Asking:
+    """An administrator of a server that serves the catalog."""
+    return Asking(session.derive(catalog=session.catalog.restricted([])), Role.ADMINISTRATOR)
+
+
+@pytest.fixture
+def add(monkeypatch: pytest.MonkeyPatch) -> Add:
+    """Adds a procedure for the time of a test."""
+    known = dict(registry.procedures())
+    monkeypatch.setattr(registry, "procedures", lambda: known)
+
+    def adding(name: str, run: Any, **more: Any) -> Procedure:
+        facts = {"parameters": (), "columns": (Column("n", "BIGINT"),), "over_http": True, **more}
+        known[name] = Procedure(name=name, run=run, **facts)
+        return known[name]
+
+    return adding

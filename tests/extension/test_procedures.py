@@ -1,0 +1,450 @@
+"""Calls of procedures by routes: in process, and as an administrator's over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polaris_spark.errors import InputError
+from polaris_spark.extension import runs
+from polaris_spark.jobs.procedure import Call, Column, Parameter
+from polaris_spark.jobs.registry import procedures
+from polaris_spark.rest.access import Role
+from polaris_spark.rest.session import Session
+from polaris_spark.testing.waiting import PATIENCE_S
+from tests.extension.callers import BASE, Asking
+from tests.extension.conftest import Add
+
+WAIT = {"wait_seconds": 10.0}
+
+
+class Held:
+    """A procedure that waits until the test lets it go on, and reports its progress meanwhile."""
+
+    def __init__(self) -> None:
+        self.begun, self.free = threading.Event(), threading.Event()
+
+    def __call__(self, call: Call, _: Any) -> list[tuple[int]]:
+        call.progress("holding", 1, 2)
+        self.begun.set()
+        while not self.free.wait(0.01):
+            call.progress("holding", 1, 2)
+        return [(1,)]
+
+
+@pytest.fixture
+def held(add: Add) -> Iterator[Held]:
+    procedure = Held()
+    add("held", procedure)
+    yield procedure
+    procedure.free.set()
+
+
+def ended(asking: Asking, id: str) -> Any:
+    """The run once it has ended."""
+    run = asking.session.resource(runs.Runs).find(id)
+    assert run.ended.wait(PATIENCE_S)
+    return asking.send("GET", f"runs/{id}")[1]
+
+
+def test_a_session_lists_every_procedure_with_its_parameters(session: Session) -> None:
+    status, _, text = session.request("GET", f"{BASE}/procedures")
+    listed = {one["name"]: one for one in json.loads(text)["procedures"]}
+    assert (status, list(listed)) == (200, list(procedures()))
+    sweep = listed["sweep"]
+    assert [one["name"] for one in sweep["parameters"]] == [p.name for p in procedures()["sweep"].parameters]
+    assert [one["type"] for one in sweep["columns"]] == [c.type for c in procedures()["sweep"].columns]
+    assert (sweep["over-http"], listed["migrate_realm"]["over-http"]) == (True, False)
+
+
+def test_a_session_waits_for_a_procedure_and_gets_its_typed_rows(session: Session) -> None:
+    body = json.dumps({"arguments": {"properties": {"gc.enabled": "false"}}})
+    path = f"{BASE}/{session.catalog.name}/procedures/set_catalog_properties"
+    status, _, text = session.request("POST", path, body=body)
+    answer = json.loads(text)
+    assert status == 200
+    assert [column["name"] for column in answer["columns"]] == ["property", "value", "before"]
+    assert ["gc.enabled", "false", None] in answer["rows"]
+
+
+def test_an_administrator_gets_the_result_of_a_short_run_with_the_answer(admin: Asking) -> None:
+    status, run = admin.call("set_catalog_properties", {"properties": {"gc.enabled": "false"}}, **WAIT)
+    assert (status, run["status"], run["principal"]) == (200, "succeeded", "root")
+    assert ["gc.enabled", "false", None] in run["rows"]
+
+
+def test_a_call_is_logged_with_the_principal_of_its_token(admin: Asking, add: Add) -> None:
+    seen: list[str] = []
+    add("who", lambda call, _: seen.append(call.session.principal) or [])
+    assert admin.call("who", **WAIT)[0] == 200
+    assert seen == ["root"]
+
+
+def test_every_type_keeps_its_values_both_ways(local: Asking, add: Add) -> None:
+    given: dict[str, Any] = {}
+    kinds = ("BIGINT", "DOUBLE", "TIMESTAMP", "ARRAY<STRING>", "MAP<STRING,STRING>", "BOOLEAN")
+    names = ["big", "double", "time", "array", "map", "flag"]
+    add(
+        "kinds",
+        lambda _, arguments: given.update(arguments) or [tuple(arguments[name] for name in names)],
+        parameters=tuple(Parameter(name, kind, "any") for name, kind in zip(names, kinds, strict=True)),
+        columns=tuple(Column(name, kind) for name, kind in zip(names, kinds, strict=True)),
+    )
+    values = [2**53 + 1, "NaN", 1_000_001, ["a", None], {"k": None}, True]
+    status, answer = local.call("kinds", dict(zip(names, values, strict=True)))
+    assert status == 200
+    assert answer["rows"] == [values]
+    assert given["time"] == datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=timezone.utc)
+
+
+def test_a_long_run_reports_progress_and_its_result_comes_later(admin: Asking, held: Held) -> None:
+    status, run = admin.call("held", id="one")
+    assert (status, run["status"]) == (202, "running")
+    assert "rows" not in run
+    assert held.begun.wait(PATIENCE_S)
+    progress = admin.send("GET", "runs/one")[1]["progress"]
+    assert progress == {"step": "holding", "done": 1, "total": 2}
+    assert [one["id"] for one in admin.send("GET", "runs")[1]["runs"]] == ["one"]
+    held.free.set()
+    assert ended(admin, "one")["rows"] == [[1]]
+
+
+def test_a_repeated_request_does_not_start_a_second_run(admin: Asking, held: Held, add: Add) -> None:
+    add("other", lambda *_: [])
+    for _ in range(2):
+        assert admin.call("held", id="one")[0] == 202
+    assert len(admin.send("GET", "runs")[1]["runs"]) == 1
+    assert admin.call("other", id="one")[0] == 409
+    other = Asking(admin.session, Role.ADMINISTRATOR, "mallory")
+    assert other.call("held", id="one")[0] == 409
+
+
+def test_a_run_is_cancelled(admin: Asking, held: Held) -> None:
+    admin.call("held", id="one")
+    assert held.begun.wait(PATIENCE_S)
+    assert admin.send("DELETE", "runs/one")[0] == 204
+    run = ended(admin, "one")
+    assert run["status"] == "cancelled"
+    assert "cancelled" in run["error"]["message"]
+    assert admin.send("DELETE", "runs/two")[0] == 404
+
+
+def test_a_call_that_a_request_waits_for_is_cancelled_by_its_id(local: Asking, held: Held) -> None:
+    answers: list[tuple[int, Any]] = []
+    thread = threading.Thread(target=lambda: answers.append(local.call("held", id="one")))
+    thread.start()
+    assert held.begun.wait(PATIENCE_S)
+    assert local.send("GET", "runs/one")[1]["progress"]["step"] == "holding"
+    local.send("DELETE", "runs/one")
+    thread.join(PATIENCE_S)
+    assert answers[0][0] == 503
+    assert local.send("GET", "runs/one")[0] == 404
+
+
+def test_only_a_few_runs_are_in_progress_at_once(admin: Asking, held: Held) -> None:
+    for n in range(runs.MAX_RUNNING):
+        assert admin.call("held", id=f"run-{n}")[0] == 202
+    status, body = admin.call("held")
+    assert (status, body["error"]["type"]) == (503, "ServiceUnavailableException")
+    held.free.set()
+    for n in range(runs.MAX_RUNNING):
+        assert ended(admin, f"run-{n}")["status"] == "succeeded"
+
+
+def test_closing_the_session_ends_its_runs_first(session: Session, admin: Asking, held: Held) -> None:
+    admin.call("held", id="one")
+    run = admin.session.resource(runs.Runs).find("one")
+    assert held.begun.wait(PATIENCE_S)
+    session.close()
+    assert run.ended.is_set()
+    assert run.status == "cancelled"
+    with pytest.raises(InputError, match="closed"):
+        session.request("GET", f"{BASE}/procedures")
+
+
+def test_a_result_comes_in_pages(admin: Asking, add: Add) -> None:
+    add("many", lambda *_: [(n,) for n in range(25)])
+    admin.call("many", id="one", **WAIT)
+    found, query = [], {"pageSize": "10"}
+    while True:
+        page = admin.send("GET", "runs/one", **query)[1]
+        assert len(page["rows"]) <= 10
+        found += [row[0] for row in page["rows"]]
+        if "next-page-token" not in page:
+            break
+        query["pageToken"] = page["next-page-token"]
+    assert found == list(range(25))
+    assert admin.send("GET", "runs/one", pageToken="x")[0] == 400
+    assert admin.send("GET", "runs/one", pageToken="99")[1]["rows"] == []
+
+
+def test_a_page_of_long_rows_is_bounded_by_its_size(
+    admin: Asking, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "MAX_PAGE_CHARACTERS", 100)
+    add("long", lambda *_: [("x" * 60,)] * 5, columns=(Column("text", "STRING"),))
+    first = admin.call("long", id="one", **WAIT)[1]
+    assert (len(first["rows"]), first["next-page-token"]) == (2, "2")
+
+
+def test_a_result_that_is_too_large_to_keep_fails_its_run(
+    admin: Asking, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "MAX_KEPT_CHARACTERS", 100)
+    add("long", lambda *_: [("x" * 60,)] * 5, columns=(Column("text", "STRING"),))
+    status, body = admin.call("long", **WAIT)
+    assert status == 413
+    assert "5 rows" in body["error"]["message"]
+
+
+def test_old_results_are_forgotten(admin: Asking, add: Add, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "MAX_KEPT", 2)
+    add("short", lambda *_: [(1,)])
+    for n in range(5):
+        admin.call("short", id=str(n), **WAIT)
+    deadline = threading.Event()
+    for _ in range(1_000):  # the last run forgets others after it has answered
+        listed = [one["id"] for one in admin.send("GET", "runs")[1]["runs"]]
+        if listed == ["3", "4"]:
+            break
+        deadline.wait(0.01)
+    assert listed == ["3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (InputError("no such thing"), 400, "no such thing"),
+        (ValueError("a bug\nTraceback"), 500, "fails failed: ValueError: a bug"),
+        (SystemExit("gone"), 500, "fails failed: SystemExit: gone"),
+    ],
+)
+def test_a_failure_is_the_answer(
+    local: Asking, admin: Asking, add: Add, error: BaseException, status: int, said: str
+) -> None:
+    def run(*_: Any) -> list[tuple[int]]:
+        raise error
+
+    add("fails", run)
+    for asking in (local, admin):
+        answered, body = asking.call(
+            "fails", id=f"by-{asking.caller.role}", **(WAIT if asking is admin else {})
+        )
+        assert (answered, body["error"]["message"]) == (status, said)
+    kept = admin.send("GET", "runs/by-2")[1]
+    assert (kept["status"], kept["error"]["message"]) == ("failed", said)
+
+
+BODIES: list[Any] = [
+    None,
+    "",
+    "[]",
+    "{",
+    '{"arguments": []}',
+    '{"arguments": 1}',
+    '{"id": 1}',
+    '{"id": ""}',
+    '{"id": "../../x"}',
+    {"id": "x" * 81},
+    '{"wait-seconds": "long"}',
+    '{"wait-seconds": -1}',
+    '{"wait-seconds": 1e999}',
+    "[" * 100_000,
+    '{"arguments": ' + '{"a":' * 10_000 + "1" + "}" * 10_000 + "}",
+    {"arguments": {"retention": 1}},
+    {"arguments": {"retention": "x" * 10_000_000}},
+    {"arguments": {"retention": "env:HOME"}},
+    {"arguments": {"nonsense": True}},
+    {"arguments": {"dry_run": "yes"}},
+    {"arguments": {"retention": "\ud800"}},
+]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
+def test_bodies_that_cannot_be_used_are_refused_before_anything_runs(admin: Asking, body: Any) -> None:
+    status, answer = admin.send("POST", "procedures/trim", body)
+    assert status == 400 or (status == 202 and "arguments" in (body or {}))
+    if status == 202:  # the value has the right type; the run itself refuses it
+        answer = ended(admin, answer["id"])
+        assert answer["status"] == "failed"
+    assert len(json.dumps(answer)) < 2 * runs.MAX_MESSAGE
+
+
+@pytest.mark.parametrize("value", ["x", [], {}, 2**80, -(2**80), 1e300, True])
+def test_a_value_that_is_no_time_is_refused(admin: Asking, add: Add, value: Any) -> None:
+    add("when", lambda *_: [(1,)], parameters=(Parameter("at", "TIMESTAMP", "any"),))
+    assert admin.call("when", {"at": value}, **WAIT)[0] == (200 if value is True else 400)
+
+
+def test_unknown_procedures_and_methods_are_refused(admin: Asking) -> None:
+    status, body = admin.call("sweeep")
+    assert (status, body["error"]["type"]) == (404, "NotFoundException")
+    assert "did you mean 'sweep'?" in body["error"]["message"]
+    assert admin.send("GET", "procedures/sweep")[0] == 406
+    assert admin.send("GET", "nothing")[0] == 404
+    assert admin.send("GET", "otherwise/procedures")[0] == 404  # no catalog of this name
+
+
+LOCATIONS = [
+    "/",
+    "/etc",
+    "file:///etc",
+    "{tmp}",
+    "{tmp}/warehouse/../x",
+    "{tmp}/store.db",
+    "s3://bucket/x",
+    "x",
+]
+
+
+@pytest.mark.parametrize("location", LOCATIONS)
+@pytest.mark.parametrize("procedure", ["export_metadata", "remove_orphans"])
+def test_an_administrator_names_only_locations_that_the_server_allows(
+    admin: Asking, local: Asking, tmp_path: Path, procedure: str, location: str
+) -> None:
+    named = location.replace("{tmp}", str(tmp_path))
+    before = sorted(tmp_path.rglob("*"))
+    status, body = admin.call(procedure, {"location": named}, **WAIT)
+    assert status in (400, 403), body
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_link_out_of_the_warehouse_is_no_allowed_location(admin: Asking, tmp_path: Path) -> None:
+    outside, warehouse = tmp_path / "outside", tmp_path / "warehouse"
+    outside.mkdir()
+    warehouse.mkdir(exist_ok=True)
+    (warehouse / "link").symlink_to(outside)
+    for procedure in ("export_metadata", "remove_orphans"):
+        assert admin.call(procedure, {"location": str(warehouse / "link")}, **WAIT)[0] == 403
+
+
+def test_an_administrator_exports_below_the_warehouse(admin: Asking, local: Asking, tmp_path: Path) -> None:
+    local.send("POST", "v1/namespaces", {"namespace": ["db"]})
+    schema = {"type": "struct", "fields": []}
+    local.send("POST", "v1/namespaces/db/tables", {"name": "t", "schema": schema})
+    target = tmp_path / "warehouse" / "exported"
+    status, run = admin.call("export_metadata", {"location": str(target)}, **WAIT)
+    assert (status, len(run["rows"])) == (200, 1)
+    assert [path.suffix for path in target.rglob("*") if path.is_file()] == [".json"]
+
+
+OFFERED = [name for name, one in procedures().items() if one.over_http and name != "storage_summary"]
+
+
+@pytest.mark.parametrize("procedure", OFFERED)
+def test_every_procedure_that_is_offered_runs_without_spark(
+    admin: Asking, local: Asking, procedure: str
+) -> None:
+    local.send("POST", "v1/namespaces", {"namespace": ["db"]})
+    schema = {"type": "struct", "fields": []}
+    local.send("POST", "v1/namespaces/db/tables", {"name": "t", "schema": schema})
+    local.send("DELETE", "v1/namespaces/db/tables/t")
+    status, run = admin.call(procedure, **WAIT)
+    assert (status, run["status"]) == (200, "succeeded")
+
+
+def test_an_administrator_removes_orphans_below_the_warehouse(
+    admin: Asking, local: Asking, tmp_path: Path
+) -> None:
+    folder = tmp_path / "warehouse" / "lost"
+    folder.mkdir(parents=True)
+    (folder / "orphan.parquet").write_bytes(b"x")
+    arguments = {"location": str(folder), "older_than": "0 s", "force": True, "dry_run": False}
+    status, run = admin.call("remove_orphans", arguments, **WAIT)
+    assert (status, run["status"]) == (200, "succeeded"), run
+    assert not (folder / "orphan.parquet").exists()
+
+
+LOCAL_ONLY = ["adopt", "import_catalog", "load_imported", "migrate_realm", "purge_realm"]
+
+
+@pytest.mark.parametrize("procedure", LOCAL_ONLY)
+def test_procedures_that_reach_beyond_the_served_catalog_are_refused(admin: Asking, procedure: str) -> None:
+    status, body = admin.call(procedure, {"source": "pyiceberg", "options": {"py-catalog-impl": "os.system"}})
+    assert (status, body["error"]["type"]) == (403, "ForbiddenException")
+
+
+def test_only_what_is_listed_here_is_kept_from_http() -> None:
+    assert [name for name, one in procedures().items() if not one.over_http] == LOCAL_ONLY
+
+
+def test_a_procedure_of_another_package_is_kept_from_http_unless_it_says_otherwise(
+    admin: Asking, add: Add
+) -> None:
+    add("theirs", lambda *_: [(1,)], over_http=False)
+    assert admin.call("theirs")[0] == 403
+
+
+def test_an_administrator_gives_no_spark_session(admin: Asking) -> None:
+    driver = {"call": "x", "port": 9, "secret": "x"}
+    assert admin.call("trim", driver=driver)[0] == 403
+
+
+def test_an_administrator_names_no_variable_of_the_servers_environment(
+    admin: Asking, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HIDDEN", "open-sesame")
+    add("takes", lambda *_: [(1,)], parameters=(Parameter("options", "MAP<STRING,STRING>", "any"),))
+    status, body = admin.call("takes", {"options": {"password": "env:HIDDEN"}}, **WAIT)
+    assert status == 400
+    assert "open-sesame" not in json.dumps(body)
+    status, body = admin.call("set_catalog_properties", {"properties": {"gc.enabled": "env:HIDDEN"}}, **WAIT)
+    assert status == 400
+    assert "open-sesame" not in json.dumps(body)
+
+
+def test_a_local_caller_may_wait_for_any_time(local: Asking, add: Add) -> None:
+    add("short", lambda *_: [(1,)])
+    assert local.call("short", wait_seconds=1e300)[1]["rows"] == [[1]]
+
+
+def test_a_procedure_that_needs_spark_says_so(admin: Asking) -> None:
+    status, body = admin.call("storage_summary", **WAIT)
+    assert status == 400
+    assert "Spark" in body["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["procedures", "runs", "runs/x", "views", "views/tables"])
+def test_a_client_is_refused_everything_of_the_extension(session: Session, path: str) -> None:
+    client = Asking(session, Role.CLIENT, "ann")
+    status, body = client.send("GET", path)
+    assert (status, body["error"]["type"]) == (403, "ForbiddenException")
+    assert client.send("GET", "v1/config")[0] == 200
+
+
+def test_a_client_calls_no_procedure(session: Session, add: Add) -> None:
+    called: list[int] = []
+    add("counts", lambda *_: called.append(1) or [])
+    assert Asking(session, Role.CLIENT).call("counts", **WAIT)[0] == 403
+    assert not called
+
+
+@pytest.mark.parametrize("question", ["columns", "count", "plan"])
+def test_an_administrator_does_not_plan_scans_of_views(admin: Asking, question: str) -> None:
+    body = {"options": {"store": "sqlite:///etc/passwd"}, "columns": [], "filters": []}
+    assert admin.send("POST", f"views/tables/{question}", body)[0] == 403
+
+
+def test_views_are_described(admin: Asking) -> None:
+    from polaris_spark.spark.views import VIEWS
+
+    assert admin.send("GET", "views")[1] == {"views": list(VIEWS)}
+    status, view = admin.send("GET", "views/tables")
+    assert (status, view["name"]) == (200, "tables")
+    assert [field["name"] for field in view["schema"]["fields"]] == [c.name for c in VIEWS["tables"].columns]
+    assert admin.send("GET", "views/nothing")[1]["error"]["type"] == "NoSuchViewException"
+
+
+def test_a_view_is_counted_for_the_driver(local: Asking, tmp_path: Path) -> None:
+    options = {"store": f"sqlite://{tmp_path}/store.db", "catalog": "polaris"}
+    assert local.send("POST", "views/tables/count", {"options": options}) == (200, {"count": 0})
+    assert local.send("POST", "views/tables/columns", {"options": options})[1]["counted"] is True
+    status, body = local.send("POST", "views/snapshots/count", {"options": options})
+    assert status == 400
+    assert "cannot count" in body["error"]["message"]
