@@ -40,6 +40,7 @@ from polaris_spark.catalog.metadata import (
 )
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.properties import EffectiveProperties
 from polaris_spark.catalog.rows import IDS, TABLE, VIEW, Unloaded, id_bytes
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
@@ -195,10 +196,17 @@ class ContentChange(CatalogChange[Stored[C]], Generic[C]):
         found: Found | None,
         draft: TableDraft | ViewDraft,
         prepared: Prepared,
+        effective: EffectiveProperties,
         *,
         existing_file: str | None = None,
     ) -> Stored[C]:
-        """Write a draft as new content; `existing_file` is the metadata file that the draft was read from, if any."""
+        """Write a draft as new content.
+
+        Args:
+            found: the table or view that the draft replaces; None if it is new.
+            effective: the properties that hold for the change on this state.
+            existing_file: the metadata file that the draft was read from, if any.
+        """
         before: Table | View | Unloaded | None = draft.base
         if before is None and found:
             before = content_of(state, found.content, self.cls)
@@ -216,7 +224,7 @@ class ContentChange(CatalogChange[Stored[C]], Generic[C]):
             value = msgspec.structs.replace(value, unconfirmed=away)
         state.add_all(objects)
         content = state.add(value)
-        if existing_file is None and self.context.binding.at(state).metadata_files:
+        if existing_file is None and effective.metadata_files:
             state.write_file(*metadata_file(value, state))
         if before is None or not _same_places(before, value):
             old = holdings_of(before) if before else Holdings()

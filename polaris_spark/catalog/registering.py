@@ -57,7 +57,8 @@ class Register(ContentChange[C]):
         if isinstance(text, PolarisError):
             raise text
         draft = self.parse(text, fixed.now)
-        return self.store(state, found, draft, fixed, existing_file=self.location)
+        effective = self.context.binding.at(state)
+        return self.store(state, found, draft, fixed, effective, existing_file=self.location)
 
 
 class RegisterTable(Register[Table]):

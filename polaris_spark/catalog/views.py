@@ -47,7 +47,7 @@ class CreateView(ViewChange):
             now_ms=prepared.now,
             check_time=state.check_time,
         )
-        return self.store(state, None, draft, prepared)
+        return self.store(state, None, draft, prepared, self.context.binding.at(state))
 
 
 class CommitView(ViewChange):
@@ -77,4 +77,4 @@ class CommitView(ViewChange):
         apply_all(draft, self.updates)
         if not draft.changed:
             return Stored(found.content, before)
-        return self.store(state, found, draft, prepared)
+        return self.store(state, found, draft, prepared, self.context.binding.at(state))

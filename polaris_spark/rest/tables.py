@@ -132,7 +132,9 @@ def _stage(catalog: Catalog, change: CreateTable) -> Response:
     scratch = State(head, count(head.head.commit + 1).__next__)
     prepared = change.prepare(scratch)
     assert isinstance(prepared, Prepared)
-    table, objects = change.draft(scratch, prepared).freeze(scratch.new_id, metadata_location="")
+    table, objects = change.draft(scratch, prepared, catalog.context.binding.of(head)).freeze(
+        scratch.new_id, metadata_location=""
+    )
     held = holdings_of(table)
     catalog.context.require_allowed(held.owned)
     occupy(catalog.context, scratch, 0, Holdings(), held)

@@ -113,8 +113,9 @@ class _ExpireTable(TableChange):
         before = state.get_for_rewrite(found.content, Table)
         draft = TableDraft.of(before, state, now_ms=fixed.now)
         apply_all(draft, decision.updates())
-        stored = self.store(state, found, draft, fixed)
-        if self.context.binding.at(state).metadata_files:
+        effective = self.context.binding.at(state)
+        stored = self.store(state, found, draft, fixed, effective)
+        if effective.metadata_files:
             self.files.add(stored.value.metadata_location)
             self.places |= places(stored.value)
         record_expired(state, before, decision.snapshots, stored.content, fixed.now)
