@@ -16,6 +16,7 @@ from polaris_spark.catalog.entities import (
     Context,
     Found,
     TableName,
+    TimedChange,
     add_entity,
     check_name,
     check_new_name,
@@ -49,6 +50,7 @@ from polaris_spark.errors import AlreadyExistsError, BadRequestError, ForbiddenE
 from polaris_spark.index import Entry
 from polaris_spark.objects import type_name
 
+P = TypeVar("P")
 C = TypeVar("C", Table, View)
 
 
@@ -162,7 +164,7 @@ def content_of(reader: ObjectReader, content: int, cls: type[C]) -> C | Unloaded
         return reader.get(content, Unloaded)
 
 
-class ContentChange(CatalogChange[Stored[C]], Generic[C]):
+class ContentChange(CatalogChange[P, Stored[C]], Generic[P, C]):
     """A change that stores new content of a table or view."""
 
     kind: ClassVar[bytes]
@@ -174,7 +176,8 @@ class ContentChange(CatalogChange[Stored[C]], Generic[C]):
         self.name = name
         self.key = table_key(name, self.kind)
 
-    def prepare(self, view: State) -> object:
+    def new_values(self) -> Prepared:
+        """Return the present time and a new UUID."""
         return Prepared(self.context.clock.now_ms(), str(uuid.uuid4()))
 
     def repeat(self, state: State, entries: list[LogEntry]) -> Stored[C]:
@@ -258,7 +261,7 @@ def _same_places(one: Table | View | Unloaded, other: Table | View) -> bool:
     return list(map(before, locations.PATHS)) == list(map(after, locations.PATHS))
 
 
-class DropContent(CatalogChange["C | Unloaded"], Generic[C]):
+class DropContent(TimedChange["C | Unloaded"], Generic[C]):
     """Drop a table or view; with `purge`, the log entry requests that its files are deleted as well.
 
     A table or view that is not loaded is dropped without being loaded, unless `purge` is set.
@@ -274,8 +277,7 @@ class DropContent(CatalogChange["C | Unloaded"], Generic[C]):
         self.action = "drop-table" if cls is Table else "drop-view"
         self.purge = purge
 
-    def apply(self, state: State, prepared: object) -> C | Unloaded:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> C | Unloaded:
         found = require(state, self.name, self.kind)
         value = content_of(state, found.content, self.cls)
         effective = self.context.binding.at(state)
@@ -297,7 +299,7 @@ class DropContent(CatalogChange["C | Unloaded"], Generic[C]):
         return content_of(state, entries[-1].before, self.cls)
 
 
-class Rename(CatalogChange[None]):
+class Rename(TimedChange[None]):
     """Rename a table or view; the new name may be in another namespace."""
 
     def __init__(
@@ -312,8 +314,7 @@ class Rename(CatalogChange[None]):
         self.target = target
         self.kind = kind
 
-    def apply(self, state: State, prepared: object) -> None:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> None:
         found = require(state, self.source, self.kind)
         if self.source == self.target:
             return

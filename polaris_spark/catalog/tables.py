@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -52,11 +51,14 @@ from polaris_spark.errors import (
 )
 
 
-class TableChange(ContentChange[Table]):
+class TableChange(ContentChange[Prepared, Table]):
     """A change that stores new content of a table."""
 
     kind = TABLE
     cls = Table
+
+    def prepare(self, view: State) -> Prepared:
+        return self.new_values()
 
 
 class CreateTable(TableChange):
@@ -71,8 +73,7 @@ class CreateTable(TableChange):
         super().__init__(context, operation, name)
         self.request = request
 
-    def apply(self, state: State, prepared: object) -> Stored[Table]:
-        assert isinstance(prepared, Prepared)
+    def apply(self, state: State, prepared: Prepared) -> Stored[Table]:
         effective = self.context.binding.at(state)
         draft = self.draft(state, prepared, effective)
         with naming_properties(effective, self._asked()):
@@ -154,15 +155,14 @@ class CommitTable(TableChange):
         self.append = find_append(commit.requirements, commit.updates)
         self.preparations = 0
 
-    def prepare(self, view: State) -> object:
-        prepared = Prepared(self.context.clock.now_ms(), str(uuid.uuid4()))
+    def prepare(self, view: State) -> Prepared:
+        prepared = self.new_values()
         if self.append is None:
             return prepared
         self.preparations += 1
         return prepared._replace(lists=self._read_lists(view, self.append))
 
-    def apply(self, state: State, prepared: object) -> Stored[Table]:
-        assert isinstance(prepared, Prepared)
+    def apply(self, state: State, prepared: Prepared) -> Stored[Table]:
         found = find(state, self.key)
         if found is None:
             if not self.creates:
@@ -291,7 +291,7 @@ def _add_defaults(effective: EffectiveProperties, draft: TableDraft) -> None:
         apply_all(draft, [{"action": "set-properties", "updates": added}])
 
 
-class CommitTables(CatalogChange[list[Stored[Table]]]):
+class CommitTables(CatalogChange[list[Prepared], list[Stored[Table]]]):
     """Apply updates to several tables in one commit: all or none."""
 
     action = "update-table"
@@ -304,11 +304,10 @@ class CommitTables(CatalogChange[list[Stored[Table]]]):
             raise BadRequestError("a transaction names the same table twice")
         self.parts = [CommitTable(context, operation, commit, size=self.size) for commit in commits]
 
-    def prepare(self, view: State) -> object:
+    def prepare(self, view: State) -> list[Prepared]:
         return [part.prepare(view) for part in self.parts]
 
-    def apply(self, state: State, prepared: object) -> list[Stored[Table]]:
-        assert isinstance(prepared, list)
+    def apply(self, state: State, prepared: list[Prepared]) -> list[Stored[Table]]:
         stored = []
         for part, one in zip(self.parts, prepared, strict=True):
             state.check_time()

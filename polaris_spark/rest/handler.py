@@ -46,7 +46,7 @@ def handle(
         if match.prefix is not None and match.prefix != catalog.name:
             raise NotFoundError(f"no catalog {match.prefix!r} here; this is catalog {catalog.name!r}")
         request = Request(method, path, match.params, dict(query), lower, body, principal)
-        return catalog.loading(lambda: match.answer(catalog, request), principal)
+        return match.answer(catalog, request)
     except Exception as error:
         return response_of(error)
 
@@ -64,22 +64,18 @@ class Unmodified:
     def handle(
         self,
         catalog: Catalog,
-        method: str,
         path: str,
         *,
-        query: Mapping[str, str] | None = None,
-        body: str | None = None,
-        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None,
+        headers: Mapping[str, str],
         principal: str,
     ) -> Response:
-        """Answer one request, like the function `handle`."""
-        if method != "GET" or body or not headers:
-            return handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
+        """Answer one GET request without a body, like the function `handle`."""
         try:
             key = (path, *(query or {}).items(), None, *headers.items())
             known = self._known.get(key)
         except (AttributeError, TypeError):  # values that are not text are refused by `handle`
-            return handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
+            return handle(catalog, "GET", path, query=query, headers=headers, principal=principal)
         if known is not None:
             try:
                 head = catalog.head()
@@ -88,7 +84,7 @@ class Unmodified:
             if known.holds_at(head):
                 return known.fresh()
             catalog = catalog.beginning_at(head)
-        response = handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
+        response = handle(catalog, "GET", path, query=query, headers=headers, principal=principal)
         if isinstance(response, NotModified) and len(str(key)) <= SHORT:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()

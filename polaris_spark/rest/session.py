@@ -34,7 +34,7 @@ from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.config import Properties, StoreURI
 from polaris_spark.errors import InputError, NotFoundError, StateError, StoreURIError
 from polaris_spark.names import problem_of
-from polaris_spark.rest.handler import Unmodified
+from polaris_spark.rest.handler import Unmodified, handle
 from polaris_spark.store.cache import process_cache
 from polaris_spark.system.connections import Connection, connect_store
 
@@ -89,9 +89,10 @@ class Session:
             status, headers, body (JSON text, or empty). Errors are responses too.
         """
         self._require_open()
-        return self._unmodified.handle(
-            self.catalog, method, path, query=query, body=body, headers=headers, principal=self.principal
-        )
+        catalog, principal = self.catalog, self.principal
+        if method == "GET" and headers and not body:
+            return self._unmodified.handle(catalog, path, query=query, headers=headers, principal=principal)
+        return handle(catalog, method, path, query=query, body=body, headers=headers, principal=principal)
 
     def catalog_properties(self) -> dict[str, str]:
         """Return the present properties of the catalog, which apply to all sessions."""
