@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from polaris_spark.catalog.contents import Stored
+from polaris_spark.catalog.contents import Prepared, Stored
 from polaris_spark.catalog.entities import CatalogChange, Context, TableName
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.namespaces import CreateNamespace
@@ -50,7 +50,7 @@ BATCH = 4_000
 _SEED = 20250301
 
 
-class CreateTables(CatalogChange[list[Stored[Table]]]):
+class CreateTables(CatalogChange[tuple[int, list[Prepared]], list[Stored[Table]]]):
     """Create namespaces, and then many tables, in one commit."""
 
     action = "create-table"
@@ -68,11 +68,10 @@ class CreateTables(CatalogChange[list[Stored[Table]]]):
             CreateTable(context, operation, name, {"name": name.name, "schema": SCHEMA}) for name in names
         ]
 
-    def prepare(self, view: State) -> object:
+    def prepare(self, view: State) -> tuple[int, list[Prepared]]:
         return self.context.clock.now_ms(), [table.prepare(view) for table in self._tables]
 
-    def apply(self, state: State, prepared: object) -> list[Stored[Table]]:
-        assert isinstance(prepared, tuple)
+    def apply(self, state: State, prepared: tuple[int, list[Prepared]]) -> list[Stored[Table]]:
         now, each = prepared
         for namespace in self._namespaces:
             namespace.apply(state, now)

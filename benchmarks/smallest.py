@@ -27,7 +27,7 @@ class Number(msgspec.Struct, frozen=True, array_like=True):
     value: int
 
 
-class Move(Change[int]):
+class Move(Change[None, int]):
     """Set the number at a name."""
 
     def __init__(self, name: bytes, value: int) -> None:
@@ -35,7 +35,10 @@ class Move(Change[int]):
         self._name = name
         self._value = value
 
-    def apply(self, state: State, prepared: object) -> int:
+    def prepare(self, view: State) -> None:
+        return None
+
+    def apply(self, state: State, prepared: None) -> int:
         found = state.lookup("names", self._name)
         before = found.pointer if found else 0
         after = state.add(Number(self._value))

@@ -15,7 +15,7 @@ import msgspec
 from polaris_spark.catalog import locations
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import holdings_of, occupy, require_ownable
-from polaris_spark.catalog.entities import CatalogChange, Context, Found, TableName, find, put, table_key
+from polaris_spark.catalog.entities import Context, Found, TableName, TimedChange, find, put, table_key
 from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.importing.directory import DirectoryTree
 from polaris_spark.catalog.importing.sources import Listed
@@ -110,7 +110,7 @@ def _is_linked_folder(location: str) -> bool:
     return path is not None and path.is_symlink() and path.is_dir()
 
 
-class Adopt(CatalogChange[tuple[str, ...]]):
+class Adopt(TimedChange[tuple[str, ...]]):
     """Make a table or view the owner of some of its unconfirmed locations. Returns the newly owned locations."""
 
     action = "adopt-locations"
@@ -126,13 +126,12 @@ class Adopt(CatalogChange[tuple[str, ...]]):
         self._one = one
         self._adopted = frozenset(adopted)
 
-    def apply(self, state: State, prepared: object) -> tuple[str, ...]:
+    def apply(self, state: State, prepared: int) -> tuple[str, ...]:
         """
         Raises:
             NoSuchTableError: the table or view was dropped or renamed meanwhile.
             ForbiddenError: another table or view owns an overlapping location.
         """
-        assert isinstance(prepared, int)
         key = table_key(self._one.name, self._one.kind)
         found = find(state, key)
         if found is None or found.entity_id != self._one.entity_id:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import copy
+from functools import partial
 from typing import TypeVar
 
 from polaris_spark.catalog.confinement import Confinement
@@ -14,12 +15,14 @@ from polaris_spark.catalog.metrics import MetricsReports
 from polaris_spark.catalog.properties import EffectiveProperties
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import CatalogRow, Unloaded
-from polaris_spark.catalog.unloaded import LoadImported, loading
+from polaris_spark.catalog.unloaded import UNLOADED, LoadImported
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.state import Snapshot, State, StoredObjects
+from polaris_spark.errors import WrongTypeError
 from polaris_spark.names import MAIN
 from polaris_spark.system.registry import References
 
+P = TypeVar("P")
 R = TypeVar("R")
 
 
@@ -93,10 +96,10 @@ class Catalog:
         """Return a commit as a `State`, the form that changes read; by default the newest commit, read now."""
         return State(self.head() if at is None else at, _no_id, rewrites=False)
 
-    def commit(self, change: Change[R]) -> R:
-        """Commit a change to this branch."""
+    def commit(self, change: Change[P, R]) -> R:
+        """Commit a change to this branch. Each lazily imported table or view that it reads is loaded first."""
         return self.loading(
-            lambda: self.references.commit(self.reference, change), change.operation.principal
+            partial(self.references.commit, self.reference, change), change.operation.principal
         )
 
     def loading(self, action: Callable[[], R], principal: str) -> R:
@@ -106,13 +109,17 @@ class Catalog:
             action: it runs again after each load, so it must have no effect when it raises.
             principal: logged as the author of the loads.
         """
-        return loading(action, lambda content: self._load(content, principal))
-
-    def _load(self, content: int, principal: str) -> None:
-        unloaded = self.reader.get(content, Unloaded)
-        self.references.commit(
-            self.reference, LoadImported(self.context, Operation(b"", principal), unloaded, self.files)
-        )
+        last = 0
+        while True:
+            try:
+                return action()
+            except WrongTypeError as error:
+                if error.found != UNLOADED or error.id == last:
+                    raise
+                last = error.id
+            unloaded = self.reader.get(last, Unloaded)
+            load = LoadImported(self.context, Operation(b"", principal), unloaded, self.files)
+            self.references.commit(self.reference, load)
 
 
 def _no_id() -> int:

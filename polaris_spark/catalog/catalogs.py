@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from polaris_spark.catalog.entities import CatalogChange, Context, check_new_name
+from polaris_spark.catalog.entities import Context, TimedChange, check_new_name
 from polaris_spark.catalog.files import absolute
 from polaris_spark.catalog.locations import overlap, owner_of, segments
 from polaris_spark.catalog.properties import SHARED_LOCATIONS, WAREHOUSE
@@ -204,7 +204,7 @@ def require_branch(references: References, row: CatalogRow, branch: str) -> None
         raise NotFoundError(f"catalog {row.name!r} has no branch {branch!r}") from error
 
 
-class CreateCatalog(CatalogChange[CatalogRow]):
+class CreateCatalog(TimedChange[CatalogRow]):
     """Create a catalog; an existing catalog of that name is returned unchanged.
 
     Raises:
@@ -221,8 +221,7 @@ class CreateCatalog(CatalogChange[CatalogRow]):
         self.name = name
         self.properties = dict(properties)
 
-    def apply(self, state: State, prepared: object) -> CatalogRow:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> CatalogRow:
         key = catalog_key(self.name)
         entry = state.lookup(NAMES, key)
         if entry is not None:

@@ -16,6 +16,7 @@ from polaris_spark.catalog.entities import (
     Context,
     Found,
     TableName,
+    TimedChange,
     add_entity,
     check_name,
     check_new_name,
@@ -40,6 +41,7 @@ from polaris_spark.catalog.metadata import (
 )
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.properties import EffectiveProperties
 from polaris_spark.catalog.rows import IDS, TABLE, VIEW, Unloaded, id_bytes
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
@@ -48,6 +50,7 @@ from polaris_spark.errors import AlreadyExistsError, BadRequestError, ForbiddenE
 from polaris_spark.index import Entry
 from polaris_spark.objects import type_name
 
+P = TypeVar("P")
 C = TypeVar("C", Table, View)
 
 
@@ -161,7 +164,7 @@ def content_of(reader: ObjectReader, content: int, cls: type[C]) -> C | Unloaded
         return reader.get(content, Unloaded)
 
 
-class ContentChange(CatalogChange[Stored[C]], Generic[C]):
+class ContentChange(CatalogChange[P, Stored[C]], Generic[P, C]):
     """A change that stores new content of a table or view."""
 
     kind: ClassVar[bytes]
@@ -173,7 +176,8 @@ class ContentChange(CatalogChange[Stored[C]], Generic[C]):
         self.name = name
         self.key = table_key(name, self.kind)
 
-    def prepare(self, view: State) -> object:
+    def new_values(self) -> Prepared:
+        """Return the present time and a new UUID."""
         return Prepared(self.context.clock.now_ms(), str(uuid.uuid4()))
 
     def repeat(self, state: State, entries: list[LogEntry]) -> Stored[C]:
@@ -195,10 +199,17 @@ class ContentChange(CatalogChange[Stored[C]], Generic[C]):
         found: Found | None,
         draft: TableDraft | ViewDraft,
         prepared: Prepared,
+        effective: EffectiveProperties,
         *,
         existing_file: str | None = None,
     ) -> Stored[C]:
-        """Write a draft as new content; `existing_file` is the metadata file that the draft was read from, if any."""
+        """Write a draft as new content.
+
+        Args:
+            found: the table or view that the draft replaces; None if it is new.
+            effective: the properties that hold for the change on this state.
+            existing_file: the metadata file that the draft was read from, if any.
+        """
         before: Table | View | Unloaded | None = draft.base
         if before is None and found:
             before = content_of(state, found.content, self.cls)
@@ -216,7 +227,7 @@ class ContentChange(CatalogChange[Stored[C]], Generic[C]):
             value = msgspec.structs.replace(value, unconfirmed=away)
         state.add_all(objects)
         content = state.add(value)
-        if existing_file is None and self.context.binding.at(state).metadata_files:
+        if existing_file is None and effective.metadata_files:
             state.write_file(*metadata_file(value, state))
         if before is None or not _same_places(before, value):
             old = holdings_of(before) if before else Holdings()
@@ -250,7 +261,7 @@ def _same_places(one: Table | View | Unloaded, other: Table | View) -> bool:
     return list(map(before, locations.PATHS)) == list(map(after, locations.PATHS))
 
 
-class DropContent(CatalogChange["C | Unloaded"], Generic[C]):
+class DropContent(TimedChange["C | Unloaded"], Generic[C]):
     """Drop a table or view; with `purge`, the log entry requests that its files are deleted as well.
 
     A table or view that is not loaded is dropped without being loaded, unless `purge` is set.
@@ -266,8 +277,7 @@ class DropContent(CatalogChange["C | Unloaded"], Generic[C]):
         self.action = "drop-table" if cls is Table else "drop-view"
         self.purge = purge
 
-    def apply(self, state: State, prepared: object) -> C | Unloaded:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> C | Unloaded:
         found = require(state, self.name, self.kind)
         value = content_of(state, found.content, self.cls)
         effective = self.context.binding.at(state)
@@ -289,7 +299,7 @@ class DropContent(CatalogChange["C | Unloaded"], Generic[C]):
         return content_of(state, entries[-1].before, self.cls)
 
 
-class Rename(CatalogChange[None]):
+class Rename(TimedChange[None]):
     """Rename a table or view; the new name may be in another namespace."""
 
     def __init__(
@@ -304,8 +314,7 @@ class Rename(CatalogChange[None]):
         self.target = target
         self.kind = kind
 
-    def apply(self, state: State, prepared: object) -> None:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> None:
         found = require(state, self.source, self.kind)
         if self.source == self.target:
             return

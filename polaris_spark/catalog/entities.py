@@ -31,6 +31,7 @@ from polaris_spark.index import Entry
 from polaris_spark.index.keys import decode_key, entry_key
 from polaris_spark.names import problem_of_part
 
+P = TypeVar("P")
 R = TypeVar("R")
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -211,7 +212,7 @@ def put(state: State, key: bytes, found: Found) -> None:
     state.put(NAMES, key, Entry(found.content, id_bytes(found.entity_id)))
 
 
-class CatalogChange(Change[R]):
+class CatalogChange(Change[P, R]):
     """A change of a catalog's head."""
 
     action: str
@@ -219,10 +220,6 @@ class CatalogChange(Change[R]):
     def __init__(self, context: Context, operation: Operation) -> None:
         self.context = context
         self.operation = operation
-
-    def prepare(self, view: State) -> object:
-        """Return the time of the change, in milliseconds since 1970."""
-        return self.context.clock.now_ms()
 
     def record(
         self,
@@ -259,6 +256,14 @@ class CatalogChange(Change[R]):
                 old_key,
             )
         )
+
+
+class TimedChange(CatalogChange[int, R]):
+    """A change of which only the time is fixed before it is applied."""
+
+    def prepare(self, view: State) -> int:
+        """Return the time of the change, in milliseconds since 1970."""
+        return self.context.clock.now_ms()
 
 
 def add_entity(state: State, key: bytes, content: int, entity_id: int) -> None:

@@ -157,7 +157,7 @@ def report_count(entry: Entry) -> int:
     return int.from_bytes(entry.value, "big")
 
 
-class AddReports(Change[None]):
+class AddReports(Change[None, None]):
     """Add a batch, and remove old batches that have no report among the newest `keep` reports."""
 
     def __init__(self, reports: tuple[KeptReport, ...], keep: int, operation: Operation) -> None:
@@ -165,7 +165,10 @@ class AddReports(Change[None]):
         self.keep = keep
         self.operation = operation
 
-    def apply(self, state: State, prepared: object) -> None:
+    def prepare(self, view: State) -> None:
+        return None
+
+    def apply(self, state: State, prepared: None) -> None:
         newest = state.scan(REPORTS, b"", None, limit=1, reverse=True)
         number = sum(_end(key, entry) for key, entry in newest)
         end = number + len(self.reports)

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from polaris_spark.catalog.entities import (
-    CatalogChange,
     Context,
     NamespaceName,
+    TimedChange,
     add_entity,
     check_name,
     default_namespace_location,
@@ -80,7 +80,7 @@ class PropertiesUpdated(NamedTuple):
     missing: list[str]
 
 
-class CreateNamespace(CatalogChange[Namespace]):
+class CreateNamespace(TimedChange[Namespace]):
     """Create a namespace, and its missing parents unless the property `create-parent-namespaces` is false."""
 
     action = "create-namespace"
@@ -99,8 +99,7 @@ class CreateNamespace(CatalogChange[Namespace]):
         self.name = name
         self.properties = dict(properties)
 
-    def apply(self, state: State, prepared: object) -> Namespace:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> Namespace:
         key = namespace_key(self.name)
         if find(state, key) is not None:
             raise AlreadyExistsError(f"Namespace already exists: {'.'.join(self.name)}")
@@ -125,7 +124,7 @@ class CreateNamespace(CatalogChange[Namespace]):
         return state.get(entries[-1].after, Namespace)
 
 
-class DropNamespace(CatalogChange[None]):
+class DropNamespace(TimedChange[None]):
     """Drop an empty namespace."""
 
     action = "drop-namespace"
@@ -134,8 +133,7 @@ class DropNamespace(CatalogChange[None]):
         super().__init__(context, operation)
         self.name = name
 
-    def apply(self, state: State, prepared: object) -> None:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> None:
         found = require_namespace(state, self.name)
         if found is None:
             raise BadRequestError("the root of a catalog cannot be dropped")
@@ -149,7 +147,7 @@ class DropNamespace(CatalogChange[None]):
         return None
 
 
-class UpdateNamespace(CatalogChange[PropertiesUpdated]):
+class UpdateNamespace(TimedChange[PropertiesUpdated]):
     """Set and remove properties of a namespace."""
 
     action = "update-namespace"
@@ -171,8 +169,7 @@ class UpdateNamespace(CatalogChange[PropertiesUpdated]):
         self.updates = dict(updates)
         self.removals = list(dict.fromkeys(removals))
 
-    def apply(self, state: State, prepared: object) -> PropertiesUpdated:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> PropertiesUpdated:
         found = require_namespace(state, self.name)
         if found is None:
             raise NoSuchNamespaceError("the root of a catalog has no properties")

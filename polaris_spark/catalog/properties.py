@@ -26,6 +26,7 @@ from polaris_spark.errors import InputError, RequestError
 from polaris_spark.index import Entry
 from polaris_spark.property_values import count, duration_ms, flag, metadata_files, whole_number
 from polaris_spark.secret_options import REFERENCE
+from polaris_spark.store.objects import ObjectStore
 
 WAREHOUSE: Final = "warehouse"
 """Property of a catalog: the location that it was created with."""
@@ -236,21 +237,22 @@ class Binding:
 
     def at(self, state: State) -> EffectiveProperties:
         """Return the properties that hold for a change on a state; the copy of the row is recorded as read."""
-        pointer = _pointer(state.lookup(PROPERTIES, ROW))
-        return self._of(pointer, lambda: state.get(pointer, CatalogRow))
+        return self._of(state.lookup(PROPERTIES, ROW), state)
 
     def of(self, head: Snapshot) -> EffectiveProperties:
         """Return the properties that hold at a commit of the branch."""
-        pointer = _pointer(head.index(PROPERTIES).get(ROW))
-        return self._of(pointer, lambda: head.store.get(pointer, CatalogRow))
+        return self._of(head.index(PROPERTIES).get(ROW), head.store)
 
-    def _of(self, pointer: int, read: Callable[[], CatalogRow]) -> EffectiveProperties:
+    def _of(self, copy: Entry | None, reader: State | ObjectStore) -> EffectiveProperties:
+        pointer = 0 if copy is None else copy.pointer
         known, effective = self._last
         if known != pointer:
             # If there is no copy, the branch was dropped since the session opened it, and created again from an old
             # commit.
             known_row = pointer in (0, self._opened)
-            effective = self._at_opening if known_row else self._combined(read().properties)
+            effective = (
+                self._at_opening if known_row else self._combined(reader.get(pointer, CatalogRow).properties)
+            )
             self._last = (pointer, effective)
         return effective
 

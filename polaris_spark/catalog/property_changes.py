@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from polaris_spark.catalog.catalogs import StoredCatalog, catalog_key, read_catalog
-from polaris_spark.catalog.entities import CatalogChange, Context
+from polaris_spark.catalog.entities import CatalogChange, Context, TimedChange
 from polaris_spark.catalog.metadata.bounds import require_properties_within
 from polaris_spark.catalog.properties import changed, checked, require_bounded, require_settable
 from polaris_spark.catalog.references import CATALOGS, heads_prefix
@@ -44,7 +44,7 @@ SET_PROPERTIES: Final = "set-catalog-properties"
 """Action of the log entries, both of the reference `catalogs` and of branches."""
 
 
-class SetProperties(CatalogChange[CatalogRow]):
+class SetProperties(TimedChange[CatalogRow]):
     """Set and remove properties in a catalog's row.
 
     Raises:
@@ -75,8 +75,7 @@ class SetProperties(CatalogChange[CatalogRow]):
             raise InputError(f"properties both set and removed: {', '.join(both)}")
         self.row = row
 
-    def apply(self, state: State, prepared: object) -> CatalogRow:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> CatalogRow:
         key = catalog_key(self.row.name)
         entry = state.lookup(NAMES, key)
         if entry is None or id_from(entry.value) != self.row.entity_id:
@@ -98,7 +97,7 @@ class SetProperties(CatalogChange[CatalogRow]):
         return state.get(entries[-1].after, CatalogRow)
 
 
-class CopyRow(CatalogChange[None]):
+class CopyRow(CatalogChange[tuple[int, StoredCatalog | None], None]):
     """Write a copy of the catalog's current row to a branch, unless the branch has one already.
 
     The log entry has no content before or after the change, because the catalog is not an entity of its branch. The
@@ -114,16 +113,15 @@ class CopyRow(CatalogChange[None]):
         self._row = row
         self._references = references
 
-    def prepare(self, view: State) -> object:
+    def prepare(self, view: State) -> tuple[int, StoredCatalog | None]:
         view.lookup(PROPERTIES, ROW)  # before the row: if the copy changes, both are read again
         found = read_catalog(self._references, self._row.name, for_rewrite=True)
         return self.context.clock.now_ms(), found
 
-    def apply(self, state: State, prepared: object) -> None:
-        assert isinstance(prepared, tuple)
+    def apply(self, state: State, prepared: tuple[int, StoredCatalog | None]) -> None:
         now, found = prepared
         copy = state.lookup(PROPERTIES, ROW)
-        if not is_missing(self._row, found, copy):
+        if found is None or not is_missing(self._row, found, copy):
             return
         before = self._row if copy is None else state.get(copy.pointer, CatalogRow)
         state.put(PROPERTIES, ROW, Entry(state.add(found.row), id_bytes(found.pointer)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Generic, NamedTuple
+
 from polaris_spark.catalog.contents import C, ContentChange, Prepared, Stored
 from polaris_spark.catalog.entities import Context, TableName, find
 from polaris_spark.catalog.files import Files
@@ -15,7 +17,14 @@ from polaris_spark.commits.state import State
 from polaris_spark.errors import PolarisError
 
 
-class Register(ContentChange[C]):
+class _Read(NamedTuple):
+    """The text of a metadata file, or the error if it cannot be read."""
+
+    fixed: Prepared
+    text: bytes | PolarisError
+
+
+class Register(ContentChange[_Read, C], Generic[C]):
     """Create a table or view from an existing metadata file; `overwrite` replaces an existing table or view."""
 
     def __init__(
@@ -37,27 +46,26 @@ class Register(ContentChange[C]):
         """Return the draft that the file's text describes."""
         raise NotImplementedError
 
-    def prepare(self, view: State) -> object:
+    def prepare(self, view: State) -> _Read:
         """Read the file. If it cannot be read, `apply` raises the error, because an operation that was done before does
         not need the file again."""
-        fixed = super().prepare(view)
+        fixed = self.new_values()
         try:
             self.context.require_allowed([segments(self.location)])
-            return fixed, read_text(self.files, self.location)
+            return _Read(fixed, read_text(self.files, self.location))
         except PolarisError as error:
-            return fixed, error
+            return _Read(fixed, error)
 
-    def apply(self, state: State, prepared: object) -> Stored[C]:
-        assert isinstance(prepared, tuple)
+    def apply(self, state: State, prepared: _Read) -> Stored[C]:
         fixed, text = prepared
-        assert isinstance(fixed, Prepared)
         found = find(state, self.key)
         if found is None or not self.overwrite:
             self.require_place(state)
         if isinstance(text, PolarisError):
             raise text
         draft = self.parse(text, fixed.now)
-        return self.store(state, found, draft, fixed, existing_file=self.location)
+        effective = self.context.binding.at(state)
+        return self.store(state, found, draft, fixed, effective, existing_file=self.location)
 
 
 class RegisterTable(Register[Table]):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from polaris_spark.catalog import locations
@@ -31,7 +29,7 @@ from polaris_spark.catalog.metadata.bounds import require_commits_within, requir
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.table_updates import FORMAT_VERSION
-from polaris_spark.catalog.properties import naming_properties
+from polaris_spark.catalog.properties import EffectiveProperties, naming_properties
 from polaris_spark.catalog.rebasing import (
     APPEND_REBASE,
     Append,
@@ -53,11 +51,14 @@ from polaris_spark.errors import (
 )
 
 
-class TableChange(ContentChange[Table]):
+class TableChange(ContentChange[Prepared, Table]):
     """A change that stores new content of a table."""
 
     kind = TABLE
     cls = Table
+
+    def prepare(self, view: State) -> Prepared:
+        return self.new_values()
 
 
 class CreateTable(TableChange):
@@ -72,15 +73,17 @@ class CreateTable(TableChange):
         super().__init__(context, operation, name)
         self.request = request
 
-    def apply(self, state: State, prepared: object) -> Stored[Table]:
-        assert isinstance(prepared, Prepared)
-        draft = self.draft(state, prepared)
-        with self._naming_properties(state):
-            return self.store(state, None, draft, prepared)
+    def apply(self, state: State, prepared: Prepared) -> Stored[Table]:
+        effective = self.context.binding.at(state)
+        draft = self.draft(state, prepared, effective)
+        with naming_properties(effective, self._asked()):
+            return self.store(state, None, draft, prepared, effective)
 
-    def draft(self, state: State, prepared: Prepared) -> TableDraft:
+    def draft(self, state: State, prepared: Prepared, effective: EffectiveProperties) -> TableDraft:
         """Return the new table, not yet stored. A staged creation does no more than this.
 
+        Args:
+            effective: the properties that hold for the change on this state.
         Raises:
             NoSuchNamespaceError: the namespace does not exist.
             AlreadyExistsError: the name is taken.
@@ -89,21 +92,22 @@ class CreateTable(TableChange):
         location = self.request.get("location")
         if not location:
             location = default_location(state, self.context, self.name, prepared.uuid)
-        with self._naming_properties(state):
+        with naming_properties(effective, self._asked()):
             return create_table(
-                self._with_defaults(state),
+                self._with_defaults(effective),
                 uuid=prepared.uuid,
                 location=location,
                 now_ms=prepared.now,
                 check_time=state.check_time,
             )
 
-    def _naming_properties(self, state: State) -> AbstractContextManager[None]:
-        return naming_properties(self.context.binding.at(state), self.request.get("properties") or ())
+    def _asked(self) -> Collection[str]:
+        """Return the names of the properties that the request sets."""
+        return self.request.get("properties") or ()
 
-    def _with_defaults(self, state: State) -> dict[str, Any]:
+    def _with_defaults(self, effective: EffectiveProperties) -> dict[str, Any]:
         """Return the request, with the catalog's properties for new tables."""
-        effective, asked = self.context.binding.at(state), self.request.get("properties")
+        asked = self.request.get("properties")
         if not effective.table_defaults and not effective.table_overrides:
             return self.request
         if asked is not None and not isinstance(asked, dict):  # refused later
@@ -151,15 +155,14 @@ class CommitTable(TableChange):
         self.append = find_append(commit.requirements, commit.updates)
         self.preparations = 0
 
-    def prepare(self, view: State) -> object:
-        prepared = Prepared(self.context.clock.now_ms(), str(uuid.uuid4()))
+    def prepare(self, view: State) -> Prepared:
+        prepared = self.new_values()
         if self.append is None:
             return prepared
         self.preparations += 1
         return prepared._replace(lists=self._read_lists(view, self.append))
 
-    def apply(self, state: State, prepared: object) -> Stored[Table]:
-        assert isinstance(prepared, Prepared)
+    def apply(self, state: State, prepared: Prepared) -> Stored[Table]:
         found = find(state, self.key)
         if found is None:
             if not self.creates:
@@ -180,33 +183,19 @@ class CommitTable(TableChange):
             draft = self._resolved(state, before, prepared, conflict)
         if before is not None and found is not None and not draft.changed:
             return Stored(found.content, before)
-        asked: set[str] = set()
+        effective = self.context.binding.at(state)
         if before is None:
             asked = set(draft.properties)
-            self._add_defaults(state, draft)
+            _add_defaults(effective, draft)
+            with naming_properties(effective, asked):
+                return self.store(state, found, draft, prepared, effective)
         expired: list[int] = []
         if self.context.trusts(prepared.now):
-            expired = expire_on_commit(
-                draft, state, self.name.namespace, self.context.binding.at(state).retention
-            )
-        if before is None:
-            with naming_properties(self.context.binding.at(state), asked):
-                return self.store(state, found, draft, prepared)
-        stored = self.store(state, found, draft, prepared)
+            expired = expire_on_commit(draft, state, self.name.namespace, effective.retention)
+        stored = self.store(state, found, draft, prepared, effective)
         if expired:
             record_expired(state, before, expired, stored.content, prepared.now)
         return stored
-
-    def _add_defaults(self, state: State, draft: TableDraft) -> None:
-        """Give a new table the catalog's properties for new tables. The format version stays as the updates set it."""
-        effective = self.context.binding.at(state)
-        missing = {
-            name: text for name, text in effective.table_defaults.items() if name not in draft.properties
-        }
-        added = {**missing, **effective.table_overrides}
-        added.pop(FORMAT_VERSION, None)
-        if added:
-            apply_all(draft, [{"action": "set-properties", "updates": added}])
 
     def _resolved(
         self, state: State, before: Table, prepared: Prepared, conflict: CommitFailedError
@@ -293,7 +282,16 @@ class CommitTable(TableChange):
         return files.read(location, self.context.confinement)
 
 
-class CommitTables(CatalogChange[list[Stored[Table]]]):
+def _add_defaults(effective: EffectiveProperties, draft: TableDraft) -> None:
+    """Give a new table the catalog's properties for new tables. The format version stays as the updates set it."""
+    missing = {name: text for name, text in effective.table_defaults.items() if name not in draft.properties}
+    added = {**missing, **effective.table_overrides}
+    added.pop(FORMAT_VERSION, None)
+    if added:
+        apply_all(draft, [{"action": "set-properties", "updates": added}])
+
+
+class CommitTables(CatalogChange[list[Prepared], list[Stored[Table]]]):
     """Apply updates to several tables in one commit: all or none."""
 
     action = "update-table"
@@ -306,11 +304,10 @@ class CommitTables(CatalogChange[list[Stored[Table]]]):
             raise BadRequestError("a transaction names the same table twice")
         self.parts = [CommitTable(context, operation, commit, size=self.size) for commit in commits]
 
-    def prepare(self, view: State) -> object:
+    def prepare(self, view: State) -> list[Prepared]:
         return [part.prepare(view) for part in self.parts]
 
-    def apply(self, state: State, prepared: object) -> list[Stored[Table]]:
-        assert isinstance(prepared, list)
+    def apply(self, state: State, prepared: list[Prepared]) -> list[Stored[Table]]:
         stored = []
         for part, one in zip(self.parts, prepared, strict=True):
             state.check_time()

@@ -1,14 +1,13 @@
 """Tables and views that were imported without reading their metadata files. They are loaded when they are first used.
 
-Code that reads the content of an unloaded table as a `Table` gets a `WrongTypeError`. `loading` handles this error: it
-loads the table in a separate commit and then runs the code again. So code for tables needs no case for unloaded ones,
-and a catalog without them has no extra cost.
+Code that reads the content of an unloaded table as a `Table` gets a `WrongTypeError`. `Catalog.loading` handles this
+error: it loads the table in a separate commit and then runs the code again. So code for tables needs no case for
+unloaded ones, and a catalog without them has no extra cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from polaris_spark.catalog.contents import content_of, holdings_of, occupy, unconfirmed_summary
 from polaris_spark.catalog.entities import CatalogChange, Context, Found, find, put
@@ -19,33 +18,11 @@ from polaris_spark.catalog.rows import IDS, TABLE, Unloaded, id_bytes
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
-from polaris_spark.errors import BadRequestError, ForbiddenError, WrongTypeError
+from polaris_spark.errors import BadRequestError, ForbiddenError
 from polaris_spark.index.keys import decode_key
 from polaris_spark.objects import type_name
 
-R = TypeVar("R")
-
 UNLOADED = type_name(Unloaded)
-
-
-def loading(action: Callable[[], R], load: Callable[[int], None]) -> R:
-    """Run an action that reads contents. If it meets a content that is not loaded, load it and run the action again.
-
-    Args:
-        action: must have no effect when it raises.
-        load: loads the content with this id.
-    Raises:
-        PolarisError: as raised by `action` and `load`.
-    """
-    last = 0
-    while True:
-        try:
-            return action()
-        except WrongTypeError as error:
-            if error.found != UNLOADED or error.id == last:
-                raise
-            last = error.id
-            load(error.id)
 
 
 class _Prepared(NamedTuple):
@@ -56,7 +33,7 @@ class _Prepared(NamedTuple):
     rows: Rows
 
 
-class LoadImported(CatalogChange[None]):
+class LoadImported(CatalogChange["_Prepared | None", None]):
     """Read the metadata file of a table or view that was imported without reading it, and store its rows.
 
     Nothing happens if the table or view was loaded, changed or dropped in the meantime.
@@ -69,7 +46,7 @@ class LoadImported(CatalogChange[None]):
         self.unloaded = unloaded
         self.files = files
 
-    def prepare(self, view: State) -> object:
+    def prepare(self, view: State) -> _Prepared | None:
         """Read the file. The table or view is found by its entity id, because it may have been renamed."""
         entity = id_bytes(self.unloaded.entity_id)
         named = view.lookup(IDS, entity)
@@ -99,10 +76,9 @@ class LoadImported(CatalogChange[None]):
             raise BadRequestError(f"{what} {'.'.join((*path, name))} was imported unread: {error}") from error
         return _Prepared(now, found, named.value, rows)
 
-    def apply(self, state: State, prepared: object) -> None:
+    def apply(self, state: State, prepared: _Prepared | None) -> None:
         if prepared is None:
             return
-        assert isinstance(prepared, _Prepared)
         now, found, key, rows = prepared
         before = holdings_of(self.unloaded)
         try:

@@ -15,11 +15,14 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State
 
 
-class ViewChange(ContentChange[View]):
+class ViewChange(ContentChange[Prepared, View]):
     """A change that stores new content of a view."""
 
     kind = VIEW
     cls = View
+
+    def prepare(self, view: State) -> Prepared:
+        return self.new_values()
 
 
 class CreateView(ViewChange):
@@ -34,8 +37,7 @@ class CreateView(ViewChange):
         super().__init__(context, operation, name)
         self.request = request
 
-    def apply(self, state: State, prepared: object) -> Stored[View]:
-        assert isinstance(prepared, Prepared)
+    def apply(self, state: State, prepared: Prepared) -> Stored[View]:
         self.require_place(state)
         location = self.request.get("location")
         if not location:
@@ -47,7 +49,7 @@ class CreateView(ViewChange):
             now_ms=prepared.now,
             check_time=state.check_time,
         )
-        return self.store(state, None, draft, prepared)
+        return self.store(state, None, draft, prepared, self.context.binding.at(state))
 
 
 class CommitView(ViewChange):
@@ -68,8 +70,7 @@ class CommitView(ViewChange):
         self.requirements = requirements
         self.updates = updates
 
-    def apply(self, state: State, prepared: object) -> Stored[View]:
-        assert isinstance(prepared, Prepared)
+    def apply(self, state: State, prepared: Prepared) -> Stored[View]:
         found = require(state, self.name, VIEW)
         before = state.get_for_rewrite(found.content, View)
         draft = ViewDraft.of(before, state, now_ms=prepared.now, check_time=state.check_time)
@@ -77,4 +78,4 @@ class CommitView(ViewChange):
         apply_all(draft, self.updates)
         if not draft.changed:
             return Stored(found.content, before)
-        return self.store(state, found, draft, prepared)
+        return self.store(state, found, draft, prepared, self.context.binding.at(state))

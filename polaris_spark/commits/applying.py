@@ -30,6 +30,7 @@ TURN_MS = 200.0
 """Time for applying all changes of a batch, in milliseconds. After that, each change has `SLOW_MS`. The submitter of a
 change that needs longer applies it outside the batch, so the other changes of the batch do not wait for it."""
 
+P = TypeVar("P")
 R = TypeVar("R")
 
 _encode_mark = msgspec.msgpack.Encoder().encode
@@ -93,7 +94,7 @@ class Applier:
     def _on(self, base: Snapshot) -> Applied:
         return Applied(State(base, self._ids.next_id), self._ids.next_id())
 
-    def repeated(self, change: Change[R], head: Snapshot | None) -> tuple[R] | None:
+    def repeated(self, change: Change[P, R], head: Snapshot | None) -> tuple[R] | None:
         """Return the result of a change whose operation was carried out before, or None if it was not.
 
         Args:

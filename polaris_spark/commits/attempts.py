@@ -27,6 +27,7 @@ from polaris_spark.errors import (
 from polaris_spark.ids import IdGenerator
 from polaris_spark.store.objects import ObjectStore
 
+P = TypeVar("P")
 R = TypeVar("R")
 
 
@@ -129,7 +130,7 @@ class Attempts:
         """Apply a change outside any batch; see `Applier.apply_apart`."""
         self._applier.apply_apart(pending, base)
 
-    def repeated(self, change: Change[R], head: Snapshot | None) -> tuple[R] | None:
+    def repeated(self, change: Change[P, R], head: Snapshot | None) -> tuple[R] | None:
         """Return the result of a change whose operation was carried out before, or None if it was not."""
         return self._applier.repeated(change, head)
 

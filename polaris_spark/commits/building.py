@@ -44,7 +44,7 @@ class Builder:
         objects.append((applied.entries_id, Entries(tuple(applied.entries))))
         roots = dict(zip(base.commit.index_names, base.commit.index_roots, strict=True))
         forgotten = base.commit.operations_floor
-        indexes = {}
+        indexes = base.open_indexes()
         read = StoredObjects(self._store).read_shards
         for name, index in applied.state.indexes.items():
             quota = self._settings.quotas.get(name, self._settings.default_quota)

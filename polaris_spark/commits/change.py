@@ -8,6 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
 
+P = TypeVar("P")
 R = TypeVar("R")
 
 
@@ -40,22 +41,25 @@ class PrepareAgain(Exception):  # noqa: N818  # not an error: it asks for anothe
     """Raised by `apply` if it needs data that `prepare` did not read. The change is prepared again, on a fresh head."""
 
 
-class Change(ABC, Generic[R]):
-    """One change to one reference. `prepare` may do I/O; `apply` is pure and may run several times."""
+class Change(ABC, Generic[P, R]):
+    """One change to one reference. `prepare` may do I/O; `apply` is pure and may run several times.
+
+    `P` is the type of the values that `prepare` returns and `apply` takes. `R` is the type of the result.
+    """
 
     operation: Operation
     size: int = 1
     """Approximate number of steps of `apply`: one for each part of the request, such as an update or a column."""
 
-    def prepare(self, view: State) -> object:
+    @abstractmethod
+    def prepare(self, view: State) -> P:
         """Choose times, UUIDs and locations; read files. Return them for `apply`.
 
         If data that is read from `view` has changed by the time of `apply`, the change is prepared again.
         """
-        return None
 
     @abstractmethod
-    def apply(self, state: State, prepared: object) -> R:
+    def apply(self, state: State, prepared: P) -> R:
         """Check requirements and make the change on `state`. An error makes only this change of the batch fail.
 
         A change of many steps calls `state.check_time()` at each step, and must not catch the errors that this raises.

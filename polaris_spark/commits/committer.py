@@ -35,6 +35,7 @@ APART_SIZE = 200
 """Largest number of steps of a change that is applied only in a batch. The submitter of a larger change first applies
 it outside any batch."""
 
+P = TypeVar("P")
 R = TypeVar("R")
 
 
@@ -116,17 +117,7 @@ class Committer:
 
     # Committing
 
-    def repeated_at_the_end(self, change: Change[R]) -> tuple[R] | None:
-        """Return the result of a change whose operation was carried out before the reference took its last commit.
-
-        None if the operation was not carried out.
-
-        Raises:
-            OutcomeUnknownError: the operation may have been carried out and forgotten.
-        """
-        return self._attempts.repeated(change, self.last())
-
-    def commit(self, change: Change[R], *, deadline_ms: float | None = None) -> R:
+    def commit(self, change: Change[P, R], *, deadline_ms: float | None = None) -> R:
         """Carry out a change atomically and exactly once, or raise an error.
 
         Args:
@@ -138,49 +129,63 @@ class Committer:
             ReferenceGoneError: the reference was dropped meanwhile, and nothing was changed.
             RealmMovedError: another store already serves the realm, and nothing was changed here.
         """
-        try:
-            return self._commit(change, deadline_ms)
-        except (ReferenceGoneError, RealmMovedError):
-            repeated = self.repeated_at_the_end(change)
-            if repeated is None:
-                raise
-            return repeated[0]
-
-    def _commit(self, change: Change[R], deadline_ms: float | None) -> R:
         begun = self._clock.monotonic_ms()
         deadline = begun + (self._settings.deadline_ms if deadline_ms is None else deadline_ms)
-        view, apart = self.known(), change.size > APART_SIZE
-        while True:
-            pending = Pending(change, begun, deadline, self._clock.signal())
-            state = State(view, self._ids.next_id)
-            try:
-                pending.prepared = change.prepare(state)
-                pending.prepared_reads, pending.prepared_fence = state.reads, view.head.fence
-                pending.prepared_on = view
-                if apart:
-                    self._attempts.apply_apart(pending, view)
-            except Exception as error:
+        apart = change.size > APART_SIZE
+        try:
+            view = self.known()
+            while True:
+                pending = Pending(change, begun, deadline, self._clock.signal())
+                failure = self._prepare(pending, view, apart=apart)
+                if failure is None:
+                    self._attempts.group.submit(pending)
+                    if pending.error is not None:
+                        raise pending.error
+                    if not pending.must_prepare:
+                        return pending.result  # type: ignore[no-any-return]  # a Pending carries any change's result
                 newest = self.read()
-                repeated = self._attempts.repeated(change, newest)
-                if repeated is not None:  # the change may fail only because it was already carried out
-                    return repeated[0]
-                if newest.version == view.version and not isinstance(error, PrepareAgain):
-                    raise
-                # The change failed on an old head, so this error is not the final outcome.
+                if failure is not None:
+                    repeated = self._attempts.repeated(change, newest)
+                    if repeated is not None:  # the change may fail only because it was already carried out
+                        return repeated[0]
+                    if newest.version == view.version and not isinstance(failure, PrepareAgain):
+                        raise failure
+                # A failure on an old head is not the final outcome.
                 if self._clock.monotonic_ms() >= deadline:
-                    if isinstance(error, TryAgainError):
-                        raise
-                    raise self._contended() from None
-                view = newest
-                continue
-            self._attempts.group.submit(pending)
-            if pending.error is not None:
-                raise pending.error
-            if not pending.must_prepare:
-                return pending.result  # type: ignore[no-any-return]  # a Pending carries any change's result
-            if self._clock.monotonic_ms() >= deadline:
-                raise self._contended()
-            view, apart = self.read(), apart or pending.too_long
+                    raise failure if isinstance(failure, TryAgainError) else self._contended()
+                view, apart = newest, apart or pending.too_long
+        except (ReferenceGoneError, RealmMovedError) as error:
+            return self.repeated_at_the_end(change, error)
+
+    def repeated_at_the_end(self, change: Change[P, R], error: Exception) -> R:
+        """Return the result of a change whose operation was carried out before the reference took its last commit.
+
+        Args:
+            error: raised if the operation was not carried out.
+        Raises:
+            OutcomeUnknownError: the operation may have been carried out and forgotten.
+        """
+        repeated = self._attempts.repeated(change, self.last())
+        if repeated is None:
+            raise error
+        return repeated[0]
+
+    def _prepare(self, pending: Pending, view: Snapshot, *, apart: bool) -> Exception | None:
+        """Prepare a change on a head. Return the error if this fails.
+
+        Args:
+            apart: whether to apply the change outside any batch as well.
+        """
+        state = State(view, self._ids.next_id)
+        try:
+            pending.prepared = pending.change.prepare(state)
+            pending.prepared_reads, pending.prepared_fence = state.reads, view.head.fence
+            pending.prepared_on = view
+            if apart:
+                self._attempts.apply_apart(pending, view)
+        except Exception as error:
+            return error
+        return None
 
     def _contended(self) -> TryAgainError:
         return TryAgainError(

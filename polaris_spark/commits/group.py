@@ -60,7 +60,7 @@ class Pending:
         "turn",
     )
 
-    def __init__(self, change: Change[Any], since: float, deadline: float, turn: Signal) -> None:
+    def __init__(self, change: Change[Any, Any], since: float, deadline: float, turn: Signal) -> None:
         """
         Args:
             since: when it began, in milliseconds on the monotonic clock.
@@ -165,7 +165,9 @@ class Group:
             OutcomeUnknownError: the deadline passed while a commit of the change was being written.
         """
         try:
-            error = self._take_part(pending)
+            error = self._await_turn(pending)
+            if error is None and not pending.done:
+                error = self._lead(pending)
         except BaseException:  # interrupted
             try:
                 self._leave(pending)
@@ -203,8 +205,11 @@ class Group:
 
     # Taking part
 
-    def _take_part(self, pending: Pending) -> Exception | None:
-        """Wait, lead, or both, until the change is done. If it cannot be, return the error for its submitter."""
+    def _await_turn(self, pending: Pending) -> Exception | None:
+        """Wait until the change is done, or until its submitter has the turn to lead.
+
+        Return the error for the submitter if neither can happen.
+        """
         if not self._enter(pending):
             return TryAgainError(
                 f"{self._max_waiting} changes wait for this reference already; nothing was changed"
@@ -213,9 +218,7 @@ class Group:
             in_time = pending.turn.wait(max(0.0, pending.deadline - self._clock.monotonic_ms()))
             if not in_time and not self._leave(pending):
                 return _late(pending)
-            if pending.done:
-                return None
-        return self._lead(pending)
+        return None
 
     def _enter(self, pending: Pending) -> bool:
         """Take the turn to compute if it is free, else join the queue. Return False if the queue is full."""

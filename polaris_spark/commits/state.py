@@ -133,6 +133,10 @@ class Snapshot:
             found = self._indexes[name] = Index(root, StoredObjects(self.store).read_shards)
         return found
 
+    def open_indexes(self) -> dict[str, Index]:
+        """Return the indexes that are open, by name. Those that a child does not change stay open in the child."""
+        return self._indexes.copy()  # one step, because other threads may open indexes meanwhile
+
 
 class _Shards:
     """Reader of index shards, including new shards that are not written yet.

@@ -80,7 +80,7 @@ def compact_reference(
         yield Outcome(name, index, *sizes)
 
 
-class _Portion(Change[Compacted]):
+class _Portion(Change[None, Compacted]):
     """Change that rewrites some leaves of an index, if that reduces their number."""
 
     def __init__(self, index: str, start: bytes, leaves: int, operation: Operation) -> None:
@@ -89,13 +89,12 @@ class _Portion(Change[Compacted]):
         self.leaves = leaves
         self.operation = operation
 
-    def prepare(self, view: State) -> object:
+    def prepare(self, view: State) -> None:
         """Read the shards into the cache, so that other changes in the same commit do not wait for the database."""
         scratch = State(view.base, iter(range(1, 1 << 62)).__next__, rewrites=False)
         scratch.compact(self.index, self.start, self.leaves)
-        return None
 
-    def apply(self, state: State, prepared: object) -> Compacted:
+    def apply(self, state: State, prepared: None) -> Compacted:
         return state.compact(self.index, self.start, self.leaves)
 
     def repeat(self, state: State, entries: list[LogEntry]) -> Compacted:

@@ -59,7 +59,7 @@ def deletions_reference(row: CatalogRow) -> str:
     return f"cat/{row.entity_id:x}/deletions"
 
 
-class _Record(Change[None]):
+class _Record(Change[None, None]):
     """Change that adds batches, and removes some of the batches that are too old."""
 
     def __init__(self, batches: Sequence[DeletedFiles], before: int, operation: Operation) -> None:
@@ -67,7 +67,10 @@ class _Record(Change[None]):
         self.before = before
         self.operation = operation
 
-    def apply(self, state: State, prepared: object) -> None:
+    def prepare(self, view: State) -> None:
+        return None
+
+    def apply(self, state: State, prepared: None) -> None:
         old = state.scan(DELETIONS, b"", self.before.to_bytes(8, "big"), limit=2 * _BATCHES_OF_A_COMMIT)
         for key, _ in old:
             state.remove(DELETIONS, key)

@@ -11,7 +11,7 @@ from polaris_spark.rest.access import Caller, authorize
 from polaris_spark.rest.config import ROUTES
 from polaris_spark.rest.errors import response_of
 from polaris_spark.rest.request import NotModified, Request, Response
-from polaris_spark.rest.router import ICEBERG, Router
+from polaris_spark.rest.router import Router
 
 if TYPE_CHECKING:
     from polaris_spark.rest.session import Session
@@ -58,10 +58,7 @@ def handle(
         if match.prefix is not None and match.prefix != catalog.name:
             raise NotFoundError(f"no catalog {match.prefix!r} here; this is catalog {catalog.name!r}")
         request = Request(method, path, match.params, dict(query), lower, body, caller, session)
-        answer = match.route.answer
-        if match.route.base != ICEBERG:  # it may have effects before it fails, so it must not run again
-            return answer(catalog, request)
-        return catalog.loading(lambda: answer(catalog, request), caller.principal)
+        return match.route.answer(catalog, request)
     except Exception as error:
         return response_of(error)
 
@@ -84,21 +81,17 @@ class Unmodified:
     def handle(
         self,
         catalog: Catalog,
-        method: str,
         path: str,
         *,
-        query: Mapping[str, str] | None = None,
-        body: str | None = None,
-        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None,
+        headers: Mapping[str, str],
     ) -> Response:
-        """Answer one request, like the function `handle`."""
-        if method != "GET" or body or not headers:
-            return self._handle(catalog, method, path, query=query, body=body, headers=headers)
+        """Answer one GET request without a body, like the function `handle`."""
         try:
             key = (path, *(query or {}).items(), None, *headers.items())
             known = self._known.get(key)
         except (AttributeError, TypeError):  # values that are not text are refused by `handle`
-            return self._handle(catalog, method, path, query=query, body=body, headers=headers)
+            return self._handle(catalog, "GET", path, query=query, headers=headers)
         if known is not None:
             try:
                 head = catalog.head()
@@ -107,7 +100,7 @@ class Unmodified:
             if known.holds_at(head):
                 return known.fresh()
             catalog = catalog.beginning_at(head)
-        response = self._handle(catalog, method, path, query=query, body=body, headers=headers)
+        response = self._handle(catalog, "GET", path, query=query, headers=headers)
         if isinstance(response, NotModified) and len(str(key)) <= SHORT:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()

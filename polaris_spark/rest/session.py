@@ -85,9 +85,8 @@ class Session:
         self.principal = principal
         self.router = router
         """The routes that requests may have."""
-        self._unmodified = Unmodified(
-            partial(handle, caller=Caller(principal, Role.LOCAL), router=router, session=self)
-        )
+        self._handle = partial(handle, caller=Caller(principal, Role.LOCAL), router=router, session=self)
+        self._unmodified = Unmodified(self._handle)
         self._resources: dict[type, Resource] = {}
         self._closed = False
         self._closing = threading.Lock()
@@ -113,7 +112,9 @@ class Session:
             status, headers, body (JSON text, or empty). Errors are responses too.
         """
         self._require_open()
-        return self._unmodified.handle(self.catalog, method, path, query=query, body=body, headers=headers)
+        if method == "GET" and headers and not body:
+            return self._unmodified.handle(self.catalog, path, query=query, headers=headers)
+        return self._handle(self.catalog, method, path, query=query, body=body, headers=headers)
 
     def derive(self, principal: str | None = None, catalog: Catalog | None = None) -> Session:
         """Return this session with another principal, or another form of its catalog, such as a restricted one.

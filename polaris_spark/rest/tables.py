@@ -13,7 +13,6 @@ import msgspec
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import (
     DropContent,
-    Prepared,
     Rename,
     Stored,
     holdings_of,
@@ -50,6 +49,7 @@ from polaris_spark.rest.snapshots import pin
 
 log = logging.getLogger("polaris_spark")
 
+P = TypeVar("P")
 R = TypeVar("R")
 
 Snapshots = Literal["all", "refs"]
@@ -131,8 +131,9 @@ def _stage(catalog: Catalog, change: CreateTable) -> Response:
     head = catalog.head()
     scratch = State(head, count(head.head.commit + 1).__next__)
     prepared = change.prepare(scratch)
-    assert isinstance(prepared, Prepared)
-    table, objects = change.draft(scratch, prepared).freeze(scratch.new_id, metadata_location="")
+    table, objects = change.draft(scratch, prepared, catalog.context.binding.of(head)).freeze(
+        scratch.new_id, metadata_location=""
+    )
     held = holdings_of(table)
     catalog.context.require_allowed(held.owned)
     occupy(catalog.context, scratch, 0, Holdings(), held)
@@ -154,13 +155,17 @@ def _make_metadata_folder(catalog: Catalog, table: Table) -> None:
 
 def load_table(catalog: Catalog, request: Request) -> Response:
     """GET namespaces/{namespace}/tables/{table}"""
-    mode = _mode(request)
-    view = catalog.view()
-    found = require(view, name_of(request), TABLE)
-    tag = etag(found.content, mode)
-    if _matches(request.headers.get("if-none-match"), tag):
-        return NotModified.of(tag, view.base)
-    return answer(view, Stored(found.content, view.get(found.content, Table)), mode)
+    mode, name, known = _mode(request), name_of(request), request.headers.get("if-none-match")
+
+    def load() -> Response:
+        view = catalog.view()
+        found = require(view, name, TABLE)
+        tag = etag(found.content, mode)
+        if _matches(known, tag):
+            return NotModified.of(tag, view.base)
+        return answer(view, Stored(found.content, view.get(found.content, Table)), mode)
+
+    return catalog.loading(load, request.principal)
 
 
 def _matches(known: str | None, tag: str) -> bool:
@@ -179,7 +184,7 @@ def table_exists(catalog: Catalog, request: Request) -> Response:
     return NO_CONTENT
 
 
-def commit_updates(catalog: Catalog, change: Change[R]) -> R:
+def commit_updates(catalog: Catalog, change: Change[P, R]) -> R:
     """Commit updates of a table or view.
 
     If other commits came first until the deadline, `CommitFailedError` is raised instead of `TryAgainError`. Iceberg's

@@ -64,9 +64,14 @@ def register_view(catalog: Catalog, request: Request) -> Response:
 
 def load_view(catalog: Catalog, request: Request) -> Response:
     """GET namespaces/{namespace}/views/{view}"""
-    view = catalog.view()
-    found = require(view, name_of(request), VIEW)
-    return answer(catalog, Stored(found.content, view.get(found.content, View)))
+    name = name_of(request)
+
+    def load() -> Response:
+        view = catalog.view()
+        found = require(view, name, VIEW)
+        return answer(catalog, Stored(found.content, view.get(found.content, View)))
+
+    return catalog.loading(load, request.principal)
 
 
 def view_exists(catalog: Catalog, request: Request) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ from polaris_spark.index import Entry, Index
 
 if TYPE_CHECKING:
     from polaris_spark.system.registry import References
+
+P = TypeVar("P")
 
 ROOT = "root"
 """Name of the registry."""
@@ -128,7 +130,7 @@ def expired(
     ]
 
 
-class RegistryChange(Change[Registered]):
+class RegistryChange(Change[P, Registered]):
     action: str
 
     def __init__(self, name: str, operation: Operation, references: References) -> None:
@@ -172,7 +174,7 @@ class RegistryChange(Change[Registered]):
         return found
 
 
-class Create(RegistryChange):
+class Create(RegistryChange[tuple[int, Head | None]]):
     action = "create-reference"
 
     def __init__(
@@ -208,8 +210,7 @@ class Create(RegistryChange):
         floor = {"floor_number": fresh.head.floor_number, "floor_time": fresh.head.floor_time}
         return msgspec.structs.replace(old, **floor)
 
-    def apply(self, state: State, prepared: object) -> Registered:
-        assert isinstance(prepared, tuple)
+    def apply(self, state: State, prepared: tuple[int, Head | None]) -> Registered:
         now, head = prepared
         found = self.found(state)
         if found is not None and found.registration.state == "live":
@@ -224,15 +225,14 @@ class Create(RegistryChange):
         return self.record(state, Registered(self.name, source, registration), now)
 
 
-class Drop(RegistryChange):
+class Drop(RegistryChange[int]):
     action = "drop-reference"
 
     def prepare(self, view: State) -> int:
         self.seal_dropped(view)
         return self.clock.now_ms()
 
-    def apply(self, state: State, prepared: object) -> Registered:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> Registered:
         found = self.found(state)
         if found is None or found.registration.state != "live":
             raise NotFoundError(f"reference {self.name!r} does not exist")
@@ -242,7 +242,7 @@ class Drop(RegistryChange):
         return self.record(state, found._replace(registration=dropped), prepared)
 
 
-class Undrop(RegistryChange):
+class Undrop(RegistryChange[tuple[int, Head | None]]):
     action = "undrop-reference"
 
     def prepare(self, view: State) -> tuple[int, Head | None]:
@@ -252,8 +252,7 @@ class Undrop(RegistryChange):
         dropped = found is not None and found.registration.state == "dropped"
         return self.clock.now_ms(), self.references.sealed_head(found) if found and dropped else None
 
-    def apply(self, state: State, prepared: object) -> Registered:
-        assert isinstance(prepared, tuple)
+    def apply(self, state: State, prepared: tuple[int, Head | None]) -> Registered:
         now, head = prepared
         self._refuse_undropped(state)
         if head is None:
@@ -272,7 +271,7 @@ class Undrop(RegistryChange):
             )
 
 
-class End(Change[list[Registered]]):
+class End(Change[int, list[Registered]]):
     """End the registrations of dropped references, except those that have changed."""
 
     def __init__(self, dropped: Sequence[Registered], operation: Operation, clock: Clock) -> None:
@@ -283,8 +282,7 @@ class End(Change[list[Registered]]):
     def prepare(self, view: State) -> int:
         return self.clock.now_ms()
 
-    def apply(self, state: State, prepared: object) -> list[Registered]:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> list[Registered]:
         ended = []
         for registered in self.dropped:
             key, r = registered.name.encode(), registered.registration

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -70,6 +70,7 @@ from polaris_spark.system.registrations import (
     listed_in as listed_in,
 )
 
+P = TypeVar("P")
 R = TypeVar("R")
 
 _LOOKUPS = 10
@@ -159,37 +160,34 @@ class References:
 
     def read(self, name: str) -> Snapshot:
         """Return a fresh head of a reference."""
-        return self._retrying(name, _read_live)
+        for committer in self._live(name):
+            with contextlib.suppress(ReferenceGoneError):
+                return committer.read()
+        raise _dropped_again(name)
 
-    def commit(self, name: str, change: Change[R]) -> R:
+    def commit(self, name: str, change: Change[P, R]) -> R:
         """Commit a change to a reference. If it was dropped meanwhile, it is looked up in the registry again."""
         try:
-            return self._retrying(name, lambda committer: committer.commit(change))
-        except (ReferenceGoneError, RealmMovedError):
-            repeated = self._repeated_at_the_end(name, change)
-            if repeated is None:
+            for committer in self._live(name):
+                with contextlib.suppress(ReferenceGoneError):
+                    return committer.commit(change)
+            raise _dropped_again(name)
+        except (ReferenceGoneError, RealmMovedError) as error:
+            registry = self.root.last()
+            entry = None if registry is None else registry.index(REFERENCES).get(name.encode())
+            if entry is None:
                 raise
-            return repeated[0]
+            return self._committer(registered_by(name, entry).row_name).repeated_at_the_end(change, error)
 
-    def _repeated_at_the_end(self, name: str, change: Change[R]) -> tuple[R] | None:
-        """Return the result of a change that was made before its reference was dropped or its realm was moved.
+    def _live(self, name: str) -> Iterator[Committer]:
+        """Yield the committer of a live reference, and again after each time the reference turned out to be dropped.
 
-        None if the change was not made.
+        Raises:
+            ReferenceGoneError, CorruptionError: as `open`.
         """
-        registry = self.root.last()
-        entry = None if registry is None else registry.index(REFERENCES).get(name.encode())
-        if entry is None:
-            return None
-        return self._committer(registered_by(name, entry).row_name).repeated_at_the_end(change)
-
-    def _retrying(self, name: str, use: Callable[[Committer], R]) -> R:
         for _ in range(_LOOKUPS):
-            committer = self.open(name)
-            try:
-                return use(committer)
-            except ReferenceGoneError:
-                self.forget(name)
-        raise ReferenceGoneError(f"reference {name!r} is dropped and created again and again")
+            yield self.open(name)
+            self.forget(name)
 
     def create(self, name: str, operation: Operation, *, source: Snapshot | None = None) -> Registered:
         """Create a reference from a present or earlier head of another reference, or with an empty first commit.
@@ -366,8 +364,5 @@ def _tombstone(head: Head) -> Head:
     return Head(0, head.number, head.time, head.number + 1, head.time, fence=head.fence, sealed=True)
 
 
-def _read_live(committer: Committer) -> Snapshot:
-    snapshot = committer.read()
-    if snapshot.head.sealed:
-        raise ReferenceGoneError(f"reference {committer.name!r} was dropped")
-    return snapshot
+def _dropped_again(name: str) -> ReferenceGoneError:
+    return ReferenceGoneError(f"reference {name!r} is dropped and created again and again")

@@ -49,7 +49,7 @@ class Box(msgspec.Struct, frozen=True, array_like=True):
     number: int
 
 
-class Add(Change[int]):
+class Add(Change[object, int]):
     """Add to the number in the box of a name; with `expect`, only if it holds that number."""
 
     def __init__(
@@ -60,6 +60,9 @@ class Add(Change[int]):
         self.expect = expect
         self.operation = operation or Operation(b"", "tester")
         self.runs = 0
+
+    def prepare(self, view: State) -> object:
+        return None
 
     def apply(self, state: State, prepared: object) -> int:
         self.runs += 1

@@ -18,6 +18,7 @@ from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Head, LogEntry
 from polaris_spark.commits.state import Snapshot, State
 from polaris_spark.errors import PolarisError, ReferenceGoneError
+from polaris_spark.index import Entry
 from polaris_spark.maintenance.marking import Swept, sweep
 from polaris_spark.maintenance.sweeping import Policy
 from polaris_spark.maintenance.trimming import trim
@@ -74,7 +75,7 @@ class Stepping(MemoryBackend):
         return super().splits(table, realms, n)
 
 
-class Merge(Change[None]):
+class Merge(Change[dict[bytes, Entry], None]):
     """Take over what another reference holds, as it is when this is prepared."""
 
     def __init__(self, source: str, process: References) -> None:
@@ -82,11 +83,10 @@ class Merge(Change[None]):
         self.process = process
         self.operation = ME
 
-    def prepare(self, view: State) -> object:
+    def prepare(self, view: State) -> dict[bytes, Entry]:
         return dict(self.process.read(self.source).index("names").range())
 
-    def apply(self, state: State, prepared: object) -> None:
-        assert isinstance(prepared, dict)
+    def apply(self, state: State, prepared: dict[bytes, Entry]) -> None:
         for key, entry in prepared.items():
             before = state.lookup("names", key)
             state.put("names", key, entry)

@@ -52,7 +52,7 @@ class Holder(msgspec.Struct, frozen=True, array_like=True):
     text: str = ""
 
 
-class Hold(Change[int]):
+class Hold(Change[None, int]):
     """Put a box behind a holder."""
 
     def __init__(self, key: str, text: str = "") -> None:
@@ -60,7 +60,10 @@ class Hold(Change[int]):
         self.text = text
         self.operation = ME
 
-    def apply(self, state: State, prepared: object) -> int:
+    def prepare(self, view: State) -> None:
+        return None
+
+    def apply(self, state: State, prepared: None) -> int:
         box = state.add(Box(7))
         holder = state.add(Holder(box, self.text))
         before = state.lookup("names", self.key)
@@ -75,7 +78,7 @@ class Hold(Change[int]):
 class Drop(Hold):
     """Take it away again."""
 
-    def apply(self, state: State, prepared: object) -> int:
+    def apply(self, state: State, prepared: None) -> int:
         found = state.lookup("names", self.key)
         assert found is not None
         state.remove("names", self.key)
@@ -379,14 +382,17 @@ def test_a_sweep_that_another_one_overtakes_ends(place: Place) -> None:
     assert overtaken
 
 
-class Forget(Change[None]):
+class Forget(Change[None, None]):
     """What a registry says that went back to a time before a reference was made."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.operation = ME
 
-    def apply(self, state: State, prepared: object) -> None:
+    def prepare(self, view: State) -> None:
+        return None
+
+    def apply(self, state: State, prepared: None) -> None:
         state.remove(REFERENCES, self.name.encode())
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:

@@ -32,7 +32,7 @@ class Box(msgspec.Struct, frozen=True, array_like=True):
     before: Strong = 0
 
 
-class TaskChange(Change[int]):
+class TaskChange(Change[object, int]):
     """A task as a change of the commit protocol. Its log entries contain its request, so that the model can find it."""
 
     def __init__(self, task: Task, request: int, operation: Operation, *, writes_file: bool = False) -> None:

@@ -12,11 +12,11 @@ from polaris_spark.catalog.contents import (
     occupy,
 )
 from polaris_spark.catalog.entities import (
-    CatalogChange,
     Context,
     Found,
     NamespaceName,
     TableName,
+    TimedChange,
     add_entity,
     check_name,
     check_new_name,
@@ -74,7 +74,7 @@ class Placement(NamedTuple):
     """Locations that the table or view uses. If `content` is 0, `metadata_location` determines them instead."""
 
 
-class Place(CatalogChange[list[Outcome]]):
+class Place(TimedChange[list[Outcome]]):
     """Give names to many tables and views. Missing namespaces are created in the same commit.
 
     A table or view that conflicts with a name or a location is left out, and its outcome reports this. The others are
@@ -88,8 +88,7 @@ class Place(CatalogChange[list[Outcome]]):
         self.placements = placements
         self.properties = properties
 
-    def apply(self, state: State, prepared: object) -> list[Outcome]:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> list[Outcome]:
         outcomes = []
         for placement in self.placements:
             try:
@@ -161,7 +160,7 @@ def _unconfirmed_message(name: TableName, away: str) -> str:
 
 
 def ensure_namespace(
-    change: CatalogChange[list[Outcome]], state: State, now: int, name: NamespaceName, properties: Properties
+    change: TimedChange[list[Outcome]], state: State, now: int, name: NamespaceName, properties: Properties
 ) -> None:
     """Create a namespace and the namespaces above it, if they are missing.
 
@@ -182,15 +181,14 @@ def ensure_namespace(
         CreateNamespace(change.context, change.operation, part, properties.get(part, {})).apply(state, now)
 
 
-class PlaceNamespaces(CatalogChange[list[Outcome]]):
+class PlaceNamespaces(TimedChange[list[Outcome]]):
     """Create the namespaces of a source, including those without tables."""
 
     def __init__(self, context: Context, operation: Operation, properties: Properties) -> None:
         super().__init__(context, operation)
         self.properties = properties
 
-    def apply(self, state: State, prepared: object) -> list[Outcome]:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> list[Outcome]:
         outcomes = []
         for name in self.properties:
             try:

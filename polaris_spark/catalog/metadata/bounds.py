@@ -201,18 +201,22 @@ def require_properties_within(properties: Mapping[str, Any] | Collection[Any]) -
     return len(properties)
 
 
-def require_properties_growth(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+def require_properties_growth(before: Mapping[str, str], after: Mapping[str, str]) -> int:
     """Refuse properties that grow beyond a bound. Properties that exceed it already may shrink or stay.
 
+    Returns:
+        `encoded_bytes` of the properties `after`.
     Raises:
         BadRequestError: a bound is exceeded; the message names the bound and the value.
     """
     if len(after) > len(before):
         require_within("properties", len(after))
-    if encoded_bytes(after) > BOUNDS["bytes of properties"]:
+    encoded = encoded_bytes(after)
+    if encoded > BOUNDS["bytes of properties"]:
         size = bytes_of(after)
         if size > bytes_of(before):
             require_within("bytes of properties", size)
+    return encoded
 
 
 def require_totals_growth(before: tuple[int, int], after: tuple[int, int]) -> None:

@@ -380,7 +380,7 @@ class TableDraft:
         if self.base is not None and not self.changes:
             return self.base, []
         check_final(self)
-        self._check_properties()
+        properties_bytes = self._check_properties()
         self.check_time()
         if self.changes:
             self.last_updated_ms = max(self.last_updated_ms, self.now_ms)
@@ -389,7 +389,7 @@ class TableDraft:
         snapshots = _frozen_index(self._snapshots, start.snapshots, new_id, rows, SNAPSHOT_QUOTA)
         snapshot_log, gaps = updated_log(self, start.snapshot_log, new_id, rows)
         refs, more_refs = self._frozen_refs(new_id, rows)
-        properties = self._frozen_properties(new_id, rows)
+        properties = self._frozen_properties(properties_bytes, new_id, rows)
         return Table(
             **self._plain_fields(),
             entity_id=start.entity_id if entity_id is None else entity_id,
@@ -431,27 +431,32 @@ class TableDraft:
             "extra": self.extra,
         }
 
-    def _check_properties(self) -> None:
-        own, more = self._start.properties, self._start.more_properties
-        if isinstance(self._properties, dict):
-            require_properties_growth(own, self._properties)
-        elif self._properties is not None and more is not None:
-            before = SpilledValues(own, more, self.reader, PROPERTY_CODEC)
-            after = self._properties
-            require_totals_growth((len(before), before.size), (len(after), after.size))
+    # Of two classes, `dict` is tested for: to test for the other one, an abstract class, takes several times as long.
 
-    def _frozen_properties(self, new_id: NewId, rows: NewRows) -> Frozen[str]:
+    def _check_properties(self) -> int:
+        """Return `encoded_bytes` of the properties that the row embeds, or 0 if an index holds the others."""
+        own, more, after = self._start.properties, self._start.more_properties, self._properties
+        if isinstance(after, dict):
+            return require_properties_growth(own, after)
+        if more is None:
+            return encoded_bytes(own)
+        if after is not None:
+            before = SpilledValues(own, more, self.reader, PROPERTY_CODEC)
+            require_totals_growth((len(before), before.size), (len(after), after.size))
+        return 0
+
+    def _frozen_properties(self, size: int, new_id: NewId, rows: NewRows) -> Frozen[str]:
         own, more = self._properties, self._start.more_properties
-        if isinstance(own, SpilledValues):
+        if own is not None and not isinstance(own, dict):
             return own.freeze(new_id, rows, self.overflow_bound)
         embedded = self._start.properties if own is None else own
-        if more is not None or encoded_bytes(embedded) <= self.overflow_bound:
+        if more is not None or size <= self.overflow_bound:
             return Frozen(embedded, more)
         return spill(embedded, self.reader, PROPERTY_CODEC, self.overflow_bound, new_id, rows)
 
     def _frozen_refs(self, new_id: NewId, rows: NewRows) -> tuple[tuple[Ref, ...], Overflow | None]:
         own, more = self._refs, self._start.more_refs
-        if isinstance(own, SpilledValues):
+        if own is not None and not isinstance(own, dict):
             own.replace(self._placed)
             frozen = own.freeze(new_id, rows, self.overflow_bound)
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.table_updates import strip_trailing_slash
@@ -26,12 +28,14 @@ def metadata_location(draft: TableDraft | ViewDraft, uuid: str) -> str:
     Raises:
         BadRequestError: `write.metadata.compression-codec` is neither `none` nor `gzip`, or there is no directory.
     """
-    codec = draft.properties.get(METADATA_COMPRESSION, "none").lower()
+    properties = draft.properties
+    codec = properties.get(METADATA_COMPRESSION, "none").lower()
     extension = _EXTENSIONS.get(codec)
     if extension is None:
         raise invalid(f"Invalid codec name: {codec} (property {METADATA_COMPRESSION})")
     previous = draft.base.metadata_location if draft.base is not None else ""
-    return f"{metadata_directory(draft)}/{version_of(previous) + 1:05d}-{uuid}{extension}"
+    folder = _folder(properties, draft.location)
+    return f"{folder}/{version_of(previous) + 1:05d}-{uuid}{extension}"
 
 
 def metadata_directory(draft: TableDraft | ViewDraft | Table) -> str:
@@ -40,10 +44,14 @@ def metadata_directory(draft: TableDraft | ViewDraft | Table) -> str:
     Raises:
         BadRequestError: there is no directory.
     """
-    path = draft.properties.get(METADATA_PATH)
-    if not path and not draft.location:
+    return _folder(draft.properties, draft.location)
+
+
+def _folder(properties: Mapping[str, str], location: str) -> str:
+    path = properties.get(METADATA_PATH)
+    if not path and not location:
         raise invalid(f"A table without a location needs the property {METADATA_PATH} for its metadata files")
-    return strip_trailing_slash(path) if path else f"{strip_trailing_slash(draft.location)}/metadata"
+    return strip_trailing_slash(path) if path else f"{strip_trailing_slash(location)}/metadata"
 
 
 def is_compressed(location: str) -> bool:

@@ -13,15 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.contents import Prepared, Stored, places
-from polaris_spark.catalog.entities import CatalogChange, Context, Found, TableName, find
+from polaris_spark.catalog.contents import ContentChange, Prepared, Stored, places
+from polaris_spark.catalog.entities import CatalogChange, Context, Found, TableName, TimedChange, find
 from polaris_spark.catalog.expiring import EXPIRED, namespace_levels, record_expired
 from polaris_spark.catalog.folders import Folders
 from polaris_spark.catalog.metadata import TableDraft, apply_all
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.permits import Permit
-from polaris_spark.catalog.rows import IDS, id_bytes
-from polaris_spark.catalog.tables import TableChange
+from polaris_spark.catalog.rows import IDS, TABLE, id_bytes
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
@@ -70,13 +69,15 @@ class Removed(NamedTuple):
     error: str = ""
 
 
-class _ExpireTable(TableChange):
+class _ExpireTable(ContentChange[tuple[Prepared, Found, Decision], Table]):
     """Change that removes the expired parts of one table.
 
     Decides anew if the table, or the properties of its namespaces or catalog, have changed since the decision.
     """
 
     action = "expire-snapshots"
+    kind = TABLE
+    cls = Table
 
     def __init__(self, context: Context, operation: Operation, table: ToExpire, asked: Asked) -> None:
         super().__init__(context, operation, table.name)
@@ -107,14 +108,17 @@ class _ExpireTable(TableChange):
             decision = decide_table(table, state, levels, asked, lambda _: set())
         return (found, decision) if decision and decision.updates() else None
 
-    def apply(self, state: State, prepared: object) -> Stored[Table]:
-        assert isinstance(prepared, tuple)
+    def prepare(self, view: State) -> tuple[Prepared, Found, Decision]:
+        raise AssertionError("it is prepared together with the other tables of its commit")
+
+    def apply(self, state: State, prepared: tuple[Prepared, Found, Decision]) -> Stored[Table]:
         fixed, found, decision = prepared
         before = state.get_for_rewrite(found.content, Table)
         draft = TableDraft.of(before, state, now_ms=fixed.now)
         apply_all(draft, decision.updates())
-        stored = self.store(state, found, draft, fixed)
-        if self.context.binding.at(state).metadata_files:
+        effective = self.context.binding.at(state)
+        stored = self.store(state, found, draft, fixed, effective)
+        if effective.metadata_files:
             self.files.add(stored.value.metadata_location)
             self.places |= places(stored.value)
         record_expired(state, before, decision.snapshots, stored.content, fixed.now)
@@ -129,7 +133,7 @@ class _Expired(NamedTuple):
     """Location of the metadata file of the table version that the commit made; empty if there is none."""
 
 
-class _ExpireTables(CatalogChange[list[_Expired]]):
+class _ExpireTables(CatalogChange[list[Prepared], list[_Expired]]):
     """Change that removes the expired parts of several tables in one commit, and returns what it removed from each."""
 
     action = "expire-snapshots"
@@ -138,12 +142,11 @@ class _ExpireTables(CatalogChange[list[_Expired]]):
         super().__init__(context, operation)
         self.parts = parts
 
-    def prepare(self, view: State) -> object:
+    def prepare(self, view: State) -> list[Prepared]:
         now = self.context.clock.now_ms()
         return [Prepared(now, part.uuid) for part in self.parts]
 
-    def apply(self, state: State, prepared: object) -> list[_Expired]:
-        assert isinstance(prepared, list)
+    def apply(self, state: State, prepared: list[Prepared]) -> list[_Expired]:
         done = []
         for part, fixed in zip(self.parts, prepared, strict=True):
             decided = part.decided(state)
@@ -266,7 +269,7 @@ class Settled(NamedTuple):
     """Counts of deleted files, for the log."""
 
 
-class SettleExpired(CatalogChange[None]):
+class SettleExpired(TimedChange[None]):
     """Change that removes the records of finished deletions, and logs the deletions."""
 
     action = "delete-expired-files"
@@ -275,8 +278,7 @@ class SettleExpired(CatalogChange[None]):
         super().__init__(context, operation)
         self.tables = tables
 
-    def apply(self, state: State, prepared: object) -> None:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> None:
         for table in self.tables:
             for record in table.records:
                 if state.lookup(EXPIRED, record) is not None:

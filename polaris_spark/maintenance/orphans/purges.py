@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from polaris_spark.catalog.drops import Damage, Drop, drops_of, logged
-from polaris_spark.catalog.entities import CatalogChange, Context
+from polaris_spark.catalog.entities import Context, TimedChange
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.folders import Folders, repeated
 from polaris_spark.catalog.rows import NAMES
@@ -116,7 +116,7 @@ def _is_there(folders: Folders, location: str) -> bool:
         return True
 
 
-class RecordPurges(CatalogChange[None]):
+class RecordPurges(TimedChange[None]):
     """Change that records in the log that the files of dropped tables are deleted."""
 
     action = PURGED
@@ -125,8 +125,7 @@ class RecordPurges(CatalogChange[None]):
         super().__init__(context, operation)
         self._drops = drops
 
-    def apply(self, state: State, prepared: object) -> None:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> None:
         for drop in self._drops:
             # Another table may have the name now; it is not changed.
             entry = state.lookup(NAMES, drop.key)

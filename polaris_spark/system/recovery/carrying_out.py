@@ -213,7 +213,7 @@ class Recovery:
             root.commit(_Tell(told, Operation(b"", self._principal), self._clock))
 
 
-class _Tell(Change[None]):
+class _Tell(Change[int, None]):
     """Change that records lost references, lost drops and sealed rows that were set back in the registry."""
 
     def __init__(self, steps: Sequence[Step], operation: Operation, clock: Clock) -> None:
@@ -224,8 +224,7 @@ class _Tell(Change[None]):
     def prepare(self, view: State) -> int:
         return self.clock.now_ms()
 
-    def apply(self, state: State, prepared: object) -> None:
-        assert isinstance(prepared, int)
+    def apply(self, state: State, prepared: int) -> None:
         for step in self.steps:
             if step.registry:
                 self._register(state, step, prepared)
