@@ -71,7 +71,9 @@ def test_the_readme_shows_the_two_commands() -> None:
     assert demo.strip() == (
         "python3 -m venv .venv && .venv/bin/pip install -e '.[demo]' && .venv/bin/polaris-spark demo"
     )
-    assert test.strip() == "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest"
+    assert test.strip() == (
+        "python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/pytest -n 2"
+    )
 
 
 def test_the_readme_is_read_in_a_few_minutes() -> None:
