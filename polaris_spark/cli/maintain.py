@@ -127,11 +127,15 @@ def command_of(procedure: Procedure) -> Callable[..., None]:
             f"the job {procedure.name!r} has a parameter {reserved[0]!r}, which every command has"
         )
     own = {one.name: _option(one) for one in procedure.parameters}
-    place = [one.replace(annotation=hints[one.name], kind=one.KEYWORD_ONLY) for one in shared.values()]
+    place = [
+        one.replace(annotation=hints[one.name], kind=one.KEYWORD_ONLY)
+        for one in shared.values()
+        if procedure.over_http or one.name not in ("server", "token")
+    ]
 
     def command(**given: Any) -> None:
         arguments = {one.name: _argument(one, given.pop(one.name)) for one in procedure.parameters}
-        as_json, server, token = (given.pop(name) for name in ("as_json", "server", "token"))
+        as_json, server, token = (given.pop(name, None) for name in ("as_json", "server", "token"))
         try:
             if server is None:
                 rows = _run(procedure, arguments, **given)
@@ -140,7 +144,7 @@ def command_of(procedure: Procedure) -> Callable[..., None]:
         except PolarisError as error:
             error.args = (in_options(str(error), procedure.parameters),)
             raise
-        _print(procedure, rows, as_json=as_json)
+        _print(procedure, rows, as_json=bool(as_json))
 
     command.__doc__ = procedure.comment
     command.__signature__ = inspect.Signature([*place, *own.values()])  # type: ignore[attr-defined]  # typer reads it

@@ -80,13 +80,15 @@ Search = Annotated[bool, typer.Option("--search", help="Read the whole realm for
 
 
 def required_store(store: str | None) -> str:
-    """Return the store of a command that has the option `--server`, which was not given.
+    """Return the store of a command whose option `--server` was not given.
 
     Raises:
         InputError: there is no store.
     """
     if store is None:
-        raise InputError(f"give STORE or --server; STORE may be left out if {STORE_VARIABLE} is set")
+        raise InputError(
+            f"STORE is missing; it may be left out if {STORE_VARIABLE} is set, or with --server where a command has it"
+        )
     return store
 
 

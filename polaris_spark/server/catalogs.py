@@ -96,6 +96,7 @@ class ServedCatalogs:
         with self._guard:
             opened = list(self._opened)
             self._opened.clear()
+            self._others.clear()
         for session in (*opened, self.session):
             session.close()
 

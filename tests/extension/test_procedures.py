@@ -361,6 +361,27 @@ def test_an_administrator_removes_orphans_below_the_warehouse(
     assert not (folder / "orphan.parquet").exists()
 
 
+@pytest.mark.parametrize(
+    "name", ["table-default.location", "table-override.write.metadata.path", "table-default.write.data.path"]
+)
+def test_properties_that_an_administrator_sets_lead_no_table_out_of_the_warehouse(
+    admin: Asking, session: Session, tmp_path: Path, name: str
+) -> None:
+    outside = str(tmp_path / "outside")
+    assert admin.call("set_catalog_properties", {"properties": {name: outside}}, **WAIT)[0] == 200
+    for fixed in ("warehouse", "shared-locations", "procedure-variables"):
+        assert admin.call("set_catalog_properties", {"properties": {fixed: outside}}, **WAIT)[0] == 400
+    client = Asking(admin.session, Role.CLIENT)
+    client.send("POST", "v1/namespaces", {"namespace": ["db"]})
+    schema = {"type": "struct", "fields": []}
+    status, body = client.send("POST", "v1/namespaces/db/tables", {"name": "t", "schema": schema})
+    if name == "table-default.location":  # a property like any other, which places no table
+        assert body["metadata"]["location"].startswith(session.catalog.context.warehouse)
+    else:
+        assert status == 403
+    assert not (tmp_path / "outside").exists()
+
+
 LOCAL_ONLY = ["adopt", "import_catalog", "load_imported", "migrate_realm", "purge_realm"]
 
 
