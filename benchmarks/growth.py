@@ -20,6 +20,8 @@ from typing import Any
 from benchmarks.measuring import Figure, Sample, compare, growth, limited, median_us
 from benchmarks.population import WAREHOUSE, name_of, namespaces_for, populate
 from benchmarks.traffic import counted
+from polaris_spark.backends.base import Backend, ObjectKey
+from polaris_spark.objects import decode_header
 
 WARM_UP = 500
 """Number of commits before the measured commits."""
@@ -34,6 +36,7 @@ This covers pages in SQLite's cache, the response of a listing, and memory that 
 IDS = 100_000
 """Number of ids in a batch."""
 _SEED = 7
+_ROWS_OF_A_READ = 500
 
 
 def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int, loads: int) -> list[Figure]:
@@ -262,11 +265,51 @@ def ids(store: str, _size: int, batch: int) -> dict[str, float]:
         return {"per_second": made / (time.perf_counter() - begun)}
 
 
-def rows(store: str, size: int) -> dict[str, float]:
-    """Measure the number of rows and the time to read them, as `capacity_checks.rows` does."""
-    from benchmarks import capacity_checks
+def _scanned(backend: Backend) -> int:
+    """Return the number of rows that a scan of all objects reads."""
+    return sum(
+        batch.num_rows for split in backend.splits("objects", None, 2) for batch in backend.scan(split)
+    )
 
-    return capacity_checks.rows(store, size)
+
+def _marked(backend: Backend, realm: str, commit: int) -> int:
+    """Return the number of objects that are reachable from a commit by strong pointers, including the commit.
+
+    Objects are visited breadth first, by the headers of their rows.
+    """
+    seen = {commit}
+    level = [commit]
+    while level:
+        below = []
+        for low in range(0, len(level), _ROWS_OF_A_READ):
+            rows = backend.read_objects(realm, [ObjectKey(id) for id in level[low : low + _ROWS_OF_A_READ]])
+            for key, value in rows.items():
+                for id in decode_header(value, str(key.id)).strong:
+                    if id not in seen:
+                        seen.add(id)
+                        below.append(id)
+        level = below
+    return len(seen)
+
+
+def rows(store: str, _size: int) -> dict[str, float]:
+    """Return the numbers of all rows and of live rows, and the processor seconds to read them.
+
+    This runs in a separate process.
+    """
+    with opened(store) as session:
+        backend, head = session.connection.backend, session.catalog.head()
+        begun = time.process_time()
+        everything = _scanned(backend)
+        between = time.process_time()
+        live = _marked(backend, head.store.realm, head.head.commit)
+        ended = time.process_time()
+    return {
+        "rows": everything,
+        "scan_s": between - begun,
+        "live_rows": live,
+        "mark_s": ended - between,
+    }
 
 
 _PROGRAMS: dict[str, Callable[..., dict[str, float]]] = {

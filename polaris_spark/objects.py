@@ -351,6 +351,8 @@ class _Field(NamedTuple):
     wire_type: Any
     pack: Callable[[Any, list[int], list[int]], Any] | None
     unpack: Callable[[Any, tuple[int, ...], tuple[int, ...]], Any] | None
+    is_weak: bool | None = None
+    """Whether a field that is a single pointer is weak; None for other fields."""
 
 
 @cache
@@ -387,8 +389,7 @@ def _wire_default(field: _Field, info: msgspec.structs.FieldInfo) -> Any:
 
 
 def _packer(cls: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, list[int], list[int]], Any]:
-    pointing = [(position, field.pack) for position, field in enumerate(fields) if field.pack is not None]
-
+    pointing = [(at, field.pack, field.is_weak) for at, field in enumerate(fields) if field.pack is not None]
     blank = None if any(info.required for info in msgspec.structs.fields(cls)) else cls()
     blank_values = () if blank is None else astuple(blank)
 
@@ -396,10 +397,16 @@ def _packer(cls: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, l
         if value == blank:  # true for most indexes and logs of most tables; 0 is no pointer
             return blank_values
         values = list(astuple(value))
-        for position, pack_field in pointing:
+        for position, pack_field, is_weak in pointing:
             found = values[position]
-            if found:
+            if not found:
+                continue
+            if is_weak is None:
                 values[position] = pack_field(found, strong, weak)
+            else:  # as `pack_field` of a single pointer, without a call, because most fields are single pointers
+                ids = weak if is_weak else strong
+                ids.append(found)
+                values[position] = len(ids)
         return values
 
     return pack
@@ -448,7 +455,7 @@ def _pointer(name: str, *, weak: bool) -> _Field:
     def unpack(position: int, strong_ids: tuple[int, ...], weak_ids: tuple[int, ...]) -> int:
         return (weak_ids if weak else strong_ids)[position - 1] if position else 0
 
-    return _Field(name, int, pack, unpack)
+    return _Field(name, int, pack, unpack, is_weak=weak)
 
 
 def _tuple(name: str, hint: Any, item: Any) -> _Field:

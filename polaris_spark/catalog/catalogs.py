@@ -14,7 +14,7 @@ from polaris_spark.catalog.entities import Context, TimedChange, check_new_name
 from polaris_spark.catalog.files import absolute
 from polaris_spark.catalog.locations import overlap, owner_of, segments
 from polaris_spark.catalog.properties import SHARED_LOCATIONS, WAREHOUSE
-from polaris_spark.catalog.references import CATALOGS, head_name, heads_prefix
+from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, heads_prefix
 from polaris_spark.catalog.rows import CATALOG, NAMES, PROPERTIES, CatalogRow, id_bytes
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
@@ -94,10 +94,7 @@ def find_catalog(references: References, name: str) -> CatalogRow | None:
 
 def list_catalogs(references: References) -> list[CatalogRow]:
     """Return all catalogs of the realm, in the order of their names."""
-    head = references.read(CATALOGS)
-    found = [entry.pointer for _, entry in head.index(NAMES).range(*children((), CATALOG))]
-    rows = head.store.get_many(found, CatalogRow)
-    return [rows[id] for id in found]
+    return catalogs_in(references.read(CATALOGS))
 
 
 def open_catalog(

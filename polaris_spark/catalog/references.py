@@ -1,8 +1,10 @@
-"""Names of the references that hold catalogs and their content."""
+"""Names of the references that hold catalogs and their content, and the catalogs in a commit."""
 
 from __future__ import annotations
 
-from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.catalog.rows import CATALOG, NAMES, CatalogRow
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.index.keys import children
 from polaris_spark.names import MAIN
 
 CATALOGS = "catalogs"
@@ -17,3 +19,10 @@ def head_name(catalog: CatalogRow, branch: str = MAIN) -> str:
 def heads_prefix(catalog: CatalogRow) -> str:
     """Return the prefix of the names of the references of a catalog's branches. The name of the branch follows it."""
     return f"cat/{catalog.entity_id:x}/heads/"
+
+
+def catalogs_in(head: Snapshot) -> list[CatalogRow]:
+    """Return all catalogs in a commit of the reference `catalogs`, in the order of their names."""
+    found = [entry.pointer for _, entry in head.index(NAMES).range(*children((), CATALOG))]
+    rows = head.store.get_many(found, CatalogRow)
+    return [rows[id] for id in found]

@@ -7,19 +7,18 @@ from typing import NamedTuple
 
 from polaris_spark.backends.base import Backend
 from polaris_spark.catalog.identifiers import dotted
-from polaris_spark.catalog.references import CATALOGS
-from polaris_spark.catalog.rows import CATALOG, NAMES, CatalogRow
+from polaris_spark.catalog.references import CATALOGS, catalogs_in
+from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import Clock
-from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import Snapshot
 from polaris_spark.errors import CorruptionError
-from polaris_spark.index.keys import children, decode_key
+from polaris_spark.index.keys import decode_key
 from polaris_spark.names import MAIN
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.realms import MOVED_TO, RealmRecord, Realms, RealmState
 from polaris_spark.system.recovery.lost import refuse_lost, unlisted
-from polaris_spark.system.registry import REFERENCES, ROOT, Registered, listed_in
 
 _GONE = (RealmState.PURGING, RealmState.PURGED, RealmState.GONE)
 """States of realms that cannot be recovered."""
@@ -72,20 +71,18 @@ def store_heads(backend: Backend, objects: Objects, clock: Clock) -> list[StoreH
 def _of_realm(record: RealmRecord, store: ObjectStore, clock: Clock) -> Iterator[StoreHead]:
     if record.state in _SERVED and MOVED_TO not in record.properties:
         _refuse_unlisted(record, store)
-    row = store.backend.read_reference(record.instance, ROOT)
-    if row is None:  # the realm is being created
-        return
-    registry = _open(store, read_head(row, ROOT))
-    registered = listed_in(registry.index(REFERENCES))
+    references = ReferenceReader(store, missing=lambda one: refuse_lost(store, one, clock))
+    registered = references.listed()
     catalogs: dict[str, CatalogRow] = {}
     for one in registered:
         if one.name == CATALOGS:
-            catalogs = _catalogs(store, _head(store, one, clock))
+            rows = catalogs_in(references.open(references.head_of(one)))
+            catalogs = {f"{row.entity_id:x}": row for row in rows}  # as in the names of their references
     for one in registered:
         prefix, found, branch = one.name.partition("/heads/")
         if not found or not prefix.startswith("cat/"):
             continue
-        head = _head(store, one, clock)
+        head = references.head_of(one)
         if head.given_up:  # since the registry was read
             continue
         catalog = catalogs.get(prefix[4:])
@@ -104,23 +101,3 @@ def _refuse_unlisted(record: RealmRecord, store: ObjectStore) -> None:
                 f"the registry of realm {record.name!r} does not list reference {row_name!r}, which was not dropped: "
                 "run recover first"
             )
-
-
-def _head(store: ObjectStore, registered: Registered, clock: Clock) -> Head:
-    """Return the newest head of a reference; the first head if the reference's row is not written yet."""
-    row = store.backend.read_reference(store.realm, registered.row_name)
-    if row is None and registered.registration.state == "live":
-        refuse_lost(store, registered, clock)
-        row = store.backend.read_reference(store.realm, registered.row_name)
-    return registered.first_head() if row is None else read_head(row, registered.row_name)
-
-
-def _catalogs(store: ObjectStore, head: Head) -> dict[str, CatalogRow]:
-    """Return the catalogs by their entity id in hexadecimal, as in the names of their references."""
-    names = _open(store, head).index(NAMES)
-    ids = [entry.pointer for _, entry in names.range(*children((), CATALOG))]
-    return {f"{row.entity_id:x}": row for row in store.get_many(ids, CatalogRow).values()}
-
-
-def _open(store: ObjectStore, head: Head) -> Snapshot:
-    return Snapshot(store, b"", head, store.get(head.commit, Commit))

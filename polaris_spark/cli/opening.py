@@ -8,21 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from polaris_spark.backends.base import Backend
-from polaris_spark.catalog.references import CATALOGS, head_name, heads_prefix
-from polaris_spark.catalog.rows import NAMES, CatalogRow
+from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, heads_prefix
+from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.cli.options import PASSWORD_VARIABLE
-from polaris_spark.commits.publishing import read_head
-from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.reading import refuse_moved
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.commits.state import Snapshot
 from polaris_spark.config import FILE_SCHEMES, Properties, Secret, StoreURI
 from polaris_spark.errors import InputError, NotFoundError, RealmStateError
-from polaris_spark.index.keys import children
 from polaris_spark.secret_options import REFERENCE, is_secret
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.connections import Connection, connect_store
+from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.realms import RealmRecord, RealmState
-from polaris_spark.system.registry import ROOT, References, Registered
+from polaris_spark.system.registry import REFERENCES, ROOT, References, Registered, listed_in
 from polaris_spark.system.stores import StoreRecord, check_store
 
 
@@ -32,8 +31,7 @@ class OpenRealm:
     def __init__(self, connection: Connection, record: RealmRecord) -> None:
         self.record = record
         self.objects: ObjectStore = connection.store(record)
-        self._backend = connection.backend
-        self._references = connection.references(record, CommitSettings({}), None, "reading")
+        self._references = ReferenceReader(self.objects)
 
     def references(self) -> list[Registered]:
         """Return the references that the registry lists, live and dropped, sorted by name.
@@ -41,11 +39,16 @@ class OpenRealm:
         Raises:
             RealmStateError: the realm has no registry yet.
         """
-        if self._backend.read_reference(self.record.instance, ROOT) is None:
+        return listed_in(self._registry().index(REFERENCES))
+
+    def _registry(self) -> Snapshot:
+        head = self._references.head(ROOT)
+        if head is None:
             raise RealmStateError(
                 f"realm {self.record.name!r} is {self.record.state.value} and has no registry yet"
             )
-        return self._references.listed()
+        refuse_moved(head)
+        return self._references.open(head)
 
     def head(self, name: str) -> Snapshot:
         """Return the newest commit of a live or dropped reference.
@@ -53,9 +56,10 @@ class OpenRealm:
         Raises:
             NotFoundError: the registry does not list the reference.
         """
-        listed = self.references()
+        registry = self._registry()
         if name == ROOT:
-            return self._references.root.read()
+            return registry
+        listed = listed_in(registry.index(REFERENCES))
         for registered in listed:
             if registered.name == name:
                 return self.head_of(registered)
@@ -64,18 +68,11 @@ class OpenRealm:
 
     def head_of(self, registered: Registered) -> Snapshot:
         """Return the newest commit of a listed reference; its first commit if its row was never written."""
-        row = self._backend.read_reference(self.record.instance, registered.row_name)
-        head = registered.first_head() if row is None else read_head(row, registered.row_name)
-        return Snapshot(
-            self.objects, b"" if row is None else row.version, head, self.objects.get(head.commit, Commit)
-        )
+        return self._references.open(self._references.head_of(registered))
 
     def catalogs(self) -> list[CatalogRow]:
         """Return the realm's catalogs, sorted by name."""
-        head = self.head(CATALOGS)
-        found = [entry.pointer for _, entry in head.index(NAMES).range(*children((), b"c"))]
-        rows = self.objects.get_many(found, CatalogRow)
-        return [rows[id] for id in found]
+        return catalogs_in(self.head(CATALOGS))
 
     def catalog(self, name: str | None) -> CatalogRow:
         """Return the catalog with a name; for None, the realm's only catalog.

@@ -190,11 +190,13 @@ class Attempts:
 
         Return False if the deadline passed before the previous batch ended.
         """
-        now, previous = self._clock.monotonic_ms(), batch.previous
-        if previous is not None and previous.ended is not None:
-            if not previous.ended.wait(deadline - now):
-                return False
-            now = self._clock.monotonic_ms()
+        previous = batch.previous
+        ended = None if previous is None else previous.ended
+        if ended is not None and not ended.wait(deadline - self._clock.monotonic_ms()):
+            return False
+        if not self._turns.contended:
+            return True
+        now = self._clock.monotonic_ms()
         age = now - min([pending.since for pending in batch.pendings], default=now)
         pause = self._turns.pause_ms(self._heads.known(), run.attempt, age)
         if pause:
@@ -219,7 +221,8 @@ class Attempts:
             or (run.foreseen and applied.failed)  # perhaps only because a row was not written yet
         ):
             applied, done = self._applier.begin(base), 0
-        self._applier.apply(applied, pendings[done:])
+        if done < len(pendings):
+            self._applier.apply(applied, pendings[done:])
         run.applied, run.foreseen = applied, False
         return applied
 

@@ -52,8 +52,7 @@ class HeadReader:
                 f"reference {self._name!r} of realm {self._store.realm!r} does not exist"
             )
         head = read_head(row, self._name)
-        if head.move is not None and head.move.done:
-            raise RealmMovedError(f"this realm was moved to {head.move.to}: open it there")
+        refuse_moved(head)
         if head.sealed:  # its commits may have been swept by now
             raise ReferenceGoneError(f"reference {self._name!r} was dropped")
         self._ids.observe_head(head.commit, head.fence)
@@ -82,3 +81,13 @@ class HeadReader:
         if known is None or (head.fence, head.number) >= (known.head.fence, known.head.number):
             self._known = snapshot
         return snapshot
+
+
+def refuse_moved(head: Head) -> None:
+    """Refuse the head of a realm that another store serves now.
+
+    Raises:
+        RealmMovedError: the realm was moved to another store.
+    """
+    if head.move is not None and head.move.done:
+        raise RealmMovedError(f"this realm was moved to {head.move.to}: open it there")

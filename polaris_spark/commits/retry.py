@@ -1,12 +1,20 @@
-"""Waiting times before the next attempt to commit, and turns between processes that commit to one reference."""
+"""Repetition of operations while a database fails, and turns between processes that commit to one reference."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from polaris_spark.clock import Clock
 from polaris_spark.commits.state import Snapshot
+from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from polaris_spark.ids import IdGenerator, id_time_ms, unpack
+
+T = TypeVar("T")
+
+DEADLINE_MS: Final = 60_000.0
+"""How long an operation is repeated while a database fails, in milliseconds."""
 
 BASE_MS = 2.0
 CAP_MS = 400.0
@@ -40,6 +48,28 @@ def backoff_ms(attempt: int, age_ms: float, rng: random.Random) -> float:
     """
     ceiling = min(CAP_MS, BASE_MS * 2.0 ** min(attempt, 16))
     return rng.uniform(0, ceiling) / (1.0 + age_ms / PATIENCE_MS)
+
+
+def retried(
+    clock: Clock, once: Callable[[], T], *, deadline_ms: float = DEADLINE_MS, rng: random.Random | None = None
+) -> T:
+    """Return the result of `once`. While the database fails, repeat the call, with growing random pauses.
+
+    Args:
+        once: may be repeated, even after an unknown outcome.
+        deadline_ms: how long to try, in milliseconds.
+    Raises:
+        TryAgainError, OutcomeUnknownError: the database still fails at the deadline.
+    """
+    rng, started, attempt = rng or random.Random(), clock.monotonic_ms(), 0
+    while True:
+        try:
+            return once()
+        except (TryAgainError, OutcomeUnknownError):
+            if clock.monotonic_ms() - started > deadline_ms:
+                raise
+        attempt += 1
+        clock.sleep_ms(backoff_ms(attempt, 0.0, rng))  # when the database fails, age gives no priority
 
 
 class Turns:

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.log import last_before
-from polaris_spark.commits.publishing import read_head
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import InputError, ReferenceGoneError
 from polaris_spark.property_values import duration_text
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.recovery.lost import refuse_lost
 from polaris_spark.system.registrations import Registered
 from polaris_spark.system.registry import ROOT, References
@@ -105,10 +105,8 @@ def head_unchanged(references: References, registered: Registered) -> Head:
     Raises:
         CorruptionError: the reference is live, and its row was lost.
     """
-    row = references.store.backend.read_reference(references.store.realm, registered.row_name)
-    if row is None and registered.registration.state == "live":
-        refuse_lost(references.store, registered, references.clock)
-    return registered.first_head() if row is None else read_head(row, registered.row_name)
+    store, clock = references.store, references.clock
+    return ReferenceReader(store, missing=lambda one: refuse_lost(store, one, clock)).head_of(registered)
 
 
 def _would_trim(references: References, registered: Registered | None, age: _Age) -> Trimmed | None:

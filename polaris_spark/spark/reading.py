@@ -8,29 +8,24 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend
-from polaris_spark.catalog.references import CATALOGS, head_name
-from polaris_spark.catalog.rows import CATALOG, NAMES, CatalogRow
+from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name
+from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import SystemClock
-from polaris_spark.commits.publishing import read_head
-from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.rows import Head
 from polaris_spark.config import FILE_SCHEMES, StoreURI
 from polaris_spark.errors import InputError, NotFoundError, ReferenceGoneError, StoreURIError
-from polaris_spark.index.keys import children
 from polaris_spark.spark import archives
 from polaris_spark.spark.options import StoreLocation, refuse_memory
 from polaris_spark.store.cache import process_cache
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.realms import RealmRecord, Realms
-from polaris_spark.system.registry import REFERENCES, ROOT, Registered, Registration
+from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, listed_in, registered_by
 from polaris_spark.system.stores import check_store
 
 _ATTEMPTS = 10
-_decode_registration = msgspec.msgpack.Decoder(Registration).decode
 
 
 class ReadStore:
@@ -65,6 +60,7 @@ class RealmReader:
     def __init__(self, record: RealmRecord, store: ObjectStore) -> None:
         self.record = record
         self.store = store
+        self._references = ReferenceReader(store)
 
     def root(self) -> Head:
         """Return the head of the registry.
@@ -72,16 +68,15 @@ class RealmReader:
         Raises:
             ReferenceGoneError: the realm has no registry.
         """
-        row = self.store.backend.read_reference(self.store.realm, ROOT)
-        if row is None:
+        head = self._references.head(ROOT)
+        if head is None:
             raise ReferenceGoneError(f"realm {self.record.name!r} has no registry of references")
-        return read_head(row, ROOT)
+        return head
 
     def registered(self) -> list[Registered]:
         """Return the live references, sorted by name, without the registry itself."""
-        items = self._open(self.root()).index(REFERENCES).range()
-        found = [Registered(key.decode(), e.pointer, _decode_registration(e.value)) for key, e in items]
-        return [registered for registered in found if registered.registration.state == "live"]
+        listed = listed_in(self._references.open(self.root()).index(REFERENCES))
+        return [registered for registered in listed if registered.registration.state == "live"]
 
     def head(self, name: str) -> Head:
         """Return the newest head of a live reference.
@@ -100,10 +95,10 @@ class RealmReader:
             ReferenceGoneError: the registry lists no live reference with this name.
         """
         for _ in range(_ATTEMPTS):
-            entry = self._open(self.root()).index(REFERENCES).get(name.encode())
+            entry = self._references.open(self.root()).index(REFERENCES).get(name.encode())
             if entry is None:
                 break
-            registered = Registered(name, entry.pointer, _decode_registration(entry.value))
+            registered = registered_by(name, entry)
             if registered.registration.state != "live":
                 break
             head = self.head_of(registered)
@@ -113,16 +108,11 @@ class RealmReader:
 
     def head_of(self, registered: Registered) -> Head:
         """Return the newest head of a registered reference. The head may be sealed."""
-        name = registered.row_name
-        row = self.store.backend.read_reference(self.store.realm, name)
-        return registered.first_head() if row is None else read_head(row, name)
+        return self._references.head_of(registered)
 
     def catalogs(self) -> list[CatalogRow]:
         """Return all catalogs, sorted by name."""
-        names = self._open(self.head(CATALOGS)).index(NAMES)
-        ids = [entry.pointer for _, entry in names.range(*children((), CATALOG))]
-        rows = self.store.get_many(ids, CatalogRow)
-        return [rows[id] for id in ids]
+        return catalogs_in(self._references.open(self.head(CATALOGS)))
 
     def catalog(self, name: str) -> CatalogRow:
         """Return the catalog with this name.
@@ -149,9 +139,6 @@ class RealmReader:
             return self.head(head_name(catalog, branch))
         except ReferenceGoneError:
             raise NotFoundError(f"catalog {catalog.name!r} has no branch {branch!r}") from None
-
-    def _open(self, head: Head) -> Snapshot:
-        return Snapshot(self.store, b"", head, self.store.get(head.commit, Commit))
 
 
 class _Opened(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -14,9 +14,6 @@ from polaris_spark.commits.rows import Commit, Head, LogEntry
 from polaris_spark.commits.state import Snapshot, State
 from polaris_spark.errors import AlreadyExistsError, NotFoundError, ReferenceGoneError
 from polaris_spark.index import Entry, Index
-
-if TYPE_CHECKING:
-    from polaris_spark.system.registry import References
 
 P = TypeVar("P")
 
@@ -130,10 +127,24 @@ def expired(
     ]
 
 
+class OpenReferences(Protocol):
+    """The references of a realm (`registry.References`), as far as changes of the registry use them."""
+
+    clock: Clock
+
+    def read(self, name: str) -> Snapshot:
+        """Return a fresh head of a live reference."""
+        ...
+
+    def sealed_head(self, registered: Registered) -> Head:
+        """Seal a dropped reference and return its last head."""
+        ...
+
+
 class RegistryChange(Change[P, Registered]):
     action: str
 
-    def __init__(self, name: str, operation: Operation, references: References) -> None:
+    def __init__(self, name: str, operation: Operation, references: OpenReferences) -> None:
         self.name = name
         self.operation = operation
         self.references = references
@@ -178,7 +189,7 @@ class Create(RegistryChange[tuple[int, Head | None]]):
     action = "create-reference"
 
     def __init__(
-        self, name: str, operation: Operation, source: Snapshot | None, references: References
+        self, name: str, operation: Operation, source: Snapshot | None, references: OpenReferences
     ) -> None:
         super().__init__(name, operation, references)
         self.source = source

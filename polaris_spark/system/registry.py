@@ -28,7 +28,7 @@ from polaris_spark.commits.amending import amend_row
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.publishing import encode_head, read_head
-from polaris_spark.commits.retry import backoff_ms
+from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.settings import CommitSettings, FileWriter
 from polaris_spark.commits.state import Snapshot
@@ -161,16 +161,20 @@ class References:
     def read(self, name: str) -> Snapshot:
         """Return a fresh head of a reference."""
         for committer in self._live(name):
-            with contextlib.suppress(ReferenceGoneError):
+            try:
                 return committer.read()
+            except ReferenceGoneError:
+                continue
         raise _dropped_again(name)
 
     def commit(self, name: str, change: Change[P, R]) -> R:
         """Commit a change to a reference. If it was dropped meanwhile, it is looked up in the registry again."""
         try:
             for committer in self._live(name):
-                with contextlib.suppress(ReferenceGoneError):
+                try:
                     return committer.commit(change)
+                except ReferenceGoneError:
+                    continue
             raise _dropped_again(name)
         except (ReferenceGoneError, RealmMovedError) as error:
             registry = self.root.last()
@@ -262,19 +266,12 @@ class References:
         Raises:
             OutcomeUnknownError: the deadline passed; repeat the change with the same operation id to find out.
         """
-        started = self.clock.monotonic_ms()
-        attempt = 0
-        while True:
-            try:
-                return once()
-            except (TryAgainError, OutcomeUnknownError) as error:
-                age = self.clock.monotonic_ms() - started
-                if age > self._settings.deadline_ms:
-                    raise OutcomeUnknownError(
-                        f"the registry has the change of reference {name!r}, its row may not: {error}"
-                    ) from error
-            attempt += 1
-            self.clock.sleep_ms(backoff_ms(attempt, age, self._rng))
+        try:
+            retried(self.clock, once, deadline_ms=self._settings.deadline_ms, rng=self._rng)
+        except (TryAgainError, OutcomeUnknownError) as error:
+            raise OutcomeUnknownError(
+                f"the registry has the change of reference {name!r}, its row may not: {error}"
+            ) from error
 
     def _complete_unless_dropped(self, registered: Registered) -> None:
         with contextlib.suppress(ReferenceGoneError):  # it was created; a later drop is not this call's error

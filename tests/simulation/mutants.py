@@ -252,7 +252,6 @@ MUTANTS: dict[str, Mutant] = {
         (
             Patch(HeadReader, "adopt", "if head.sealed:", "if False:"),
             Patch(Applier, "begin", "if base.head.sealed:", "if False:"),
-            Patch(_registry, "_read_live", "if snapshot.head.sealed:", "if False:"),
         ),
         {"registry": 0.2, "processes": 3},
     ),
@@ -276,8 +275,9 @@ MUTANTS: dict[str, Mutant] = {
             Patch(
                 References,
                 "_afterwards",
-                "except (TryAgainError, OutcomeUnknownError) as error:",
-                "except () as error:",
+                "retried(self.clock, once, deadline_ms=self._settings.deadline_ms, rng=self._rng)",
+                "once()",
+                also=("except (TryAgainError, OutcomeUnknownError) as error:", "except () as error:"),
             ),
         ),
         {"registry": 0.3, "rates": Rates(busy=0.1)},

@@ -33,12 +33,12 @@ def splits(calls: Calls, table: Table, kind: TableKind, realms: Sequence[str] | 
     if realms is not None:
         prefixes = sorted({keys.realm_prefix(realm) for realm in realms})
     elif len(samples) >= n or kind == "references":
-        return _grouped(kind, list(pairwise([keys.FIRST, *samples, _END])), n)
+        return _splits(kind, list(pairwise([keys.FIRST, *samples, _END])), n)
     else:
         prefixes = list(_realms(calls, table))
     per_realm = -(-n // max(1, len(prefixes)))
     ranges = [part for prefix in prefixes for part in _cut(prefix, samples, kind, per_realm)]
-    return _grouped(kind, ranges, n)
+    return _splits(kind, ranges, n)
 
 
 def scan(calls: Calls, table: Table, split: Split) -> Iterator[pa.RecordBatch]:
@@ -103,7 +103,7 @@ def _cut(prefix: bytes, samples: Sequence[bytes], kind: TableKind, n: int) -> li
     return list(pairwise([start, *inside, end]))
 
 
-def _grouped(kind: TableKind, ranges: Sequence[_Range], n: int) -> list[Split]:
+def _splits(kind: TableKind, ranges: Sequence[_Range], n: int) -> list[Split]:
     """Return at most `n` splits of neighboring ranges. Adjacent ranges are merged."""
     found: list[Split] = []
     n = max(1, min(n, len(ranges)))

@@ -108,8 +108,9 @@ def require_commits_within(commits: Sequence[tuple[Sequence[Any], Sequence[Any]]
         for update in updated:
             action = update.get("action") if isinstance(update, dict) else None
             action = action.lower() if isinstance(action, str) else ""
-            if action in _PROPERTIES:
-                newer, older = _PROPERTIES[action]
+            names = _PROPERTIES.get(action)
+            if names is not None:
+                newer, older = names
                 given = update.get(newer if newer in update else older)
                 if isinstance(given, (dict, list)):
                     others += len(given)

@@ -7,27 +7,18 @@ entries up to and including its own are removed as well, because time travel wou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 
 from polaris_spark.catalog.metadata import logs
 from polaris_spark.catalog.metadata.overflow import MAIN_REF
 from polaris_spark.catalog.metadata.rows import Log, NewId, NewRows, WithNew
+from polaris_spark.catalog.metadata.table_values import LogEntry, TableValues
 from polaris_spark.catalog.metadata.texts import invalid, refused
-
-if TYPE_CHECKING:
-    from polaris_spark.catalog.metadata.draft import TableDraft
 
 CLOCK_TOLERANCE_MS = 60_000
 """Maximum time by which an entry may be before the previous one, in milliseconds, because writers' clocks differ."""
-
-
-class LogEntry(NamedTuple):
-    """The time at which a snapshot became current, in milliseconds since 1970 UTC, and the snapshot's id."""
-
-    timestamp_ms: int
-    snapshot_id: int
 
 
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -46,7 +37,7 @@ def read_entries(texts: bytes) -> list[LogEntry]:
     return [LogEntry(item.timestamp_ms, item.snapshot_id) for item in _decode_items(b"[" + texts + b"]")]
 
 
-def updated_log(draft: TableDraft, log: Log, new_id: NewId, rows: NewRows) -> tuple[Log, bool]:
+def updated_log(draft: TableValues, log: Log, new_id: NewId, rows: NewRows) -> tuple[Log, bool]:
     """Return the snapshot log after the changes, and whether it names snapshots that do not exist.
 
     Raises:
@@ -82,7 +73,7 @@ def item_text(entry: LogEntry) -> bytes:
     return b'{"timestamp-ms":%d,"snapshot-id":%d}' % entry
 
 
-def _passing_snapshots(draft: TableDraft) -> set[int]:
+def _passing_snapshots(draft: TableValues) -> set[int]:
     """Return the ids of snapshots that the draft added and made current, and then replaced but kept."""
     if len(draft.log_entries) < 1 or not draft.added_snapshots:
         return set()
@@ -96,7 +87,7 @@ def _passing_snapshots(draft: TableDraft) -> set[int]:
     return {id for id in passed & added if id != draft.current_snapshot_id and id in draft.snapshots}
 
 
-def _cut(draft: TableDraft, log: Log, entries: list[LogEntry]) -> tuple[Log, list[LogEntry]]:
+def _cut(draft: TableValues, log: Log, entries: list[LogEntry]) -> tuple[Log, list[LogEntry]]:
     """Find the last entry whose snapshot no longer exists, and drop that entry and all earlier ones.
 
     Return the rest of the log, and the rest of the new entries.
@@ -113,7 +104,7 @@ def _cut(draft: TableDraft, log: Log, entries: list[LogEntry]) -> tuple[Log, lis
     return log, entries
 
 
-def _without_gaps(draft: TableDraft, log: Log, new_id: NewId, rows: NewRows) -> Log:
+def _without_gaps(draft: TableValues, log: Log, new_id: NewId, rows: NewRows) -> Log:
     older = read_entries(logs.text(log, draft.reader))
     kept = [entry for entry in older if entry.snapshot_id in draft.snapshots]
     log, new = logs.append(Log(), [item_text(entry) for entry in kept], draft.reader, new_id)
@@ -125,7 +116,7 @@ def _last(log: Log) -> LogEntry | None:
     return read_entries(log.tail[-1])[0] if log.tail else None
 
 
-def _check_last(draft: TableDraft, log: Log, entries: list[LogEntry]) -> None:
+def _check_last(draft: TableValues, log: Log, entries: list[LogEntry]) -> None:
     if draft.current_snapshot_id is None:
         return
     last = entries[-1] if entries else _last(log)
@@ -133,7 +124,7 @@ def _check_last(draft: TableDraft, log: Log, entries: list[LogEntry]) -> None:
         raise refused("Cannot set invalid snapshot log: latest entry is not the current snapshot")
 
 
-def _check_times(draft: TableDraft, log: Log, entries: list[LogEntry]) -> None:
+def _check_times(draft: TableValues, log: Log, entries: list[LogEntry]) -> None:
     if not entries:
         return
     last = _last(log)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from polaris_spark.catalog.metadata.table_values import TableValues
 from polaris_spark.catalog.metadata.texts import check_long, invalid, refused
 from polaris_spark.catalog.metadata.transforms import check_readable, check_sort_order, check_spec
 from polaris_spark.catalog.metadata.versions import OPTIONAL_LOCATION_VERSION, SUPPORTED_FORMAT_VERSION
-
-if TYPE_CHECKING:
-    from polaris_spark.catalog.metadata.draft import TableDraft
 
 _CURRENT = frozenset({"set-current-schema", "set-default-spec", "set-default-sort-order"})
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
-def check_final(draft: TableDraft) -> None:
+def check_final(draft: TableValues) -> None:
     """Check a draft before it is frozen. Parts that the updates did not change were checked when they were written.
 
     Raises:
@@ -29,7 +26,7 @@ def check_final(draft: TableDraft) -> None:
         _check_sequence_numbers(draft)
 
 
-def _check_plain(draft: TableDraft) -> None:
+def _check_plain(draft: TableValues) -> None:
     version = draft.format_version
     if version > SUPPORTED_FORMAT_VERSION or version < 1:
         raise invalid(f"Unsupported format version: v{version} (supported: v{SUPPORTED_FORMAT_VERSION})")
@@ -45,7 +42,7 @@ def _check_plain(draft: TableDraft) -> None:
         raise invalid(f"Sequence number must be 0 in v1: {draft.last_sequence_number}")
 
 
-def _check_pieces(draft: TableDraft) -> None:
+def _check_pieces(draft: TableValues) -> None:
     schema = draft.current_schema()
     if not len(draft.specs) or not len(draft.sort_orders):
         what = "Sort orders" if len(draft.specs) else "Partition specs"
@@ -61,7 +58,7 @@ def _check_pieces(draft: TableDraft) -> None:
         check_readable(other, schema)
 
 
-def _check_sequence_numbers(draft: TableDraft) -> None:
+def _check_sequence_numbers(draft: TableValues) -> None:
     for snapshot in draft.snapshots.values():
         number = snapshot.get("sequence-number", 0)
         if number > draft.last_sequence_number:

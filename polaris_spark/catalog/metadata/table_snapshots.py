@@ -9,7 +9,7 @@ from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.overflow import MAIN_REF
 from polaris_spark.catalog.metadata.pieces import IndexedPieces
 from polaris_spark.catalog.metadata.rows import Ref
-from polaris_spark.catalog.metadata.snapshot_history import LogEntry
+from polaris_spark.catalog.metadata.table_values import LogEntry
 from polaris_spark.catalog.metadata.texts import (
     Json,
     decode,

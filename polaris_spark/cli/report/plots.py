@@ -79,10 +79,10 @@ def contention(history: History) -> str:
     def draw(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
         names = [f"<= {_duration(limit)}" for limit in _WAITS] + [f"> {_duration(_WAITS[-1])}"]
-        counts = _grouped(history.waits, _WAITS, inclusive=True)
+        counts = _counts_between(history.waits, _WAITS, inclusive=True)
         _columns(left, names, counts, "from preparation to commit", "changes")
         limits = [1, 2, 4, 8, 16, 32, 64]
-        sizes = _grouped([n for n in history.sizes if n], limits, inclusive=True)
+        sizes = _counts_between([n for n in history.sizes if n], limits, inclusive=True)
         spans = ["1", "2", "3-4", "5-8", "9-16", "17-32", "33-64", "> 64"]
         _columns(right, spans, sizes, "changes in one commit", "commits")
 
@@ -150,7 +150,7 @@ def snapshot_ages(lake: Lake) -> str:
         names = [name for name, _ in SNAPSHOT_AGES] + [OLDER, "no snapshot"]
         counts = [*ages_of(lake), lake.empty]
         _columns(left, names, counts, "age of the current snapshot", "tables")
-        kept = _grouped(lake.kept, [0, 1, 10, 100, 1_000, 10_000], inclusive=True)
+        kept = _counts_between(lake.kept, [0, 1, 10, 100, 1_000, 10_000], inclusive=True)
         spans = ["none", "1", "2-10", "11-100", "101-1,000", "1,001-10,000", "> 10,000"]
         _columns(right, spans, kept, "snapshots kept", "tables")
 
@@ -159,7 +159,7 @@ def snapshot_ages(lake: Lake) -> str:
 
 def ages_of(lake: Lake) -> list[int]:
     """Return the number of tables by age of the current snapshot, in the groups of `SNAPSHOT_AGES` and `OLDER`."""
-    return _grouped(lake.ages, [limit for _, limit in SNAPSHOT_AGES])
+    return _counts_between(lake.ages, [limit for _, limit in SNAPSHOT_AGES])
 
 
 def _tables_over_time(axes: Any, history: History, lake: Lake) -> None:
@@ -243,7 +243,7 @@ def _columns(axes: Any, names: Sequence[str], counts: Sequence[int], title: str,
     _whole(axes.yaxis)
 
 
-def _grouped(values: Sequence[int], limits: Sequence[int], *, inclusive: bool = False) -> list[int]:
+def _counts_between(values: Sequence[int], limits: Sequence[int], *, inclusive: bool = False) -> list[int]:
     """Return the number of values in each group between limits.
 
     A group holds the values below a limit (or equal to it, if `inclusive`) that are in no earlier group. The last group

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from polaris_spark.backends.base import ObjectKey
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.publishing import read_head
+from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Head
-from polaris_spark.maintenance.migrating.copy import Place, Walk, read_whole, retried
+from polaris_spark.maintenance.migrating.copy import Place, Walk, read_whole
 from polaris_spark.maintenance.migrating.marks import Held, concurrently
 from polaris_spark.store.objects import ObjectStore
 

@@ -5,7 +5,6 @@ Rows never change and writing them again changes nothing, so an interrupted copy
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -14,9 +13,9 @@ from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Split
 from polaris_spark.backends.chunks import sized, value_bytes
 from polaris_spark.clock import Clock
 from polaris_spark.commits.lineage import ancestors
-from polaris_spark.commits.retry import backoff_ms
+from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.errors import MissingObjectError, OutcomeUnknownError, TryAgainError
+from polaris_spark.errors import MissingObjectError
 from polaris_spark.objects import decode, decode_header, part_count, type_name
 
 if TYPE_CHECKING:
@@ -29,9 +28,6 @@ _ROWS_TOGETHER: Final = 1_000
 """Largest number of rows that are written in one batch."""
 _BYTES_TOGETHER: Final = 4 * 2**20
 """Largest total size of the values in a batch, in bytes."""
-
-_DEADLINE_MS: Final = 60_000.0
-"""How long operations are retried while a database fails, in milliseconds."""
 
 T = TypeVar("T")
 
@@ -221,23 +217,6 @@ def write_rows(place: Place, rows: Sequence[ObjectRow]) -> None:
         TryAgainError, OutcomeUnknownError: the database has not acknowledged the rows for a minute.
     """
     retried(place.clock, lambda: place.backend.write_objects(place.realm, rows))
-
-
-def retried(clock: Clock, once: Callable[[], T]) -> T:
-    """Return the result of `once`, and repeat the call while the database fails, for a minute at most.
-
-    Raises:
-        TryAgainError, OutcomeUnknownError: the database still fails after a minute.
-    """
-    rng, started, attempt = random.Random(), clock.monotonic_ms(), 0
-    while True:
-        try:
-            return once()
-        except (TryAgainError, OutcomeUnknownError):
-            if clock.monotonic_ms() - started > _DEADLINE_MS:
-                raise
-        attempt += 1
-        clock.sleep_ms(backoff_ms(attempt, 0.0, rng))
 
 
 def _together(rows: Iterable[ObjectRow]) -> Iterator[list[ObjectRow]]:

@@ -31,11 +31,11 @@ from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.commits import upkeep
 from polaris_spark.commits.amending import amend_row
 from polaris_spark.commits.publishing import encode_head, read_head
-from polaris_spark.commits.rows import Commit, Head, Move
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.retry import retried
+from polaris_spark.commits.rows import Head, Move
 from polaris_spark.errors import OutcomeUnknownError, RealmStateError, TaskLostError
-from polaris_spark.maintenance.migrating.copy import retried
 from polaris_spark.store.references import new_version
+from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.realms import MOVED_TO, RealmRecord, Realms, RealmState
 from polaris_spark.system.recovery.lost import refuse_lost
 from polaris_spark.system.registry import REFERENCES, ROOT, References, Registered, listed_in
@@ -74,6 +74,7 @@ class SourceRealm:
         self.name = name
         self.references = references
         self.store = references.store
+        self._reader = ReferenceReader(self.store)
         self._realms = realms
 
     # Reading
@@ -104,13 +105,11 @@ class SourceRealm:
 
         A reference whose row is missing is listed with its first head. A process that needs the row writes that head.
         """
-        root = self._row(ROOT)
-        return [Held(ROOT, read_head(root, ROOT)), *concurrently(self._held, self._listed())]
+        return [Held(ROOT, self._root()), *concurrently(self._held, self._listed())]
 
     def _held(self, registered: Registered) -> Held:
         name = registered.row_name
-        row = self.store.backend.read_reference(self.store.realm, name)
-        return Held(name, _first_head(registered) if row is None else read_head(row, name))
+        return Held(name, self._reader.head(name) or _first_head(registered))
 
     def _describe(self, change: Callable[[RealmRecord], Mapping[str, str]]) -> RealmRecord:
         return retried(
@@ -120,17 +119,13 @@ class SourceRealm:
 
     def _listed(self) -> list[Registered]:
         """Return all registrations, live and dropped. Works after the realm has moved, too."""
-        row = self._row(ROOT)
-        head = read_head(row, ROOT)
-        return listed_in(
-            Snapshot(self.store, row.version, head, self.store.get(head.commit, Commit)).index(REFERENCES)
-        )
+        return listed_in(self._reader.open(self._root()).index(REFERENCES))
 
-    def _row(self, name: str) -> ReferenceRow:
-        row = self.store.backend.read_reference(self.store.realm, name)
-        if row is None:
-            raise RealmStateError(f"realm {self.name!r} has no reference {name!r}")
-        return row
+    def _root(self) -> Head:
+        head = self._reader.head(ROOT)
+        if head is None:
+            raise RealmStateError(f"realm {self.name!r} has no reference {ROOT!r}")
+        return head
 
     # Fencing
 
@@ -351,7 +346,7 @@ class SourceRealm:
             )
 
         if self.record().state is RealmState.ACTIVE:
-            root = read_head(self._row(ROOT), ROOT).move
+            root = self._root().move
             if root is not None and not root.done:
                 concurrently(partial(self._amend_listed, change=arrived), self._listed())
                 self._amend(ROOT, arrived)  # last: the registry lists the other references

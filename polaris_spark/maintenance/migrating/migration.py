@@ -21,9 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from polaris_spark.commits.retry import retried
 from polaris_spark.errors import OutcomeUnknownError, RealmStateError, StateError, TryAgainError
 from polaris_spark.maintenance.migrating.check import compare_references
-from polaris_spark.maintenance.migrating.copy import Watch, retried
+from polaris_spark.maintenance.migrating.copy import Watch
 from polaris_spark.maintenance.migrating.marks import MOVING_TO_INSTANCE, SourceRealm
 from polaris_spark.maintenance.migrating.steps import (
     COPIED,

@@ -11,6 +11,7 @@ import msgspec
 
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.commits.publishing import encode_head, read_head
+from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Head
 from polaris_spark.errors import CorruptionError, RealmStateError, TaskLostError, TryAgainError
 from polaris_spark.maintenance.migrating.check import Compared, Difference, compare_objects
@@ -21,7 +22,6 @@ from polaris_spark.maintenance.migrating.copy import (
     copy_all,
     copy_since,
     highest_id,
-    retried,
 )
 from polaris_spark.maintenance.migrating.marks import Held, SourceRealm, concurrently
 from polaris_spark.store.references import ReferenceStore, new_version

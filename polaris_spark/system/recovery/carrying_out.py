@@ -15,10 +15,9 @@ the commit's id at its number, and finds that the commit did not take place.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,7 +28,7 @@ from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.heads import thin
 from polaris_spark.commits.publishing import Outcome, Publication, encode_head
-from polaris_spark.commits.retry import backoff_ms
+from polaris_spark.commits.retry import DEADLINE_MS, retried
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, RecentHead, child_pointers, next_time
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.commits.state import Snapshot, State
@@ -42,12 +41,8 @@ from polaris_spark.system.leases import start_over
 from polaris_spark.system.recovery.plan import Step
 from polaris_spark.system.registry import REFERENCES, ROOT, Registration, encode_registration
 
-R = TypeVar("R")
-
 ACTION = "recover"
 """Action of the log entries that recoveries write."""
-
-_DEADLINE_MS = 60_000.0
 
 
 class Recovered(NamedTuple):
@@ -123,7 +118,7 @@ class Recovery:
             found.row_name,
             checked,
             clock=self._clock,
-            deadline_ms=_DEADLINE_MS,
+            deadline_ms=DEADLINE_MS,
         )
 
     def _go_on(self, step: Step, row: ReferenceRow | None, fence: int) -> Head:
@@ -138,27 +133,15 @@ class Recovery:
             return head
         new, objects = self._built(step, head)
         if row is None:
-            self._retried(lambda: self._store.write(objects))
+            retried(self._clock, lambda: self._store.write(objects))
             self._insert(step, new.head)
         else:
             base = Snapshot(self._store, row.version, head, self._store.get(head.commit, Commit))
             publication = Publication(self._store, found.row_name, base, new, objects)
-            if self._retried(partial(_conclusive, publication)) is Outcome.LOST:
+            if retried(self._clock, partial(_conclusive, publication)) is Outcome.LOST:
                 raise _moved(found.name)
             publication.remember()
         return new.head
-
-    def _retried(self, once: Callable[[], R]) -> R:
-        """Call a repeatable function until it succeeds or the deadline has passed."""
-        rng, started, attempt = random.Random(), self._clock.monotonic_ms(), 0
-        while True:
-            try:
-                return once()
-            except (OutcomeUnknownError, TryAgainError):
-                if self._clock.monotonic_ms() - started > _DEADLINE_MS:
-                    raise
-            attempt += 1
-            self._clock.sleep_ms(backoff_ms(attempt, 0.0, rng))
 
     def _built(self, step: Step, head: Head) -> tuple[Snapshot, list[tuple[int, msgspec.Struct]]]:
         """Return the snapshot and the new objects of a commit that follows `head`.
@@ -203,7 +186,7 @@ class Recovery:
                 raise TryAgainError(f"reference {name!r} was inserted and cannot be read")
             return row
 
-        if self._retried(once).version != new.version:
+        if retried(self._clock, once).version != new.version:
             raise _moved(step.found.name)
 
     def _tell_registry(self, steps: Sequence[Step]) -> None:

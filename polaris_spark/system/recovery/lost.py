@@ -10,12 +10,12 @@ from polaris_spark.clock import Clock
 from polaris_spark.commits.completeness import Completeness
 from polaris_spark.commits.lineage import Known, lineage, named_by
 from polaris_spark.commits.publishing import read_head
-from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.commits.state import Snapshot
+from polaris_spark.commits.rows import Head
 from polaris_spark.errors import CorruptionError
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.reading import ReferenceReader
 from polaris_spark.system.recovery.search import StoredCommits
-from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, listed_in
+from polaris_spark.system.registrations import ROOT, Registered
 
 _GLANCES = 10
 _GLANCE_MS = 50.0
@@ -85,11 +85,12 @@ def unlisted(store: ObjectStore) -> Iterator[tuple[str, Head]]:
     means that the registry lost its registration, which a recovery restores.
     """
     found = [name for name, head in _rows(store) if name != ROOT and head.commit]
-    listed = {one.row_name for one in _listed(store)}  # read after the rows
+    references = ReferenceReader(store)
+    listed = {one.row_name for one in references.listed()}  # read after the rows
     for name in found:
         if name not in listed:
-            row = store.backend.read_reference(store.realm, name)  # read again: it may be a tombstone by now
-            if row is not None and (head := read_head(row, name)).commit:
+            head = references.head(name)  # read again: it may be a tombstone by now
+            if head is not None and head.commit:
                 yield name, head
 
 
@@ -104,16 +105,6 @@ def _rows(store: ObjectStore) -> Iterator[tuple[str, Head]]:
                 yield name, read_head(ReferenceRow(version, value), name)
 
 
-def _listed(store: ObjectStore) -> list[Registered]:
-    """Return the registrations in the registry's present head; none if the registry's row is missing."""
-    row = store.backend.read_reference(store.realm, ROOT)
-    if row is None:
-        return []
-    head = read_head(row, ROOT)
-    registry = Snapshot(store, row.version, head, store.get(head.commit, Commit))
-    return listed_in(registry.index(REFERENCES))
-
-
 def _made_by_others(store: ObjectStore, registered: Registered, objects: Completeness) -> set[int]:
     """Return the ids of the commits that were made to other references in the same folder after `registered` began.
 
@@ -123,7 +114,7 @@ def _made_by_others(store: ObjectStore, registered: Registered, objects: Complet
     """
     folder, made = registered.name.rpartition("/")[0], set[int]()
     rows = list(_rows(store))
-    listed = {one.row_name for one in _listed(store)}
+    listed = {one.row_name for one in ReferenceReader(store).listed()}
     for row_name, head in rows:
         name, _, generation = row_name.rpartition("@")
         known = row_name in listed or head.sealed

@@ -1,0 +1,59 @@
+"""References of a realm, read without write access: nothing is created, completed, leased or remembered.
+
+Opening a reference to commit to it (`registry`) writes its first row if that row is missing. Readers of this module
+return the first head instead, and the caller decides how a row that was lost is handled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from polaris_spark.commits.publishing import read_head
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.commits.state import Snapshot
+from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, listed_in
+
+
+class ReferenceReader:
+    """Reader of the references of one realm. Thread-safe. Every method reads now."""
+
+    def __init__(self, store: ObjectStore, *, missing: Callable[[Registered], None] | None = None) -> None:
+        """
+        Args:
+            missing: called if a live reference has no row. It raises an error if the row was lost, as
+                `recovery.lost.refuse_lost` does; after it returns, the row is read again. None accepts missing rows.
+        """
+        self.store = store
+        self._missing = missing
+
+    def head(self, row_name: str) -> Head | None:
+        """Return the head in a row; None if there is no row.
+
+        Raises:
+            CorruptionError: the row cannot be decoded.
+        """
+        row = self.store.backend.read_reference(self.store.realm, row_name)
+        return None if row is None else read_head(row, row_name)
+
+    def head_of(self, registered: Registered) -> Head:
+        """Return the newest head of a registered reference; its first head if it has no row. The head may be sealed."""
+        head = self.head(registered.row_name)
+        if head is None and self._missing is not None and registered.registration.state == "live":
+            self._missing(registered)
+            head = self.head(registered.row_name)
+        return registered.first_head() if head is None else head
+
+    def registry(self) -> Snapshot | None:
+        """Return the newest commit of the registry; None if the realm has no registry, as while it is created."""
+        head = self.head(ROOT)
+        return None if head is None else self.open(head)
+
+    def listed(self) -> list[Registered]:
+        """Return all registrations, live and dropped, ordered by name; none if the realm has no registry."""
+        registry = self.registry()
+        return [] if registry is None else listed_in(registry.index(REFERENCES))
+
+    def open(self, head: Head) -> Snapshot:
+        """Return the commit of a head."""
+        return Snapshot(self.store, b"", head, self.store.get(head.commit, Commit))
