@@ -1,4 +1,4 @@
-"""Deleting files and checking which files exist, in portions that can be spread over executors."""
+"""Deleting files and checking which files exist, in portions that an engine may distribute to executors."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from polaris_spark.catalog.engine import Engine, MapFunction, Reach
 from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.folders import CHANGED, Folders
 from polaris_spark.catalog.permits import Grant, Permit
 from polaris_spark.errors import PolarisError
-from polaris_spark.maintenance.spreading import Reach, Spread, Work
 
 FILES_OF_AN_ITEM = 50
 """Number of files in an item of work; an item's files are processed one after the other."""
@@ -35,8 +35,8 @@ class Left(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Locations, each with the reason."""
 
 
-class DeleteFiles(Work[ToDelete, Left]):
-    """Work that deletes files, with retries, and returns the files that are left. Missing files count as deleted."""
+class DeleteFiles(MapFunction[ToDelete, Left]):
+    """Function that deletes files, with retries, and returns the remaining files. Missing files count as deleted."""
 
     item = ToDelete
     result = Left
@@ -60,7 +60,7 @@ class DeleteFiles(Work[ToDelete, Left]):
 
 
 def delete_files(
-    spread: Spread, files: Sequence[Grant], permit: Permit, *, changed_before: int | None = None
+    engine: Engine, files: Sequence[Grant], permit: Permit, *, changed_before: int | None = None
 ) -> Iterator[Left]:
     """Delete files that a permit allows, and yield for each portion the files that are left.
 
@@ -71,7 +71,7 @@ def delete_files(
         ToDelete(tuple(files[start : start + FILES_OF_AN_ITEM]), changed_before)
         for start in range(0, len(files), FILES_OF_AN_ITEM)
     ]
-    return spread(DeleteFiles(permit), parts)
+    return engine.map(DeleteFiles(permit), parts)
 
 
 class ToLookFor(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -86,8 +86,8 @@ class Absent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     locations: tuple[str, ...]
 
 
-class FindAbsent(Work[ToLookFor, Absent]):
-    """Work that finds files that do not exist. If storage gives no clear answer, a file counts as existing."""
+class FindAbsent(MapFunction[ToLookFor, Absent]):
+    """Function that finds files that do not exist. If storage gives no clear answer, a file counts as existing."""
 
     item = ToLookFor
     result = Absent
@@ -110,10 +110,14 @@ def _is_there(folders: Folders, location: str) -> bool:
     return True
 
 
-def absent_files(spread: Spread, locations: Sequence[str]) -> Iterator[Absent]:
-    """Check which files exist, and yield for each portion the files that do not."""
+def absent_files(engine: Engine, locations: Sequence[str], doing: str) -> Iterator[Absent]:
+    """Check which files exist, and yield for each portion the files that do not.
+
+    Args:
+        doing: see `Engine.map`.
+    """
     parts = [
         ToLookFor(tuple(locations[start : start + FILES_OF_AN_ITEM]))
         for start in range(0, len(locations), FILES_OF_AN_ITEM)
     ]
-    return spread(FindAbsent(), parts)
+    return engine.map(FindAbsent(), parts, doing)

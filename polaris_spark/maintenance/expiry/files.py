@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from polaris_spark.catalog.contents import content_of
+from polaris_spark.catalog.engine import MapFunction, Reach
 from polaris_spark.catalog.expiring import (
     ExpiredSnapshots,
     RemovedPieces,
@@ -33,9 +34,8 @@ from polaris_spark.catalog.metadata.rows import PartitionStatistics, Snapshot, S
 from polaris_spark.catalog.rows import Unloaded
 from polaris_spark.errors import MissingFileError, PolarisError
 from polaris_spark.maintenance.expiry.deciding import Asked, decide_table
-from polaris_spark.maintenance.expiry.names import NamingWork, file_key
+from polaris_spark.maintenance.expiry.names import NamingFunction, file_key
 from polaris_spark.maintenance.needs import Content, Needs, manifests_of_list, needs_of
-from polaris_spark.maintenance.spreading import Reach, Work
 
 Kind = Literal["data", "position-deletes", "equality-deletes", "manifest", "manifest-list", "statistics"]
 
@@ -75,8 +75,8 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Why nothing may expire, or why this is not known; empty if neither."""
 
 
-class DecideTables(Work[ToDecide, Decided]):
-    """Work that decides what expires of tables."""
+class DecideTables(MapFunction[ToDecide, Decided]):
+    """Function that decides what expires of tables."""
 
     few = 1_000
     item = ToDecide
@@ -93,7 +93,7 @@ class DecideTables(Work[ToDecide, Decided]):
         self.levels = levels
 
     def __call__(self, reach: Reach, item: ToDecide) -> Decided:
-        reader = reach.objects(self.realm)
+        reader = reach.reader(self.realm)
         try:
             table = content_of(reader, item.content, Table)
             if isinstance(table, Unloaded):
@@ -153,8 +153,8 @@ class Examined(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Why the result is not known, so that all files stay; empty if it is known."""
 
 
-class Examine(NamingWork[ToExamine, Examined]):
-    """Work that finds the files that the expired snapshots of a table need and the remaining ones do not."""
+class Examine(NamingFunction[ToExamine, Examined]):
+    """Function that finds the files that the expired snapshots of a table need and the remaining ones do not."""
 
     few = 64
     item = ToExamine
@@ -169,12 +169,12 @@ class Examine(NamingWork[ToExamine, Examined]):
 
 def _examined(reach: Reach, item: ToExamine) -> Examined:
     expired, needs = _Expired(reach.files), []
-    own = reach.objects(item.realm)
+    own = reach.reader(item.realm)
     for record in own.get_many(item.records, ExpiredSnapshots).values():
         pieces = RemovedPieces(record.snapshots, record.statistics, record.partition_statistics)
         expired.add(own, pieces)
     for position, version in enumerate(item.needed):
-        reader = reach.objects(version.realm)
+        reader = reach.reader(version.realm)
         table = content_of(reader, version.id, Table)
         if isinstance(table, Unloaded):
             return Examined(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from polaris_spark.catalog.engine import MapFunction, Reach
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.manifest_entries import (
     CONTENT,
@@ -19,8 +20,7 @@ from polaris_spark.catalog.manifest_entries import (
 )
 from polaris_spark.errors import MissingFileError, UnreadableFileError
 from polaris_spark.maintenance.expiry.files import File, Kind
-from polaris_spark.maintenance.expiry.names import NamingWork, digests
-from polaris_spark.maintenance.spreading import Reach, Work
+from polaris_spark.maintenance.expiry.names import NamingFunction, digests
 
 MANIFESTS_OF_AN_ITEM = 20
 """Number of manifests in an item of work."""
@@ -74,8 +74,8 @@ class Needed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     problem: str = ""
 
 
-class ReadManifests(Work[Manifests, Named]):
-    """Work that reads the content files which manifests name, for manifests that are to be deleted."""
+class ReadManifests(MapFunction[Manifests, Named]):
+    """Function that reads the content files which manifests name, for manifests that are to be deleted."""
 
     few = 64
     item = Manifests
@@ -93,8 +93,8 @@ class ReadManifests(Work[Manifests, Named]):
         return Named(item.number, tuple(found.values()))
 
 
-class FindNeeded(NamingWork[Manifests, Needed]):
-    """Work that finds the candidate files which are still named by manifests that stay."""
+class FindNeeded(NamingFunction[Manifests, Needed]):
+    """Function that finds the candidate files which are still named by manifests that stay."""
 
     few = 64
     item = Manifests

@@ -28,8 +28,8 @@ from polaris_spark.maintenance.orphans.search import (
 from polaris_spark.maintenance.store_tables import Objects
 
 
-class LocalEngine:
-    """Engine that works in this process: for stores in memory, and small catalogs."""
+class LocalSearch:
+    """A `FileSearch` in this process: for stores in memory, and small catalogs."""
 
     def __init__(self, files: Files, objects: Objects) -> None:
         self._files = files

@@ -51,8 +51,8 @@ _ANCESTORS = """concat(array('/'), transform(
 """SQL expression for all folders above a normalized path, from the root down."""
 
 
-class SparkEngine:
-    """An implementation of `search.Engine` that works on executors."""
+class SparkSearch:
+    """A `FileSearch` on executors."""
 
     def __init__(self, spark: SparkSession, reading: Reading) -> None:
         self._spark = spark

@@ -1,0 +1,109 @@
+"""Functions of many items, which an engine runs in this process or on executors with the same code."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+from polaris_spark.backends.base import Backend
+from polaris_spark.catalog.files import Files
+from polaris_spark.commits.state import StoredObjects
+from polaris_spark.store.objects import ObjectStore
+
+I = TypeVar("I")  # noqa: E741  # an item
+R = TypeVar("R")
+
+Progress = Callable[[str, int, int], None]
+"""Called with the step, the amount done, and the total (0 if not known). An exception that it raises ends the work."""
+
+
+class Reach:
+    """The store and files that a function of items can access, in any process. Thread-safe."""
+
+    def __init__(self, backend: Backend, objects: Callable[..., ObjectStore], files: Files) -> None:
+        """
+        Args:
+            objects: returns the objects of a realm, given its instance id and, for writers, its `revisions`.
+        """
+        self.backend = backend
+        self.objects = objects
+        self.files = files
+
+    def reader(self, realm: str) -> StoredObjects:
+        """Return a reader of the objects of a realm, given its instance id."""
+        return StoredObjects(self.objects(realm))
+
+
+class MapFunction(ABC, Generic[I, R]):
+    """A function of one item, for `Engine.map`. It is pickled for executors."""
+
+    item: type[I] | None = None
+    """Type of the items, which are encoded as MessagePack for executors. If it is None, they are pickled."""
+    result: type[R]
+    """Type of the results, which are encoded as MessagePack."""
+    few: int = 16
+    """Number of items up to which one process is faster than starting a Spark job."""
+    threads: int = 8
+    """Number of items that one process works on at a time. Threads help if most of the time is spent on file I/O."""
+    tasks_per_core: int = 1
+    """Number of Spark tasks for each core. More than one balances the load if items differ much in size."""
+    waves: int = 1
+    """Number of Spark jobs that the items are divided into. Progress is reported between them."""
+
+    @abstractmethod
+    def __call__(self, reach: Reach, item: I) -> R:
+        """Return the result for one item. Several threads may call this at a time."""
+
+
+class Engine(ABC):
+    """Runs functions of many items. Reports progress, and ends the work if the caller of the job no longer waits."""
+
+    parts: int = 1
+    """Number of items that keeps all processors busy."""
+
+    def __init__(self, progress: Progress = lambda _step, _done, _total: None) -> None:
+        """
+        Args:
+            progress: receives the progress. It raises an error if the job was cancelled or has lost its lease.
+        """
+        self.progress = progress
+
+    def map(self, function: MapFunction[I, R], items: Sequence[I], doing: str = "") -> Iterator[R]:
+        """Yield the result of each item, in the order of the items. Results of earlier items do not wait for all items.
+
+        Args:
+            doing: the step that is reported as progress; empty if the caller reports progress.
+        """
+        if doing and items:
+            self.progress(doing, 0, len(items))
+        for done, result in enumerate(self._results(function, items), start=1):
+            if doing:
+                self.progress(doing, done, len(items))
+            yield result
+
+    @abstractmethod
+    def _results(self, function: MapFunction[I, R], items: Sequence[I]) -> Iterator[R]:
+        """Yield the result of each item, in the order of the items."""
+
+
+class LocalEngine(Engine):
+    """An engine that works in this process, on several items at a time."""
+
+    def __init__(self, reach: Reach, progress: Progress = lambda _step, _done, _total: None) -> None:
+        super().__init__(progress)
+        self._reach = reach
+
+    def _results(self, function: MapFunction[I, R], items: Sequence[I]) -> Iterator[R]:
+        return run_here(function, self._reach, items)
+
+
+def run_here(function: MapFunction[I, R], reach: Reach, items: Sequence[I]) -> Iterator[R]:
+    """Yield the result of each item, in the order of the items, with the threads of the function."""
+    threads = min(function.threads, len(items))
+    if threads < 2:
+        yield from (function(reach, item) for item in items)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        yield from pool.map(lambda item: function(reach, item), items)

@@ -1,0 +1,141 @@
+"""The engine that runs functions of many items on Spark's executors."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from polaris_spark.catalog.engine import Engine, I, LocalEngine, MapFunction, R, Reach, run_here
+from polaris_spark.catalog.files import Files
+from polaris_spark.spark.options import StoreLocation
+from polaris_spark.spark.planned import PlannedStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+P = TypeVar("P")
+
+ScanFunction = Callable[[Reach, P], "Iterable[pa.RecordBatch]"]
+"""A function that produces record batches from one part of a store.
+
+It can be pickled: it is a module-level function, or a `partial` of a module-level function.
+"""
+
+_TOGETHER = 10_000
+"""Maximum number of items of one Spark job, to limit the results that the driver holds at a time."""
+
+
+class SparkEngine(Engine):
+    """An engine that works on executors. A call with few items works in this process instead."""
+
+    def __init__(
+        self, spark: SparkSession, location: StoreLocation, files: Mapping[str, str], local: LocalEngine
+    ) -> None:
+        """
+        Args:
+            location: location of the store, with resolved secrets.
+            files: properties of the FileIO that accesses the files.
+            local: processes small numbers of items in this process.
+        """
+        super().__init__(local.progress)
+        self.spark = spark
+        self.parts = spark.sparkContext.defaultParallelism
+        self._open = _OpenReach(PlannedStore(location), dict(files))
+        self._local = local
+
+    def _results(self, function: MapFunction[I, R], items: Sequence[I]) -> Iterator[R]:
+        if len(items) <= function.few:
+            yield from self._local.map(function, items)
+            return
+        size = min(_TOGETHER, -(-len(items) // function.waves))
+        for start in range(0, len(items), size):
+            yield from self._wave(function, items[start : start + size])
+
+    def _wave(self, function: MapFunction[I, R], items: Sequence[I]) -> Iterator[R]:
+        """Yield the results of the items of one Spark job."""
+        import pyarrow as pa
+
+        encode = pickle.dumps if function.item is None else msgspec.msgpack.Encoder().encode
+        # Spark cuts a local table into one slice per core. Round-robin order puts large neighboring items into
+        # different slices.
+        dealt = [n for first in range(self.parts) for n in range(first, len(items), self.parts)]
+        encoded = pa.array([encode(items[n]) for n in dealt], pa.binary())
+        table = pa.table({"position": pa.array(dealt, pa.int32()), "item": encoded})
+        frame = self.spark.createDataFrame(table)
+        if function.tasks_per_core > 1:
+            frame = frame.repartition(min(len(items), function.tasks_per_core * self.parts))
+        found = frame.mapInArrow(_EachItem(self._open, function), "position int, result binary").collect()
+        decode = msgspec.msgpack.Decoder(function.result).decode
+        for row in sorted(found, key=itemgetter(0)):
+            yield decode(row[1])
+
+    def scan(
+        self, function: ScanFunction[P], parts: Sequence[P], schema: str, *, tasks: int | None = None
+    ) -> DataFrame:
+        """Return the rows that executors produce from the parts of a store.
+
+        Args:
+            function: produces record batches from a part.
+            parts: parts of the store, such as splits; can be pickled.
+            schema: the columns of the record batches, as a Spark DDL string.
+            tasks: maximum number of Spark tasks; default: one task for each part.
+        """
+        n = max(1, len(parts) if tasks is None else min(tasks, len(parts)))
+        # Distribute numbers of parts: a table of the parts would be so small that Spark would put it into one task.
+        numbers = self.spark.range(0, len(parts), 1, n)
+        return numbers.mapInArrow(_EachPart(self._open, parts, function), schema)
+
+
+class _OpenReach:
+    """Opens the store in a process of an executor. Can be pickled."""
+
+    def __init__(self, store: PlannedStore, files: dict[str, str]) -> None:
+        self._store = store
+        self._files = files
+
+    def __call__(self) -> Reach:
+        store = self._store.open()
+        return Reach(store.backend, store.objects, Files(self._files))
+
+
+class _EachItem(Generic[I, R]):
+    """The function that executors run. Input: positions and items. Output: positions and results."""
+
+    def __init__(self, open: Callable[[], Reach], function: MapFunction[I, R]) -> None:
+        self._open = open
+        self._function = function
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        reach, function = self._open(), self._function
+        # The driver pickled the items (`SparkEngine`).
+        decode: Callable[[bytes], Any] = pickle.loads
+        if function.item is not None:
+            decode = msgspec.msgpack.Decoder(function.item).decode
+        encode = msgspec.msgpack.Encoder().encode
+        for batch in batches:
+            items = [decode(item) for item in batch.column(1).to_pylist()]
+            results = [encode(result) for result in run_here(function, reach, items)]
+            columns = [batch.column(0), pa.array(results, pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, names=["position", "result"])
+
+
+class _EachPart(Generic[P]):
+    """The function that executors run. Input: numbers of parts. Output: the record batches of these parts."""
+
+    def __init__(self, open: Callable[[], Reach], parts: Sequence[P], function: ScanFunction[P]) -> None:
+        self._open = open
+        self._parts = parts
+        self._function = function
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reach = self._open()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._function(reach, self._parts[number])
