@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from polaris_spark.backends.base import Backend
 from polaris_spark.catalog.files import Files
+from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.store.objects import ObjectStore
 
@@ -22,18 +23,32 @@ Progress = Callable[[str, int, int], None]
 class Reach:
     """The store and files that a function of items can access, in any process. Thread-safe."""
 
-    def __init__(self, backend: Backend, objects: Callable[..., ObjectStore], files: Files) -> None:
+    def __init__(self, own: ObjectStore, files: Files, clock: Clock | None = None) -> None:
         """
         Args:
-            objects: returns the objects of a realm, given its instance id and, for writers, its `revisions`.
+            own: objects of the realm that the job is for.
+            clock: clock for retries; by default the system's.
         """
-        self.backend = backend
-        self.objects = objects
+        self.own = own
         self.files = files
+        self.clock = clock or SystemClock()
+
+    @property
+    def backend(self) -> Backend:
+        """Access to the rows of all realms."""
+        return self.own.backend
 
     def reader(self, realm: str) -> StoredObjects:
         """Return a reader of the objects of a realm, given its instance id."""
-        return StoredObjects(self.objects(realm))
+        return StoredObjects(self.own.of_realm(realm))
+
+    def writable(self) -> ObjectStore:
+        """Return the objects of the realm that the job is for, for writing.
+
+        Raises:
+            StateError: the realm was dropped and created anew since the job began.
+        """
+        return self.own
 
 
 class MapFunction(ABC, Generic[I, R]):
@@ -60,15 +75,17 @@ class MapFunction(ABC, Generic[I, R]):
 class Engine(ABC):
     """Runs functions of many items. Reports progress, and ends the work if the caller of the job no longer waits."""
 
-    parts: int = 1
-    """Number of items that keeps all processors busy."""
-
     def __init__(self, progress: Progress = lambda _step, _done, _total: None) -> None:
         """
         Args:
             progress: receives the progress. It raises an error if the job was cancelled or has lost its lease.
         """
         self.progress = progress
+
+    @property
+    def parts(self) -> int:
+        """Number of items that keeps all executors busy; 1 if this process does the work."""
+        return 1
 
     def map(self, function: MapFunction[I, R], items: Sequence[I], doing: str = "") -> Iterator[R]:
         """Yield the result of each item, in the order of the items. Results of earlier items do not wait for all items.
@@ -93,10 +110,10 @@ class LocalEngine(Engine):
 
     def __init__(self, reach: Reach, progress: Progress = lambda _step, _done, _total: None) -> None:
         super().__init__(progress)
-        self._reach = reach
+        self.reach = reach
 
     def _results(self, function: MapFunction[I, R], items: Sequence[I]) -> Iterator[R]:
-        return run_here(function, self._reach, items)
+        return run_here(function, self.reach, items)
 
 
 def run_here(function: MapFunction[I, R], reach: Reach, items: Sequence[I]) -> Iterator[R]:

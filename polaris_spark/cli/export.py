@@ -46,7 +46,7 @@ def export(
         head = place.catalog_head(row, branch)
         items = select(head, row.name, table=table, namespace=namespace)
         exporter = Exporter(StoredObjects(head.store), Files({}), directory=location, overwrite=overwrite)
-        done = rows(list(exporter.all(items)))
+        done = rows([exporter.export(item) for item in items])
     if as_json:
         print_json(
             [dict(zip(("name", *_COLUMNS[1:]), (as_sql(one[0]), *one[1:]), strict=True)) for one in done]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -11,8 +13,11 @@ import msgspec
 
 from polaris_spark.catalog.engine import Engine, I, LocalEngine, MapFunction, R, Reach, run_here
 from polaris_spark.catalog.files import Files
+from polaris_spark.errors import StateError
 from polaris_spark.spark.options import StoreLocation
 from polaris_spark.spark.planned import PlannedStore
+from polaris_spark.spark.reading import ReadStore
+from polaris_spark.store.objects import ObjectStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,19 +39,40 @@ class SparkEngine(Engine):
     """An engine that works on executors. A call with few items works in this process instead."""
 
     def __init__(
-        self, spark: SparkSession, location: StoreLocation, files: Mapping[str, str], local: LocalEngine
+        self,
+        spark: Callable[[], SparkSession],
+        location: StoreLocation,
+        files: Mapping[str, str],
+        local: LocalEngine,
+        *,
+        realm: str,
     ) -> None:
         """
         Args:
+            spark: returns the session; not called before it is needed.
             location: location of the store, with resolved secrets.
             files: properties of the FileIO that accesses the files.
             local: processes small numbers of items in this process.
+            realm: name of the realm that the job is for.
         """
         super().__init__(local.progress)
-        self.spark = spark
-        self.parts = spark.sparkContext.defaultParallelism
-        self._open = _OpenReach(PlannedStore(location), dict(files))
+        self._session = spark
+        self._open = _OpenReach(PlannedStore(location), dict(files), realm, local.reach.own.realm)
         self._local = local
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The session whose executors do the work."""
+        return self._session()
+
+    @property
+    def parts(self) -> int:
+        """Number of cores of the executors."""
+        return self.spark.sparkContext.defaultParallelism
+
+    def reach(self) -> Reach:
+        """Return the store and files, opened in this process as executors open them."""
+        return self._open()
 
     def _results(self, function: MapFunction[I, R], items: Sequence[I]) -> Iterator[R]:
         if len(items) <= function.few:
@@ -75,7 +101,13 @@ class SparkEngine(Engine):
             yield decode(row[1])
 
     def scan(
-        self, function: ScanFunction[P], parts: Sequence[P], schema: str, *, tasks: int | None = None
+        self,
+        function: ScanFunction[P],
+        parts: Sequence[P],
+        schema: str,
+        *,
+        tasks: int | None = None,
+        store: StoreLocation | None = None,
     ) -> DataFrame:
         """Return the rows that executors produce from the parts of a store.
 
@@ -84,29 +116,47 @@ class SparkEngine(Engine):
             parts: parts of the store, such as splits; can be pickled.
             schema: the columns of the record batches, as a Spark DDL string.
             tasks: maximum number of Spark tasks; default: one task for each part.
+            store: another store to scan, with resolved secrets.
         """
+        opening = self._open if store is None else replace(self._open, store=PlannedStore(store))
         n = max(1, len(parts) if tasks is None else min(tasks, len(parts)))
         # Distribute numbers of parts: a table of the parts would be so small that Spark would put it into one task.
         numbers = self.spark.range(0, len(parts), 1, n)
-        return numbers.mapInArrow(_EachPart(self._open, parts, function), schema)
+        return numbers.mapInArrow(_EachPart(opening, parts, function), schema)
 
 
+@dataclass(frozen=True, repr=False)  # `files` may contain secrets
 class _OpenReach:
     """Opens the store in a process of an executor. Can be pickled."""
 
-    def __init__(self, store: PlannedStore, files: dict[str, str]) -> None:
-        self._store = store
-        self._files = files
+    store: PlannedStore
+    files: dict[str, str]
+    realm: str
+    instance: str
 
     def __call__(self) -> Reach:
-        store = self._store.open()
-        return Reach(store.backend, store.objects, Files(self._files))
+        return _ExecutorReach(self.store.open(), self)
+
+
+class _ExecutorReach(Reach):
+    """The store and files that a function can access on an executor."""
+
+    def __init__(self, store: ReadStore, opening: _OpenReach) -> None:
+        super().__init__(store.objects(opening.instance), Files(opening.files))
+        self._store = store
+        self._name = opening.realm
+
+    def writable(self) -> ObjectStore:
+        record = self._store.realm(self._name).record
+        if record.instance != self.own.realm:
+            raise StateError(f"realm {self._name!r} was dropped and created anew meanwhile")
+        return self._store.objects(record.instance, record.revisions)
 
 
 class _EachItem(Generic[I, R]):
     """The function that executors run. Input: positions and items. Output: positions and results."""
 
-    def __init__(self, open: Callable[[], Reach], function: MapFunction[I, R]) -> None:
+    def __init__(self, open: _OpenReach, function: MapFunction[I, R]) -> None:
         self._open = open
         self._function = function
 
@@ -129,7 +179,7 @@ class _EachItem(Generic[I, R]):
 class _EachPart(Generic[P]):
     """The function that executors run. Input: numbers of parts. Output: the record batches of these parts."""
 
-    def __init__(self, open: Callable[[], Reach], parts: Sequence[P], function: ScanFunction[P]) -> None:
+    def __init__(self, open: _OpenReach, parts: Sequence[P], function: ScanFunction[P]) -> None:
         self._open = open
         self._parts = parts
         self._function = function

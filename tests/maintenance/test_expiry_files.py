@@ -52,9 +52,8 @@ def test_a_manifest_with_files_of_unknown_kind_or_size_is_told(
     manifest = tmp_path / "m.avro"
     write_manifest(manifest, fields, {"file_path": "/f", **entry})
     catalog = lake._opened.catalog
-    store = catalog.references.store
     read, item = ReadManifests(), Manifests(1, (str(manifest),))
-    found = read(Reach(store.backend, store.of_realm, catalog.files), item)
+    found = read(Reach(catalog.references.store, catalog.files), item)
     assert (found.number, found.files) == (1, ())
     assert str(manifest) in found.problem
 

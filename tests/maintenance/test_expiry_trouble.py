@@ -62,7 +62,7 @@ def run(
     """Expire everything, as long as life lasts."""
     session = catalog._opened
     store = session.catalog.references.store
-    reach = Reach(store.backend, store.of_realm, session.catalog.files)
+    reach = Reach(store, session.catalog.files)
 
     def progress(what: str, done: int, of: int) -> None:
         if what == "removing snapshots":
