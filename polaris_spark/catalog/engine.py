@@ -75,11 +75,13 @@ class MapFunction(ABC, Generic[I, R]):
 class Engine(ABC):
     """Runs functions of many items. Reports progress, and ends the work if the caller of the job no longer waits."""
 
-    def __init__(self, progress: Progress = lambda _step, _done, _total: None) -> None:
+    def __init__(self, reach: Reach, progress: Progress = lambda _step, _done, _total: None) -> None:
         """
         Args:
+            reach: the store and files, as this process accesses them.
             progress: receives the progress. It raises an error if the job was cancelled or has lost its lease.
         """
+        self.reach = reach
         self.progress = progress
 
     @property
@@ -88,7 +90,7 @@ class Engine(ABC):
         return 1
 
     def map(self, function: MapFunction[I, R], items: Sequence[I], doing: str = "") -> Iterator[R]:
-        """Yield the result of each item, in the order of the items. Results of earlier items do not wait for all items.
+        """Yield the result of each item, in the order of the items.
 
         Args:
             doing: the step that is reported as progress; empty if the caller reports progress.
@@ -107,10 +109,6 @@ class Engine(ABC):
 
 class LocalEngine(Engine):
     """An engine that works in this process, on several items at a time."""
-
-    def __init__(self, reach: Reach, progress: Progress = lambda _step, _done, _total: None) -> None:
-        super().__init__(progress)
-        self.reach = reach
 
     def _results(self, function: MapFunction[I, R], items: Sequence[I]) -> Iterator[R]:
         return run_here(function, self.reach, items)

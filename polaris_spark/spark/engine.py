@@ -5,9 +5,9 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -30,6 +30,9 @@ ScanFunction = Callable[[Reach, P], "Iterable[pa.RecordBatch]"]
 
 It can be pickled: it is a module-level function, or a `partial` of a module-level function.
 """
+
+BatchFunction = Callable[[Reach, "Iterable[pa.RecordBatch]"], "Iterable[pa.RecordBatch]"]
+"""A function that produces record batches from record batches, such as rows of a DataFrame."""
 
 _TOGETHER = 10_000
 """Maximum number of items of one Spark job, to limit the results that the driver holds at a time."""
@@ -55,7 +58,7 @@ class SparkEngine(Engine):
             local: processes small numbers of items in this process.
             realm: name of the realm that the job is for.
         """
-        super().__init__(local.progress)
+        super().__init__(local.reach, local.progress)
         self._session = spark
         self._open = _OpenReach(PlannedStore(location), dict(files), realm, local.reach.own.realm)
         self._local = local
@@ -69,10 +72,6 @@ class SparkEngine(Engine):
     def parts(self) -> int:
         """Number of cores of the executors."""
         return self.spark.sparkContext.defaultParallelism
-
-    def reach(self) -> Reach:
-        """Return the store and files, opened in this process as executors open them."""
-        return self._open()
 
     def _results(self, function: MapFunction[I, R], items: Sequence[I]) -> Iterator[R]:
         if len(items) <= function.few:
@@ -95,7 +94,8 @@ class SparkEngine(Engine):
         frame = self.spark.createDataFrame(table)
         if function.tasks_per_core > 1:
             frame = frame.repartition(min(len(items), function.tasks_per_core * self.parts))
-        found = frame.mapInArrow(_EachItem(self._open, function), "position int, result binary").collect()
+        each = partial(_each_item, function=function)
+        found = self.apply(each, frame, "position int, result binary").collect()
         decode = msgspec.msgpack.Decoder(function.result).decode
         for row in sorted(found, key=itemgetter(0)):
             yield decode(row[1])
@@ -106,23 +106,32 @@ class SparkEngine(Engine):
         parts: Sequence[P],
         schema: str,
         *,
-        tasks: int | None = None,
         store: StoreLocation | None = None,
     ) -> DataFrame:
-        """Return the rows that executors produce from the parts of a store.
+        """Return the rows that executors produce from the parts of a store, one Spark task for each part.
 
         Args:
             function: produces record batches from a part.
             parts: parts of the store, such as splits; can be pickled.
             schema: the columns of the record batches, as a Spark DDL string.
-            tasks: maximum number of Spark tasks; default: one task for each part.
             store: another store to scan, with resolved secrets.
         """
-        opening = self._open if store is None else replace(self._open, store=PlannedStore(store))
-        n = max(1, len(parts) if tasks is None else min(tasks, len(parts)))
         # Distribute numbers of parts: a table of the parts would be so small that Spark would put it into one task.
-        numbers = self.spark.range(0, len(parts), 1, n)
-        return numbers.mapInArrow(_EachPart(opening, parts, function), schema)
+        numbers = self.spark.range(0, len(parts), 1, max(1, len(parts)))
+        return self.apply(partial(_each_part, parts=parts, function=function), numbers, schema, store=store)
+
+    def apply(
+        self, function: BatchFunction, frame: DataFrame, schema: str, *, store: StoreLocation | None = None
+    ) -> DataFrame:
+        """Return the rows that executors produce from the rows of a DataFrame.
+
+        Args:
+            function: produces record batches from record batches; can be pickled.
+            schema: the columns of the produced record batches, as a Spark DDL string.
+            store: another store that the function accesses, with resolved secrets.
+        """
+        opening = self._open if store is None else replace(self._open, store=PlannedStore(store))
+        return frame.mapInArrow(_WithReach(opening, function), schema)
 
 
 @dataclass(frozen=True, repr=False)  # `files` may contain secrets
@@ -153,39 +162,39 @@ class _ExecutorReach(Reach):
         return self._store.objects(record.instance, record.revisions)
 
 
-class _EachItem(Generic[I, R]):
-    """The function that executors run. Input: positions and items. Output: positions and results."""
+class _WithReach:
+    """The function that executors run: it opens the store, and applies a function to record batches."""
 
-    def __init__(self, open: _OpenReach, function: MapFunction[I, R]) -> None:
+    def __init__(self, open: _OpenReach, function: BatchFunction) -> None:
         self._open = open
         self._function = function
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        reach, function = self._open(), self._function
-        # The driver pickled the items (`SparkEngine`).
-        decode: Callable[[bytes], Any] = pickle.loads
-        if function.item is not None:
-            decode = msgspec.msgpack.Decoder(function.item).decode
-        encode = msgspec.msgpack.Encoder().encode
-        for batch in batches:
-            items = [decode(item) for item in batch.column(1).to_pylist()]
-            results = [encode(result) for result in run_here(function, reach, items)]
-            columns = [batch.column(0), pa.array(results, pa.binary())]
-            yield pa.RecordBatch.from_arrays(columns, names=["position", "result"])
+        yield from self._function(self._open(), batches)
 
 
-class _EachPart(Generic[P]):
-    """The function that executors run. Input: numbers of parts. Output: the record batches of these parts."""
+def _each_item(
+    reach: Reach, batches: Iterable[pa.RecordBatch], *, function: MapFunction[I, R]
+) -> Iterator[pa.RecordBatch]:
+    """Yield positions and results, from positions and items."""
+    import pyarrow as pa
 
-    def __init__(self, open: _OpenReach, parts: Sequence[P], function: ScanFunction[P]) -> None:
-        self._open = open
-        self._parts = parts
-        self._function = function
+    # The driver pickled the items (`SparkEngine`).
+    decode: Callable[[bytes], Any] = pickle.loads
+    if function.item is not None:
+        decode = msgspec.msgpack.Decoder(function.item).decode
+    encode = msgspec.msgpack.Encoder().encode
+    for batch in batches:
+        items = [decode(item) for item in batch.column(1).to_pylist()]
+        results = [encode(result) for result in run_here(function, reach, items)]
+        columns = [batch.column(0), pa.array(results, pa.binary())]
+        yield pa.RecordBatch.from_arrays(columns, names=["position", "result"])
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reach = self._open()
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from self._function(reach, self._parts[number])
+
+def _each_part(
+    reach: Reach, batches: Iterable[pa.RecordBatch], *, parts: Sequence[P], function: ScanFunction[P]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of parts, from numbers of parts."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield from function(reach, parts[number])

@@ -31,7 +31,7 @@ def find_lost(engine: SparkEngine, place: Place, needed: Sequence[Needed]) -> It
     Each remaining object is looked up once more, because it may have been written during the scan. If it is still
     missing, pointers are followed upwards from it, to find out whether a needed object leads to it.
     """
-    backend = engine.reach().backend
+    backend = engine.reach.backend
     splits = backend.splits("objects", [place.instance], engine.parts)
     objects = engine.scan(_headers, splits, _OBJECT).persist()
     try:
