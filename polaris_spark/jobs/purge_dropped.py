@@ -114,7 +114,7 @@ def _purge(
         permit,
     )
     call.progress("reading what tables need")
-    found = file_search(call, search.names).find_doomed(search, heads, doomed)
+    found = file_search(means.engine).find_doomed(search, heads, doomed)
     yield from broken_ones(found.broken)
     left: set[str] = set()
     """Tables with files that were not deleted. Files that list those files must also be kept."""

@@ -12,7 +12,7 @@ from polaris_spark.jobs.maintaining import OLDER_THAN, job, older_than
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
-    from polaris_spark.maintenance.orphans.known_files import Names
+    from polaris_spark.catalog.engine import Engine
     from polaris_spark.maintenance.orphans.search import FileSearch, Means, Orphan, Outcome, Search
     from polaris_spark.rest.session import Session
 
@@ -26,12 +26,8 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     search, dry_run = _search(call, arguments), arguments.get("dry_run", True)
     refused = list(_refused(search))
     search = search._replace(roots=tuple(sorted({*search.roots}.difference(one.location for one in refused))))
-    outcomes = remove(
-        file_search(call, search.names),
-        search,
-        means_of(call, PROCEDURE.name, dry_run=dry_run),
-        dry_run=dry_run,
-    )
+    means = means_of(call, PROCEDURE.name, dry_run=dry_run)
+    outcomes = remove(file_search(means.engine), search, means, dry_run=dry_run)
     return [row_of(outcome) for outcome in (*refused, *outcomes)] or list(_if_empty(call.session, arguments))
 
 
@@ -165,18 +161,13 @@ def _uri(parts: tuple[str, ...]) -> str:
     return "/".join(parts)
 
 
-def file_search(call: Call, names: Names) -> FileSearch:
-    """Return the search that lists and compares files: on executors if they can read the store, otherwise locally."""
+def file_search(engine: Engine) -> FileSearch:
+    """Return the search that lists and compares files by an engine."""
     from polaris_spark.maintenance.orphans.here import LocalSearch
-    from polaris_spark.spark.jobs.known_files import Reading
+    from polaris_spark.spark.engine import SparkEngine
     from polaris_spark.spark.jobs.orphans import SparkSearch
-    from polaris_spark.spark.options import location_of
 
-    session = call.session
-    if not call.has_executors:
-        return LocalSearch(session.catalog.files, session.catalog.references.store.of_realm)
-    location = location_of(session.properties).resolved()
-    return SparkSearch(call.spark(), Reading(location, dict(session.properties.other), names))
+    return SparkSearch(engine) if isinstance(engine, SparkEngine) else LocalSearch(engine.reach)
 
 
 def means_of(call: Call, job: str, *, dry_run: bool) -> Means:
