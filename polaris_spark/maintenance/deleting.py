@@ -28,23 +28,19 @@ class ToDelete(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Files last changed at or after this time stay, in milliseconds since 1970; None if age does not matter."""
 
 
-class Left(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Files that were not deleted."""
+class DeleteFiles(MapFunction[ToDelete, dict[str, str]]):
+    """Function that deletes files, with retries. Missing files count as deleted.
 
-    files: dict[str, str]
-    """Locations, each with the reason."""
-
-
-class DeleteFiles(MapFunction[ToDelete, Left]):
-    """Function that deletes files, with retries, and returns the remaining files. Missing files count as deleted."""
+    It returns the locations of files that were not deleted, each with the reason.
+    """
 
     item = ToDelete
-    result = Left
+    result = dict[str, str]
 
     def __init__(self, permit: Permit) -> None:
         self._permit = permit
 
-    def __call__(self, reach: Reach, item: ToDelete) -> Left:
+    def __call__(self, reach: Reach, item: ToDelete) -> dict[str, str]:
         folders = Folders(reach.files)
         left: dict[str, str] = {}
         again: Iterable[Grant] = item.files
@@ -56,13 +52,13 @@ class DeleteFiles(MapFunction[ToDelete, Left]):
             again = [one for one in item.files if left.get(one.location, CHANGED) != CHANGED]
             if not again:
                 break
-        return Left(left)
+        return left
 
 
 def delete_files(
     engine: Engine, files: Sequence[Grant], permit: Permit, *, changed_before: int | None = None
-) -> Iterator[Left]:
-    """Delete files that a permit allows, and yield for each portion the files that are left.
+) -> Iterator[dict[str, str]]:
+    """Delete files that a permit allows, and yield for each portion the files that are left, each with the reason.
 
     Args:
         changed_before: see `ToDelete`.
@@ -74,27 +70,18 @@ def delete_files(
     return engine.map(DeleteFiles(permit), parts)
 
 
-class ToLookFor(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some files that may exist."""
+class FindAbsent(MapFunction[list[str], list[str]]):
+    """Function that returns those of some files that do not exist.
 
-    locations: tuple[str, ...]
+    If storage gives no clear answer, a file counts as existing.
+    """
 
+    item = list[str]
+    result = list[str]
 
-class Absent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Those of some files that do not exist."""
-
-    locations: tuple[str, ...]
-
-
-class FindAbsent(MapFunction[ToLookFor, Absent]):
-    """Function that finds files that do not exist. If storage gives no clear answer, a file counts as existing."""
-
-    item = ToLookFor
-    result = Absent
-
-    def __call__(self, reach: Reach, item: ToLookFor) -> Absent:
+    def __call__(self, reach: Reach, item: list[str]) -> list[str]:
         folders = Folders(reach.files)
-        return Absent(tuple(location for location in item.locations if not _is_there(folders, location)))
+        return [location for location in item if not _is_there(folders, location)]
 
 
 def _is_there(folders: Folders, location: str) -> bool:
@@ -110,14 +97,12 @@ def _is_there(folders: Folders, location: str) -> bool:
     return True
 
 
-def absent_files(engine: Engine, locations: Sequence[str], doing: str) -> Iterator[Absent]:
+def absent_files(engine: Engine, locations: Sequence[str], doing: str) -> Iterator[list[str]]:
     """Check which files exist, and yield for each portion the files that do not.
 
     Args:
         doing: see `Engine.map`.
     """
-    parts = [
-        ToLookFor(tuple(locations[start : start + FILES_OF_AN_ITEM]))
-        for start in range(0, len(locations), FILES_OF_AN_ITEM)
-    ]
+    starts = range(0, len(locations), FILES_OF_AN_ITEM)
+    parts = [list(locations[start : start + FILES_OF_AN_ITEM]) for start in starts]
     return engine.map(FindAbsent(), parts, doing)

@@ -81,12 +81,6 @@ class Incomplete(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One of the missing files, or why a table that could be read before cannot be read now."""
 
 
-class IncompleteTables(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The tables with missing manifest lists or manifests, among some tables."""
-
-    tables: tuple[Incomplete, ...]
-
-
 class ManifestFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Locations of some manifests."""
 
@@ -207,17 +201,17 @@ class FindNamed(MapFunction[ManifestFiles, Listed]):
         return Listed(found=tuple(found), missing=tuple(missing))
 
 
-class FindIncomplete(MapFunction[Holders, IncompleteTables]):
+class FindIncomplete(MapFunction[Holders, list[Incomplete]]):
     """Function that finds the tables that name missing manifest lists or manifests."""
 
     few = 32
     item = Holders
-    result = IncompleteTables
+    result = list[Incomplete]
 
     def __init__(self, missing: Iterable[str]) -> None:
         self._missing = frozenset(missing)
 
-    def __call__(self, reach: Reach, item: Holders) -> IncompleteTables:
+    def __call__(self, reach: Reach, item: Holders) -> list[Incomplete]:
         reader = reach.reader(item.realm)
         found = []
         for table in item.tables:
@@ -231,7 +225,7 @@ class FindIncomplete(MapFunction[Holders, IncompleteTables]):
                 missing, places = str(error), (EVERYWHERE,)
             if missing:
                 found.append(Incomplete(table.owner, places, missing))
-        return IncompleteTables(tuple(found))
+        return found
 
     def _among(self, reach: Reach, needs: Needs) -> Iterator[str]:
         if needs.problem:
@@ -324,7 +318,7 @@ class Question:
         """Count all files in the locations of the tables that name missing manifest lists or manifests as needed."""
         places: set[str] = set()
         for found in self._engine.map(FindIncomplete(self._missing), _items(tables)):
-            for table in found.tables:
+            for table in found:
                 self.incomplete[table.owner] = table.missing
                 places.update(place_name(place, self._naming).path for place in table.places)
         for path, asked in self._asked.items() if places else ():

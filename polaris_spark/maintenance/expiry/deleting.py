@@ -92,7 +92,7 @@ class Deleting:
         permit = Permit.of_all(leftover.deletable.permit for leftover in going)
         self._record(going, "deleted")
         deleted = delete_files(self._engine, list(grants.values()), permit)
-        failed = {location for left in deleted for location in left.files}
+        failed = {location for left in deleted for location in left}
         left = {owner: [one for one in files if one.location in failed] for owner, files in going.items()}
         for leftover, files in going.items():
             leftover.count(file for file in files if file.location not in failed)

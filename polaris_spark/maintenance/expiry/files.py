@@ -55,8 +55,6 @@ class File(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ToDecide(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A table to decide on."""
 
-    number: int
-    """Number of the table within the run."""
     content: int
     """Object id of the table's row."""
     namespace: int
@@ -66,7 +64,6 @@ class ToDecide(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Decided(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The parts of a table that expire (`deciding.Decision`)."""
 
-    number: int
     snapshots: tuple[int, ...] = ()
     refs: tuple[str, ...] = ()
     schemas: tuple[int, ...] = ()
@@ -97,14 +94,14 @@ class DecideTables(MapFunction[ToDecide, Decided]):
         try:
             table = content_of(reader, item.content, Table)
             if isinstance(table, Unloaded):
-                return Decided(item.number, left_alone="imported, and not loaded yet")
+                return Decided(left_alone="imported, and not loaded yet")
             specs_of = partial(_specs_of, files=reach.files)
             found = decide_table(table, reader, self.levels[item.namespace], self.asked, specs_of)
         except PolarisError as error:
-            return Decided(item.number, left_alone=str(error))
+            return Decided(left_alone=str(error))
         if found is None:
-            return Decided(item.number, left_alone="gc.enabled is false")
-        return Decided(item.number, *found)
+            return Decided(left_alone="gc.enabled is false")
+        return Decided(*found)
 
 
 # Finding
@@ -126,7 +123,6 @@ class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ToExamine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A table with expired snapshots."""
 
-    number: int
     realm: str
     """Instance id."""
     records: tuple[int, ...]
@@ -138,7 +134,6 @@ class ToExamine(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Examined(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The files that a table's expired snapshots leave behind."""
 
-    number: int
     files: tuple[File, ...] = ()
     """Manifests, manifest lists and statistics files that no version needs."""
     manifests: tuple[str, ...] = ()
@@ -164,7 +159,7 @@ class Examine(NamingFunction[ToExamine, Examined]):
         try:
             return _examined(reach, item)
         except (PolarisError, OSError, ValueError) as error:
-            return Examined(item.number, problem=str(error))
+            return Examined(problem=str(error))
 
 
 def _examined(reach: Reach, item: ToExamine) -> Examined:
@@ -177,13 +172,11 @@ def _examined(reach: Reach, item: ToExamine) -> Examined:
         reader = reach.reader(version.realm)
         table = content_of(reader, version.id, Table)
         if isinstance(table, Unloaded):
-            return Examined(
-                item.number, problem=f"{table.metadata_location} shares its place and is not loaded yet"
-            )
+            return Examined(problem=f"{table.metadata_location} shares its place and is not loaded yet")
         owner = "a table that shares its place" if position else "the table"
         found = needs_of(Content(owner, table), reader, reach.files, without=version.without)
         if found.problem:
-            return Examined(item.number, problem=found.problem)
+            return Examined(problem=found.problem)
         needs.append(found)
         if version.without:
             expired.add(reader, removed_pieces(table, version.without, reader))
@@ -203,7 +196,6 @@ def _difference(
     naming = tuple(manifest.path for manifest in manifests.values() if manifest.live_files != 0)
     left += [File(manifest.path, "manifest", manifest.length) for manifest in manifests.values()]
     return Examined(
-        item.number,
         tuple({file_key(file.location): file for file in left}.values()),
         naming,
         own_manifests if naming else (),

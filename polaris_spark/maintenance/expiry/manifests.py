@@ -58,7 +58,6 @@ def manifests_of(
 class Named(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Content files that manifests of a table name as live."""
 
-    number: int
     files: tuple[File, ...] = ()
     problem: str = ""
 
@@ -66,11 +65,8 @@ class Named(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Needed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The candidate files that some manifests of a table name as live."""
 
-    number: int
     files: tuple[int, ...] = ()
     """One or both `digests` of each file. If two files have the same digest, one is only kept longer than needed."""
-    foreign: bool = False
-    """Whether only other tables, or other versions of the table, need the manifests."""
     problem: str = ""
 
 
@@ -89,8 +85,8 @@ class ReadManifests(MapFunction[Manifests, Named]):
             except MissingFileError:
                 continue  # an interrupted run deleted this manifest, after the files that it names
             except UnreadableFileError as error:
-                return Named(item.number, problem=str(error))
-        return Named(item.number, tuple(found.values()))
+                return Named(problem=str(error))
+        return Named(tuple(found.values()))
 
 
 class FindNeeded(NamingFunction[Manifests, Needed]):
@@ -117,8 +113,8 @@ class FindNeeded(NamingFunction[Manifests, Needed]):
             except UnreadableFileError as error:
                 if item.purged and isinstance(error, MissingFileError):
                     continue
-                return Needed(item.number, problem=str(error))
-        return Needed(item.number, tuple(found), item.foreign)
+                return Needed(problem=str(error))
+        return Needed(tuple(found))
 
 
 def _live_files(files: Files, location: str) -> Iterator[File]:

@@ -1,6 +1,6 @@
 """Expiry of a catalog's snapshots from beginning to end: decide, remove, find files, delete them, settle.
 
-1. Decide what expires of each table, by the engine.
+1. Decide what expires of each table, on executors if there are any.
 2. Remove the expired parts from the tables, in few commits. Each commit also records what it removed
    (`catalog.expiring`).
 3. Find the files of all recorded snapshots, of this run and earlier ones, that no table needs any more, spread over
@@ -172,14 +172,11 @@ class ExpiryRun:
             numbers.setdefault(table.name.namespace, len(numbers))
         catalog = self._catalog.context.binding.at(view).retention
         levels = [[*namespace_levels(view, namespace), catalog] for namespace in numbers]
-        items = [
-            ToDecide(number, table.content, numbers[table.name.namespace])
-            for number, table in enumerate(tables)
-        ]
+        items = [ToDecide(table.content, numbers[table.name.namespace]) for table in tables]
         found: list[ToExpire] = []
         decide = DecideTables(self._realm, self._asked, levels)
-        for one in self._engine.map(decide, items, "deciding which snapshots expire"):
-            table = tables[one.number]
+        decided = self._engine.map(decide, items, "deciding which snapshots expire")
+        for table, one in zip(tables, decided, strict=True):
             entity = self._entity(view, table)
             if not entity:
                 continue
@@ -301,14 +298,11 @@ class ExpiryRun:
         return Leftover(entity_id, outcome, records, deletable, [own], begun=begun, levels=levels)
 
     def _find(self, leftovers: Sequence[Leftover]) -> None:
-        items = [
-            ToExamine(number, self._realm, tuple(one.records), tuple(one.needed))
-            for number, one in enumerate(leftovers)
-        ]
+        items = [ToExamine(self._realm, tuple(one.records), tuple(one.needed)) for one in leftovers]
         naming: list[Manifests] = []
         checks: dict[int, list[Manifests]] = {}
-        for examined in self._engine.map(Examine(), items, "reading manifest lists"):
-            number, leftover = examined.number, leftovers[examined.number]
+        results = self._engine.map(Examine(), items, "reading manifest lists")
+        for number, (leftover, examined) in enumerate(zip(leftovers, results, strict=True)):
             leftover.stop(examined.problem)
             if examined.shared:
                 leftover.share()
@@ -319,9 +313,10 @@ class ExpiryRun:
             checks[number] = [*manifests_of(number, examined.own, purged=purged), *foreign]
         candidates: dict[int, dict[str, File]] = {}
         known: dict[int, dict[int, str]] = {}
-        for named in self._engine.map(ReadManifests(), naming, "reading manifests"):
-            leftovers[named.number].stop(named.problem)
-            files, keys = candidates.setdefault(named.number, {}), known.setdefault(named.number, {})
+        read = self._engine.map(ReadManifests(), naming, "reading manifests")
+        for item, named in zip(naming, read, strict=True):
+            leftovers[item.number].stop(named.problem)
+            files, keys = candidates.setdefault(item.number, {}), known.setdefault(item.number, {})
             for file in named.files:
                 key = file_key(file.location)
                 files[key] = file
@@ -347,14 +342,15 @@ class ExpiryRun:
         doubtful = {number: keys for number, keys in known.items() if keys}
         items = [one for number in doubtful for one in checks[number]]
         foreign: list[tuple[int, str]] = []
-        for needed in self._engine.map(FindNeeded(doubtful), items, "reading manifests that stay"):
-            leftovers[needed.number].stop(needed.problem)
+        found = self._engine.map(FindNeeded(doubtful), items, "reading manifests that stay")
+        for item, needed in zip(items, found, strict=True):
+            leftovers[item.number].stop(needed.problem)
             for digest in needed.files:
-                key = known[needed.number][digest]
-                if needed.foreign:
-                    foreign.append((needed.number, key))
+                key = known[item.number][digest]
+                if item.foreign:
+                    foreign.append((item.number, key))
                 else:
-                    candidates[needed.number].pop(key, None)
+                    candidates[item.number].pop(key, None)
         for number, key in foreign:
             if candidates[number].pop(key, None) is not None:
                 leftovers[number].share()

@@ -61,7 +61,7 @@ def _leave_absent(leftovers: Sequence[Leftover], engine: Engine) -> None:
     locations = list({location: 0 for leftover in leftovers for location in leftover.files})
     absent: set[str] = set()
     for found in absent_files(engine, locations, "looking for files that are left"):
-        absent.update(found.locations)
+        absent.update(found)
     for leftover in leftovers:
         for location in absent.intersection(leftover.files):
             del leftover.files[location]

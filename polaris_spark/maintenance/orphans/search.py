@@ -277,7 +277,7 @@ def _deleted(search: Search, means: Means, going: Sequence[Orphan]) -> Iterator[
     means.record.deleting(going)
     left: dict[str, str] = {}
     for some in delete_files(means.engine, grants, search.permit, changed_before=search.before_ms):
-        left |= some.files
+        left |= some
     outcomes = [_outcome(orphan, left.get(orphan.location)) for orphan in going]
     means.record.failed([outcome for outcome in outcomes if outcome.outcome == FAILED])
     yield from outcomes
