@@ -16,7 +16,6 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import polaris_spark
-from polaris_spark.spark.jobs.storage import storage
 
 arguments = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
 directory = Path(arguments[0] if arguments else "polaris-example").absolute()
@@ -70,7 +69,7 @@ show(f"""
 """)
 
 # %% What does it store, by type and age? A job that reads every row where it is.
-storage(spark, store=STORE).show(50, truncate=False)
+show("CALL polaris.system.storage_summary()")
 
 # %% The same rows as a DataFrame, without any catalog configured: the references, where every history ends.
 spark.read.format("polaris-objects").option("store", STORE).option("view", "references").load().select(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from polaris_spark.catalog.contents import content_of, document, metadata_file
+from polaris_spark.catalog.engine import MapFunction, Reach
 from polaris_spark.catalog.entities import NamespaceName, TableName, namespace_key, slug, table_key
 from polaris_spark.catalog.files import Files, absolute
 from polaris_spark.catalog.metadata import ObjectReader, is_compressed, parse_table, parse_view
@@ -94,16 +95,15 @@ class Exporter:
         self._directory = absolute(directory) if directory else None
         self._overwrite = overwrite
 
-    def all(self, items: Iterable[Wanted]) -> Iterator[Exported]:
-        """Export items one after another. A failure is reported in the result of its item, and the others go on."""
-        for item in items:
-            location = ""
-            try:
-                value = self._read(item)
-                location = self._location(item.name, value)
-                yield Exported(item.name, item.kind, location, self._export(location, value))
-            except PolarisError as error:
-                yield Exported(item.name, item.kind, location, "", str(error))
+    def export(self, item: Wanted) -> Exported:
+        """Export a table or view. A failure is reported in the result."""
+        location = ""
+        try:
+            value = self._read(item)
+            location = self._location(item.name, value)
+            return Exported(item.name, item.kind, location, self._export(location, value))
+        except PolarisError as error:
+            return Exported(item.name, item.kind, location, "", str(error))
 
     def _read(self, item: Wanted) -> Table | View | Unloaded:
         if item.kind == TABLE:
@@ -150,6 +150,30 @@ class Exporter:
         # The file is not metadata.
         except (OSError, EOFError, zlib.error, ValueError, RecursionError, PolarisError):
             return False
+
+
+class Export(MapFunction[Wanted, Exported]):
+    """Function that exports a table or view."""
+
+    item = Wanted
+    result = Exported
+    few = 48
+    threads = 1
+    tasks_per_core = 4
+    """The task with the longest table histories must not delay the whole job."""
+
+    def __init__(self, *, directory: str | None, overwrite: bool) -> None:
+        """
+        Args:
+            directory, overwrite: as for `Exporter`.
+        """
+        self._directory = directory
+        self._overwrite = overwrite
+
+    def __call__(self, reach: Reach, item: Wanted) -> Exported:
+        reader = reach.reader(reach.own.realm)
+        exporter = Exporter(reader, reach.files, directory=self._directory, overwrite=self._overwrite)
+        return exporter.export(item)
 
 
 def _as_ours(text: bytes, value: Table | View) -> bytes:

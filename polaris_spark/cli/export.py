@@ -99,4 +99,4 @@ def _exported(
 
     items = select(head, catalog, table=table, namespace=namespace)
     exporter = Exporter(StoredObjects(head.store), Files({}), directory=location, overwrite=overwrite)
-    return list(rows(list(exporter.all(items))))
+    return list(rows([exporter.export(item) for item in items]))

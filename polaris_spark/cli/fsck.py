@@ -14,8 +14,8 @@ from polaris_spark.cli.output import NO_PROBLEMS, errors, plain, print_json, scr
 from polaris_spark.clock import SystemClock
 
 if TYPE_CHECKING:
+    from polaris_spark.catalog.engine import Progress as Watch
     from polaris_spark.maintenance.checking.ahead import Repaired
-    from polaris_spark.maintenance.checking.checker import Progress as Watch
 
 FAULTY = 1
 """Exit code if problems were found."""

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from polaris_spark.errors import InputError
-from polaris_spark.jobs.maintaining import OLDER_THAN, job, older_than, spread_of, unless_dry_run
+from polaris_spark.jobs.engine import engine_of
+from polaris_spark.jobs.maintaining import OLDER_THAN, job, older_than, unless_dry_run
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
@@ -29,12 +30,11 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     run = ExpiryRun(
         catalog,
         session.principal,
-        spread_of(call),
+        engine_of(call),
         asked,
         limits=limits,
         grace_ms=properties.grace,
         keep_records_ms=own_policy(catalog).retention_ms,
-        progress=call.progress,
         check_files=_check_files(arguments),
     )
     outcomes = run.run(

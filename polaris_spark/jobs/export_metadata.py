@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import BadRequestError, InputError
+from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.exporting import Exported, Wanted
     from polaris_spark.commits.state import Snapshot
-
-FEW = 48
-"""Maximum number of tables and views to export in this process, which is faster than starting a Spark job."""
 
 _FAILURES_TOLD = 3
 
@@ -50,40 +48,17 @@ def rows(done: Sequence[Exported]) -> list[tuple[str, str, str, str]]:
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    catalog = call.session.catalog
-    table, namespace = arguments.get("table"), arguments.get("namespace")
-    items = select(catalog.head(), catalog.name, table=table, namespace=namespace)
-    overwrite = arguments.get("overwrite", False)
-    return rows(list(_export(call, items, arguments.get("location"), overwrite=overwrite)))
-
-
-def _export(
-    call: Call, items: Sequence[Wanted], directory: str | None, *, overwrite: bool
-) -> Iterator[Exported]:
-    from polaris_spark.catalog.exporting import Exporter
+    from polaris_spark.catalog.exporting import Export
     from polaris_spark.catalog.locations import folder
-    from polaris_spark.spark.jobs.export import export
-    from polaris_spark.spark.options import location_of
 
-    session = call.session
-    directory = None if directory is None else folder(directory)
-    if len(items) > FEW and call.has_executors:
-        yield from export(
-            call.spark(),
-            items,
-            store=location_of(session.properties).resolved(),
-            realm=session.catalog.references.store.realm,
-            files=session.properties.other,
-            directory=directory,
-            overwrite=overwrite,
-        )
-        return
-    exporter = Exporter(
-        session.catalog.reader, session.catalog.files, directory=directory, overwrite=overwrite
+    catalog = call.session.catalog
+    table, namespace, directory = (arguments.get(name) for name in ("table", "namespace", "location"))
+    items = select(catalog.head(), catalog.name, table=table, namespace=namespace)
+    export = Export(
+        directory=None if directory is None else folder(directory),
+        overwrite=arguments.get("overwrite", False),
     )
-    for one in exporter.all(items):
-        call.check()
-        yield one
+    return rows(list(engine_of(call).map(export, items, "exporting tables and views")))
 
 
 def _levels(snapshot: Snapshot, catalog: str, argument: str, text: str) -> tuple[str, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
+from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.maintaining import job
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
@@ -12,22 +14,17 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.maintenance.checking.checker import Check
     from polaris_spark.maintenance.periods import realm_policy
-    from polaris_spark.spark.jobs.fsck import Executors
-    from polaris_spark.spark.options import location_of
+    from polaris_spark.spark.engine import SparkEngine
+    from polaris_spark.spark.jobs.fsck import find_lost
 
-    session = call.session
-    executors = None
-    if call.has_executors:
-        executors = Executors(call.spark(), location_of(session.properties).resolved())
+    session, engine = call.session, engine_of(call)
     check = Check(
         session.connection.backend,
         session.connection.clock,
         realm=arguments.get("only"),
         grace_ms=realm_policy(session.catalog).shortest_grace_ms,
-        parts=executors.parts if executors else 1,
-        carry=executors.carry if executors else None,
-        follow=executors.follow if executors else None,
-        progress=call.progress,
+        engine=engine,
+        find_lost=partial(find_lost, engine) if isinstance(engine, SparkEngine) else None,
     )
     return [tuple(problem) for problem in check.run()]
 

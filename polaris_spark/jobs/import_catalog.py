@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError, PolarisError
+from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
+    from polaris_spark.catalog.engine import Engine
     from polaris_spark.catalog.importing.importer import ImportOptions, Row
-    from polaris_spark.spark.jobs.importing import SparkRun
 
 _COLUMNS = tuple(
     Column(name, "STRING") for name in ("table", "kind", "metadata_location", "status", "message")
@@ -36,12 +37,12 @@ def _import(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     try:
         source = open_source(given["source"].lower(), given.get("location", ""), options, files)
         lazy = given.get("lazy", False)
-        run = None if lazy else _run(call)
-        wanted = _options(given, run)._replace(
+        engine = engine_of(call, writes_to=call.session.connection.backend)
+        wanted = _options(given, engine)._replace(
             into=_namespace(given.get("into", "")), lazy=lazy, overwrite=given.get("overwrite", False)
         )
         rows = import_source(
-            session.catalog, source, principal=session.principal, options=wanted, run=run, check=call.check
+            session.catalog, source, principal=session.principal, options=wanted, engine=engine
         )
     except PolarisError as error:
         if scrub(str(error)) == str(error):
@@ -53,38 +54,24 @@ def _import(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 def _load(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.importing.jobs import load_imported
 
-    session, run = call.session, _run(call)
-    return load_imported(
-        session.catalog, principal=session.principal, options=_options(given, run), run=run, check=call.check
-    )
+    session, engine = call.session, engine_of(call, writes_to=call.session.connection.backend)
+    options = _options(given, engine)
+    return load_imported(session.catalog, principal=session.principal, options=options, engine=engine)
 
 
-def _options(given: Mapping[str, Any], run: SparkRun | None) -> ImportOptions:
+def _options(given: Mapping[str, Any], engine: Engine) -> ImportOptions:
     from polaris_spark.catalog.importing.importer import ImportOptions
 
-    default = ImportOptions().parallelism if run is None else run.portions
+    parallelism = given.get("parallelism")
+    if parallelism is None:
+        # One portion per core. More cost more than they gain by balancing: tables are assigned to portions in turn.
+        here = given.get("lazy", False) or engine.parts == 1
+        parallelism = ImportOptions().parallelism if here else engine.parts
     return ImportOptions(
         namespaces=[one for one in given.get("namespaces", ()) if one],
         include=[one for one in given.get("include", ()) if one],
         dry_run=given.get("dry_run", False),
-        parallelism=given.get("parallelism", default),
-    )
-
-
-def _run(call: Call) -> SparkRun | None:
-    """Return the Spark job; None without Spark or with a store in memory: threads of this process then do the work."""
-    from polaris_spark.spark.jobs.importing import SparkRun
-    from polaris_spark.spark.options import location_of
-
-    session = call.session
-    if not call.has_executors:
-        return None
-    return SparkRun(
-        call.spark(),
-        location_of(session.properties).resolved(),
-        realm=session.properties.realm,
-        instance=session.catalog.references.store.realm,
-        file_options=session.properties.other,
+        parallelism=parallelism,
     )
 
 

@@ -15,7 +15,6 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure, Run
 from polaris_spark.property_values import duration_ms
 
 if TYPE_CHECKING:
-    from polaris_spark.maintenance.spreading import Spread
     from polaris_spark.maintenance.sweeping import Policy
     from polaris_spark.rest.session import Session
 
@@ -213,19 +212,3 @@ def _zone(call: Call) -> tzinfo:
         raise InputError(
             f"the session's time zone, {name!r}, is not known here: write times with theirs"
         ) from None
-
-
-def spread_of(call: Call) -> Spread:
-    """Return a `Spread` that distributes work: to executors if they can read the store, otherwise to local threads."""
-    from polaris_spark.commits.state import StoredObjects
-    from polaris_spark.maintenance.spreading import Here, Reach
-    from polaris_spark.spark.jobs.spread import Executors
-    from polaris_spark.spark.options import location_of
-
-    session = call.session
-    own = session.catalog.references.store
-    here = Here(Reach(lambda realm: StoredObjects(own.of_realm(realm)), session.catalog.files))
-    if not call.has_executors:
-        return here
-    location = location_of(session.properties).resolved()
-    return Executors(call.spark(), location, session.properties.other, here)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.errors import InputError
+from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.maintaining import job
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 from polaris_spark.property_values import duration_ms
@@ -14,19 +16,19 @@ from polaris_spark.secret_options import REFERENCE, is_secret
 
 if TYPE_CHECKING:
     from polaris_spark.config import Properties
-    from polaris_spark.maintenance.migrating.steps import Step, Work
+    from polaris_spark.maintenance.migrating.marks import SourceRealm
+    from polaris_spark.maintenance.migrating.migration import Migration
+    from polaris_spark.maintenance.migrating.steps import Step
     from polaris_spark.system.connections import Connection
 
 _PAUSE = "1s"
-_SHARED = ("machine", "cluster")
-"""Scopes of databases that several processes can write to."""
 
 Row = tuple[str, int | None, int | None, int | None, float | None, str | None]
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
     from polaris_spark.maintenance.migrating.marks import SourceRealm
-    from polaris_spark.maintenance.migrating.migration import Migration, give_up
+    from polaris_spark.maintenance.migrating.migration import give_up
     from polaris_spark.spark.options import refuse_memory
 
     session = call.session
@@ -44,13 +46,12 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
         return [("abort", None, None, None, None, None)]
     assert target is not None
     with _opened(target) as there:
-        migration = Migration(
+        migration = _migration(
+            call,
             source,
-            str(session.connection.uri),
             there,
             name,
-            work=_work(call, target, there),
-            watch=call.progress,
+            target,
             max_pause_ms=duration_ms("max_pause", arguments.get("max_pause", _PAUSE)),
             verify=arguments.get("verify", True),
         )
@@ -95,23 +96,21 @@ def _opened(target: Properties) -> Iterator[Connection]:
         connection.close()
 
 
-def _work(call: Call, target: Properties, there: Connection) -> Work:
-    """Return the work as a Spark job if there is a Spark session and executors can access both stores.
-
-    Otherwise the work is done in this process.
-    """
-    from polaris_spark.maintenance.migrating.steps import HERE
+def _migration(
+    call: Call, source: SourceRealm, there: Connection, name: str, target: Properties, **options: Any
+) -> Migration:
+    """Return the migration, which works on executors if they can access both stores."""
+    from polaris_spark.maintenance.migrating.migration import Migration
+    from polaris_spark.spark.engine import SparkEngine
+    from polaris_spark.spark.jobs.migrating import compare, opener
     from polaris_spark.spark.options import location_of
 
-    if not call.has_executors or there.backend.scope not in _SHARED:
-        return HERE
-    from polaris_spark.spark.jobs.migrating import spark_work
-
-    return spark_work(
-        call.spark(),
-        location_of(call.session.properties).resolved(),
-        location_of(target).resolved(),
-    )
+    engine = engine_of(call, writes_to=there.backend)
+    if isinstance(engine, SparkEngine):
+        location = location_of(target).resolved()
+        options |= {"open_target": opener(location), "compare": partial(compare, engine, location)}
+    uri = str(call.session.connection.uri)
+    return Migration(source, uri, there, name, engine=engine, **options)
 
 
 def _rows(step: Step) -> Iterator[Row]:

@@ -14,7 +14,7 @@ from polaris_spark.jobs.remove_orphans import COLUMNS, DEFAULT_FILES
 if TYPE_CHECKING:
     from polaris_spark.catalog.store_heads import StoreHead
     from polaris_spark.maintenance.orphans.purges import Pending, Purges, RecordPurges
-    from polaris_spark.maintenance.orphans.search import Engine, Means, Outcome, Search
+    from polaris_spark.maintenance.orphans.search import Means, Outcome, Search
     from polaris_spark.rest.session import Session
 
 _ANY_AGE = 1 << 62
@@ -93,7 +93,7 @@ def _purge(
     dry_run: bool,
 ) -> Iterator[Outcome]:
     from polaris_spark.catalog.permits import Permit
-    from polaris_spark.jobs.remove_orphans import engine_of
+    from polaris_spark.jobs.remove_orphans import file_search
     from polaris_spark.maintenance.orphans.search import (
         DELETED,
         WOULD_DELETE,
@@ -103,7 +103,6 @@ def _purge(
         delete_in_waves,
     )
 
-    engine: Engine = engine_of(call, search.names)
     warehouse = call.session.catalog.context.warehouse
     permit = Permit([warehouse], places=[place for one in drops for place in one.places])
     search = search._replace(permit=permit)
@@ -115,7 +114,7 @@ def _purge(
         permit,
     )
     call.progress("reading what tables need")
-    found = engine.find_doomed(search, heads, doomed)
+    found = file_search(means.engine).find_doomed(search, heads, doomed)
     yield from broken_ones(found.broken)
     left: set[str] = set()
     """Tables with files that were not deleted. Files that list those files must also be kept."""

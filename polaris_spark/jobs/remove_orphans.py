@@ -7,12 +7,13 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
 from polaris_spark.errors import InputError, PolarisError
-from polaris_spark.jobs.maintaining import OLDER_THAN, job, older_than, spread_of
+from polaris_spark.jobs.engine import engine_of
+from polaris_spark.jobs.maintaining import OLDER_THAN, job, older_than
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
-    from polaris_spark.maintenance.orphans.known_files import Names
-    from polaris_spark.maintenance.orphans.search import Engine, Means, Orphan, Outcome, Search
+    from polaris_spark.catalog.engine import Engine
+    from polaris_spark.maintenance.orphans.search import FileSearch, Means, Orphan, Outcome, Search
     from polaris_spark.rest.session import Session
 
 DEFAULT_FILES = 100_000
@@ -25,12 +26,8 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     search, dry_run = _search(call, arguments), arguments.get("dry_run", True)
     refused = list(_refused(search))
     search = search._replace(roots=tuple(sorted({*search.roots}.difference(one.location for one in refused))))
-    outcomes = remove(
-        engine_of(call, search.names),
-        search,
-        means_of(call, PROCEDURE.name, dry_run=dry_run),
-        dry_run=dry_run,
-    )
+    means = means_of(call, PROCEDURE.name, dry_run=dry_run)
+    outcomes = remove(file_search(means.engine), search, means, dry_run=dry_run)
     return [row_of(outcome) for outcome in (*refused, *outcomes)] or list(_if_empty(call.session, arguments))
 
 
@@ -164,18 +161,13 @@ def _uri(parts: tuple[str, ...]) -> str:
     return "/".join(parts)
 
 
-def engine_of(call: Call, names: Names) -> Engine:
-    """Return the engine that lists and compares files: on executors if they can read the store, otherwise locally."""
-    from polaris_spark.maintenance.orphans.here import LocalEngine
-    from polaris_spark.spark.jobs.known_files import Reading
-    from polaris_spark.spark.jobs.orphans import SparkEngine
-    from polaris_spark.spark.options import location_of
+def file_search(engine: Engine) -> FileSearch:
+    """Return the search that lists and compares files by an engine."""
+    from polaris_spark.maintenance.orphans.here import LocalSearch
+    from polaris_spark.spark.engine import SparkEngine
+    from polaris_spark.spark.jobs.orphans import SparkSearch
 
-    session = call.session
-    if not call.has_executors:
-        return LocalEngine(session.catalog.files, session.catalog.references.store.of_realm)
-    location = location_of(session.properties).resolved()
-    return SparkEngine(call.spark(), Reading(location, dict(session.properties.other), names))
+    return SparkSearch(engine) if isinstance(engine, SparkEngine) else LocalSearch(engine.reach)
 
 
 def means_of(call: Call, job: str, *, dry_run: bool) -> Means:
@@ -195,11 +187,10 @@ def means_of(call: Call, job: str, *, dry_run: bool) -> Means:
             realm_policy(session.catalog).grace_of, Operation(b"", session.principal)
         )
     return Means(
-        spread_of(call),
+        engine_of(call),
         lambda: heads_around(session.catalog),
         session.catalog.references.store.of_realm,
         DeletionRecord(session, job),
-        call.progress,
     )
 
 

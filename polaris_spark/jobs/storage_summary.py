@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.procedure import Call, Column, Procedure
 
 
 def _run(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.config import Secret
     from polaris_spark.spark.jobs.storage import storage
-    from polaris_spark.spark.options import location_of
 
-    properties = call.session.properties
-    location = location_of(properties).resolved()
-    options = {k: v.reveal() if isinstance(v, Secret) else v for k, v in location.options}
-    summary = storage(call.spark(), store=location.uri, realm=properties.realm, store_options=options)
-    return [tuple(row) for row in summary.collect()]
+    return storage(engine_of(call), call.session.connection.clock.now_ms())
 
 
 PROCEDURE = Procedure(

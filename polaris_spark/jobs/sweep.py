@@ -4,40 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
+from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.maintaining import job, policy_of, unless_dry_run
 from polaris_spark.jobs.procedure import Call, Column, Parameter
-
-_SHARED = ("machine", "cluster")
-"""Scopes of stores that executors can write to. This process sweeps all other stores itself."""
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.commits.change import Operation
     from polaris_spark.ids import id_time_ms
     from polaris_spark.maintenance.marking import Count, sweep
-    from polaris_spark.spark.jobs import sweep as jobs
-    from polaris_spark.spark.options import location_of
+    from polaris_spark.spark.engine import SparkEngine
+    from polaris_spark.spark.jobs.sweep import SparkGarbage
 
     session, properties = call.session, call.session.properties
     references = session.catalog.references
     session.connection.realms.active(properties.realm)
     policy, dry_run = policy_of(call, arguments), bool(arguments.get("dry_run", False))
     operation = Operation(b"", session.principal)
-    if call.has_spark and references.store.backend.scope in _SHARED:
-        location = location_of(properties).resolved()
-        swept = jobs.sweep(
-            call.spark(),
-            references,
-            location,
-            policy,
-            operation=operation,
-            progress=call.progress,
-            dry_run=dry_run,
-        )
-    else:
-        swept = sweep(references, policy, operation=operation, progress=call.progress, dry_run=dry_run)
+    engine = engine_of(call, writes_to=references.store.backend)
+    swept = sweep(
+        references,
+        policy,
+        operation=operation,
+        progress=engine.progress,
+        dry_run=dry_run,
+        find=partial(SparkGarbage, engine) if isinstance(engine, SparkEngine) else None,
+    )
     kept_from = references.clock.now_ms() - policy.retention_of(session.catalog.reference)
     return [
         (

@@ -1,4 +1,4 @@
-"""Deleting files and checking which files exist, in portions that can be spread over executors."""
+"""Deleting files and checking which files exist, in portions that an engine may distribute to executors."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from polaris_spark.catalog.engine import Engine, MapFunction, Reach
 from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.folders import CHANGED, Folders
 from polaris_spark.catalog.permits import Grant, Permit
 from polaris_spark.errors import PolarisError
-from polaris_spark.maintenance.spreading import Reach, Spread, Work
 
 FILES_OF_AN_ITEM = 50
 """Number of files in an item of work; an item's files are processed one after the other."""
@@ -28,23 +28,19 @@ class ToDelete(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Files last changed at or after this time stay, in milliseconds since 1970; None if age does not matter."""
 
 
-class Left(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Files that were not deleted."""
+class DeleteFiles(MapFunction[ToDelete, dict[str, str]]):
+    """Function that deletes files, with retries. Missing files count as deleted.
 
-    files: dict[str, str]
-    """Locations, each with the reason."""
-
-
-class DeleteFiles(Work[ToDelete, Left]):
-    """Work that deletes files, with retries, and returns the files that are left. Missing files count as deleted."""
+    It returns the locations of files that were not deleted, each with the reason.
+    """
 
     item = ToDelete
-    result = Left
+    result = dict[str, str]
 
     def __init__(self, permit: Permit) -> None:
         self._permit = permit
 
-    def __call__(self, reach: Reach, item: ToDelete) -> Left:
+    def __call__(self, reach: Reach, item: ToDelete) -> dict[str, str]:
         folders = Folders(reach.files)
         left: dict[str, str] = {}
         again: Iterable[Grant] = item.files
@@ -56,13 +52,13 @@ class DeleteFiles(Work[ToDelete, Left]):
             again = [one for one in item.files if left.get(one.location, CHANGED) != CHANGED]
             if not again:
                 break
-        return Left(left)
+        return left
 
 
 def delete_files(
-    spread: Spread, files: Sequence[Grant], permit: Permit, *, changed_before: int | None = None
-) -> Iterator[Left]:
-    """Delete files that a permit allows, and yield for each portion the files that are left.
+    engine: Engine, files: Sequence[Grant], permit: Permit, *, changed_before: int | None = None
+) -> Iterator[dict[str, str]]:
+    """Delete files that a permit allows, and yield for each portion the files that are left, each with the reason.
 
     Args:
         changed_before: see `ToDelete`.
@@ -71,30 +67,21 @@ def delete_files(
         ToDelete(tuple(files[start : start + FILES_OF_AN_ITEM]), changed_before)
         for start in range(0, len(files), FILES_OF_AN_ITEM)
     ]
-    return spread(DeleteFiles(permit), parts)
+    return engine.map(DeleteFiles(permit), parts)
 
 
-class ToLookFor(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Some files that may exist."""
+class FindAbsent(MapFunction[list[str], list[str]]):
+    """Function that returns those of some files that do not exist.
 
-    locations: tuple[str, ...]
+    If storage gives no clear answer, a file counts as existing.
+    """
 
+    item = list[str]
+    result = list[str]
 
-class Absent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Those of some files that do not exist."""
-
-    locations: tuple[str, ...]
-
-
-class FindAbsent(Work[ToLookFor, Absent]):
-    """Work that finds files that do not exist. If storage gives no clear answer, a file counts as existing."""
-
-    item = ToLookFor
-    result = Absent
-
-    def __call__(self, reach: Reach, item: ToLookFor) -> Absent:
+    def __call__(self, reach: Reach, item: list[str]) -> list[str]:
         folders = Folders(reach.files)
-        return Absent(tuple(location for location in item.locations if not _is_there(folders, location)))
+        return [location for location in item if not _is_there(folders, location)]
 
 
 def _is_there(folders: Folders, location: str) -> bool:
@@ -110,10 +97,12 @@ def _is_there(folders: Folders, location: str) -> bool:
     return True
 
 
-def absent_files(spread: Spread, locations: Sequence[str]) -> Iterator[Absent]:
-    """Check which files exist, and yield for each portion the files that do not."""
-    parts = [
-        ToLookFor(tuple(locations[start : start + FILES_OF_AN_ITEM]))
-        for start in range(0, len(locations), FILES_OF_AN_ITEM)
-    ]
-    return spread(FindAbsent(), parts)
+def absent_files(engine: Engine, locations: Sequence[str], doing: str) -> Iterator[list[str]]:
+    """Check which files exist, and yield for each portion the files that do not.
+
+    Args:
+        doing: see `Engine.map`.
+    """
+    starts = range(0, len(locations), FILES_OF_AN_ITEM)
+    parts = [list(locations[start : start + FILES_OF_AN_ITEM]) for start in starts]
+    return engine.map(FindAbsent(), parts, doing)

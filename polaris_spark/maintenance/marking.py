@@ -1,23 +1,24 @@
-"""Mark and delete without Spark: for stores that are small, or live in one process.
+"""Mark and delete the unreachable rows of a realm.
 
-The process holds in memory the ids of all reachable objects, about 100 bytes for each, and the ids of all garbage.
-`polaris_spark.spark.jobs.sweep` does the same work on executors.
+Without Spark, for stores that are small or live in one process, the process holds in memory the ids of all reachable
+objects, about 100 bytes for each, and the ids of all garbage.
+`polaris_spark.spark.jobs.sweep` finds and deletes the same rows on executors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from polaris_spark import objects
 from polaris_spark.backends.base import Backend, ObjectKey
+from polaris_spark.catalog.engine import Progress
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import CorruptionError, PolarisError, TryAgainError
 from polaris_spark.ids import id_time_ms
 from polaris_spark.maintenance.sweeping import (
     Policy,
-    Progress,
     Roots,
     list_roots,
     list_roots_only,
@@ -31,7 +32,7 @@ DELETE_TOGETHER = 500
 """Number of rows deleted in one batch, in the order of their ids."""
 
 
-class Garbage(NamedTuple):
+class GarbageRow(NamedTuple):
     """A row to be deleted."""
 
     id: int
@@ -50,6 +51,23 @@ class Count(NamedTuple):
     bytes: int
 
 
+class Garbage(Protocol):
+    """The rows that a sweep deletes: all unreachable rows below its limit."""
+
+    @property
+    def counts(self) -> list[Count]:
+        """Counts of the rows by type, sorted by type; rows without a type come last.
+
+        Raises:
+            TryAgainError, CorruptionError, NewerFormatError: as `sweep`.
+        """
+        ...
+
+    def delete(self) -> None:
+        """Delete the rows."""
+        ...
+
+
 class Swept(NamedTuple):
     """The result of a sweep or a dry run."""
 
@@ -65,6 +83,7 @@ def sweep(
     operation: Operation,
     progress: Progress = lambda _step, _done, _of: None,
     dry_run: bool = False,
+    find: Callable[[References, Roots, Progress], Garbage] | None = None,
 ) -> Swept:
     """Delete the unreachable rows of a realm that serves. After an interruption, call this again.
 
@@ -72,26 +91,43 @@ def sweep(
         operation: names the principal, for the log of the registry.
         progress: called between all steps.
         dry_run: change nothing.
+        find: finds the garbage; by default in this process.
     Raises:
         ClockError: this machine's clock is too far behind the store's.
         TryAgainError: another sweep is running.
         CorruptionError: an object that is needed is missing or unreadable; nothing was deleted.
         NewerFormatError: a newer release wrote an object that is needed; nothing was deleted.
     """
-    backend, realm = references.store.backend, references.store.realm
     if dry_run:
         roots = list_roots_only(references, policy, progress)
     else:
         roots = list_roots(references, policy, operation, progress)
-    marked = marked_from(references, roots, progress)
-    progress("looking for garbage", 0, 0)
-    found = sorted(garbage(backend, realm, roots.limit, marked))
+    found = (find or LocalGarbage)(references, roots, progress)
+    counts = found.counts
     if not dry_run:
-        keys = [ObjectKey(row.id, row.part) for row in found]
+        found.delete()
+    return Swept(roots, counts)
+
+
+class LocalGarbage:
+    """A `Garbage` in the memory of this process."""
+
+    def __init__(self, references: References, roots: Roots, progress: Progress) -> None:
+        self._backend, self._realm = references.store.backend, references.store.realm
+        self._progress = progress
+        marked = marked_from(references, roots, progress)
+        progress("looking for garbage", 0, 0)
+        self._rows = sorted(garbage(self._backend, self._realm, roots.limit, marked))
+
+    @property
+    def counts(self) -> list[Count]:
+        return counted(self._rows)
+
+    def delete(self) -> None:
+        keys = [ObjectKey(row.id, row.part) for row in self._rows]
         for start in range(0, len(keys), DELETE_TOGETHER):
-            progress("deleting rows", start, len(keys))
-            backend.delete_objects(realm, keys[start : start + DELETE_TOGETHER])
-    return Swept(roots, counted(found))
+            self._progress("deleting rows", start, len(keys))
+            self._backend.delete_objects(self._realm, keys[start : start + DELETE_TOGETHER])
 
 
 def marked_from(references: References, roots: Roots, progress: Progress) -> set[int]:
@@ -148,7 +184,7 @@ def missing(realm: str, id: int, holder: int) -> str:
     return f"object {realm}/{id} is missing; {f'object {holder}' if holder else 'a reference'} points to it"
 
 
-def garbage(backend: Backend, realm: str, limit: int, marked: Collection[int]) -> Iterator[Garbage]:
+def garbage(backend: Backend, realm: str, limit: int, marked: Collection[int]) -> Iterator[GarbageRow]:
     """Yield the rows that are not marked and whose ids are below a limit, in no particular order."""
     for split in backend.splits("objects", [realm], 1):
         for batch in backend.scan(split):
@@ -160,7 +196,7 @@ def garbage(backend: Backend, realm: str, limit: int, marked: Collection[int]) -
                         if part == 0
                         else backend.read_objects(realm, [ObjectKey(id)]).get(ObjectKey(id))
                     )
-                    yield Garbage(id, part, type_of(first), len(value))
+                    yield GarbageRow(id, part, type_of(first), len(value))
 
 
 def type_of(part_0: bytes | None) -> str | None:
@@ -173,7 +209,7 @@ def type_of(part_0: bytes | None) -> str | None:
         return None
 
 
-def counted(rows: Iterable[Garbage]) -> list[Count]:
+def counted(rows: Iterable[GarbageRow]) -> list[Count]:
     """Return counts of rows by type, sorted by type."""
     ids: dict[str | None, set[int]] = {}
     sums: dict[str | None, list[int]] = {}

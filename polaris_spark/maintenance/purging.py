@@ -15,10 +15,11 @@ tables are not deleted: drop and purge tables first, or delete the warehouse's f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from polaris_spark.backends.base import Backend, ObjectKey, Split, Table
+from polaris_spark.catalog.engine import Progress
 from polaris_spark.clock import Clock
 from polaris_spark.errors import InputError, RealmStateError, TryAgainError
 from polaris_spark.maintenance.migrating.migration import MOVING_FROM, MOVING_FROM_INSTANCE
@@ -57,11 +58,6 @@ class Purged(NamedTuple):
     deleted: bool
 
 
-Progress = Callable[[str, int, int], None]
-Delete = Callable[[Sequence[Split]], Iterable[int]]
-"""Deletes the objects of splits, and yields the number of rows deleted in each portion."""
-
-
 class Purge:
     """Purging of the realms of one store."""
 
@@ -70,19 +66,10 @@ class Purge:
         backend: Backend,
         clock: Clock,
         *,
-        parts: int = 1,
-        delete: Delete | None = None,
         progress: Progress = lambda _what, _done, _total: None,
     ) -> None:
-        """
-        Args:
-            parts: approximate number of ranges that objects are split into where they are deleted by a scan.
-            delete: deletes the objects of ranges; by default in this process, one range after the other.
-        """
         self._backend = backend
         self._realms = Realms(backend, clock)
-        self._parts = parts
-        self._delete = delete or (lambda splits: delete_objects(backend, splits))
         self._progress = progress
 
     def candidates(self) -> list[Purged]:
@@ -154,7 +141,7 @@ class Purge:
 
     def _instances(self, table: Table) -> dict[str, int]:
         found: dict[str, int] = {}
-        for split in self._backend.splits(table, None, self._parts):
+        for split in self._backend.splits(table, None, 1):
             for batch in self._backend.scan(split):
                 for realm in batch.column("realm").to_pylist():
                     found[realm] = found.get(realm, 0) + 1
@@ -172,8 +159,8 @@ class Purge:
             return references, -1
         objects = 0
         for _ in range(_PASSES):
-            splits = self._backend.splits("objects", [instance], self._parts)
-            for count in self._delete(splits):
+            splits = self._backend.splits("objects", [instance], 1)
+            for count in _delete_objects(self._backend, splits):
                 objects += count
                 self._progress(f"deleting objects of {instance}", objects, 0)
             references += self._delete_references(instance)
@@ -213,7 +200,7 @@ class Purge:
         )
 
 
-def delete_objects(backend: Backend, splits: Sequence[Split]) -> Iterable[int]:
+def _delete_objects(backend: Backend, splits: Sequence[Split]) -> Iterable[int]:
     """Delete the objects of ranges of rows, and yield the number of rows deleted in each portion."""
     for split in splits:
         for batch in backend.scan(split):

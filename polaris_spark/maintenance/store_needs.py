@@ -5,9 +5,9 @@ It also covers tables that can be restored from a history (`catalog.drops`), as 
 several branches have the same version of a table, that version is read only once. If several tables name the same
 manifest, that manifest is read only once.
 
-The driver reads the indexes. Work items, which `Spread` distributes, read the rows of tables and views, the manifest
-lists and the manifests. They return the locations of manifests, for some thousand tables at a time, and the given files
-that were found.
+The driver reads the indexes. Functions that an `Engine` runs read the rows of tables and views, the manifest lists and
+the manifests. They return the locations of manifests, for some thousand tables at a time, and the given files that were
+found.
 
 If a manifest list or manifest does not exist, only the files in the locations of the tables that name it are kept
 (`orphans.search` says why). If one cannot be read for another reason, all files are kept.
@@ -23,6 +23,7 @@ from typing import TypeVar
 import msgspec
 
 from polaris_spark.catalog.contents import content_of
+from polaris_spark.catalog.engine import Engine, MapFunction, Reach
 from polaris_spark.catalog.metadata import ObjectReader
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.store_heads import StoreHead
@@ -37,7 +38,6 @@ from polaris_spark.maintenance.needs import (
 )
 from polaris_spark.maintenance.orphans.deciding import Comparison, FileName, folders_of
 from polaris_spark.maintenance.orphans.known_files import Names, place_name
-from polaris_spark.maintenance.spreading import Reach, Spread, Work
 from polaris_spark.maintenance.store_tables import Holder, Objects, changed_since
 
 TABLES_OF_AN_ITEM = 10
@@ -81,12 +81,6 @@ class Incomplete(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One of the missing files, or why a table that could be read before cannot be read now."""
 
 
-class IncompleteTables(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The tables with missing manifest lists or manifests, among some tables."""
-
-    tables: tuple[Incomplete, ...]
-
-
 class ManifestFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Locations of some manifests."""
 
@@ -113,8 +107,8 @@ class Wanted:
         return tuple(location for location in locations if location in self)
 
 
-class ListManifests(Work[Holders, Listed]):
-    """Work that reads tables and their manifest lists."""
+class ListManifests(MapFunction[Holders, Listed]):
+    """Function that reads tables and their manifest lists."""
 
     few = 32
     item = Holders
@@ -124,7 +118,7 @@ class ListManifests(Work[Holders, Listed]):
         self._wanted = wanted
 
     def __call__(self, reach: Reach, item: Holders) -> Listed:
-        reader = reach.objects(item.realm)
+        reader = reach.reader(item.realm)
         named: set[str] = set()
         naming: tuple[set[str], set[str]] = (set(), set())
         missing: set[str] = set()
@@ -183,8 +177,8 @@ def _needs(reach: Reach, reader: ObjectReader, table: Holder, content: int) -> N
     return needs_of(Content(table.owner, value), reader, reach.files, without=table.without)
 
 
-class FindNamed(Work[ManifestFiles, Listed]):
-    """Work that finds those of the wanted files that manifests name."""
+class FindNamed(MapFunction[ManifestFiles, Listed]):
+    """Function that finds those of the wanted files that manifests name."""
 
     few = 64
     item = ManifestFiles
@@ -207,18 +201,18 @@ class FindNamed(Work[ManifestFiles, Listed]):
         return Listed(found=tuple(found), missing=tuple(missing))
 
 
-class FindIncomplete(Work[Holders, IncompleteTables]):
-    """Work that finds the tables that name missing manifest lists or manifests."""
+class FindIncomplete(MapFunction[Holders, list[Incomplete]]):
+    """Function that finds the tables that name missing manifest lists or manifests."""
 
     few = 32
     item = Holders
-    result = IncompleteTables
+    result = list[Incomplete]
 
     def __init__(self, missing: Iterable[str]) -> None:
         self._missing = frozenset(missing)
 
-    def __call__(self, reach: Reach, item: Holders) -> IncompleteTables:
-        reader = reach.objects(item.realm)
+    def __call__(self, reach: Reach, item: Holders) -> list[Incomplete]:
+        reader = reach.reader(item.realm)
         found = []
         for table in item.tables:
             if table.dropped or table.problem:
@@ -231,7 +225,7 @@ class FindIncomplete(Work[Holders, IncompleteTables]):
                 missing, places = str(error), (EVERYWHERE,)
             if missing:
                 found.append(Incomplete(table.owner, places, missing))
-        return IncompleteTables(tuple(found))
+        return found
 
     def _among(self, reach: Reach, needs: Needs) -> Iterator[str]:
         if needs.problem:
@@ -258,21 +252,18 @@ class Question:
     def __init__(
         self,
         locations: Iterable[str],
-        spread: Spread,
-        progress: Callable[[str, int, int], None],
+        engine: Engine,
         naming: Names | None = None,
         *,
         any_storage: bool = False,
     ) -> None:
         """
         Args:
-            progress: called with the step and the number of tables or items that are done; may raise to stop.
             naming: the form in which locations are compared; by default that of the search for orphans.
             any_storage: whether only paths are compared, not schemes and authorities.
         """
         naming = naming or Names(Comparison())
-        self._spread = spread
-        self._progress = progress
+        self._engine = engine
         self._naming = naming
         self._any_storage = any_storage
         self._asked: dict[str, list[tuple[FileName, str]]] = {}
@@ -301,24 +292,23 @@ class Question:
         return self.needed - before
 
     def _ask(self, tables: Iterable[tuple[str, Holder]]) -> None:
-        done, waves = 0, iter(tables)
+        waves = iter(tables)
         while not self.problem and (wave := list(islice(waves, TABLES_OF_A_WAVE))):
             fresh: list[str] = []
             dropped: list[str] = []
-            for listed in self._spread(ListManifests(self._wanted), _items(wave)):
-                self._progress("reading what other tables list", done, 0)
+            doing = "reading what other tables list"
+            for listed in self._engine.map(ListManifests(self._wanted), _items(wave), doing):
                 if not self._note(listed):
                     return
                 fresh += _unseen(listed.manifests, self._seen)
                 dropped += listed.dropped
-            done += len(wave)
             items = [ManifestFiles(tuple(part)) for part in _parts(fresh, MANIFESTS_OF_AN_ITEM)]
             dropped = list(_unseen(dropped, self._seen_dropped, self._seen))
             items += [
                 ManifestFiles(tuple(part), dropped=True) for part in _parts(dropped, MANIFESTS_OF_AN_ITEM)
             ]
-            for position, listed in enumerate(self._spread(FindNamed(self._wanted), items)):
-                self._progress("reading manifests of other tables", position, len(items))
+            doing = "reading manifests of other tables"
+            for listed in self._engine.map(FindNamed(self._wanted), items, doing):
                 if not self._note(listed):
                     return
             if self._missing:
@@ -327,8 +317,8 @@ class Question:
     def _keep_incomplete(self, tables: Sequence[tuple[str, Holder]]) -> None:
         """Count all files in the locations of the tables that name missing manifest lists or manifests as needed."""
         places: set[str] = set()
-        for found in self._spread(FindIncomplete(self._missing), _items(tables)):
-            for table in found.tables:
+        for found in self._engine.map(FindIncomplete(self._missing), _items(tables)):
+            for table in found:
                 self.incomplete[table.owner] = table.missing
                 places.update(place_name(place, self._naming).path for place in table.places)
         for path, asked in self._asked.items() if places else ():

@@ -68,9 +68,10 @@ A realm that is being loaded has rows that no reference leads to yet. It is not 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from polaris_spark.catalog.engine import Progress
 from polaris_spark.clock import EPOCH_MS
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import ancestor, entries
@@ -84,9 +85,6 @@ from polaris_spark.system.clocks import StoreClock
 from polaris_spark.system.recovery.lost import unlisted
 from polaris_spark.system.registrations import REFERENCES, Registered, expired, listed_in, registered_by
 from polaris_spark.system.registry import ROOT, References
-
-Progress = Callable[[str, int, int], None]
-"""Called with the step, the amount done, and the total (0 if not known). An exception that it raises ends the sweep."""
 
 
 class Policy(NamedTuple):

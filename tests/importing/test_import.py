@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from polaris_spark.backends.memory import MemoryBackend
+from polaris_spark.catalog.engine import LocalEngine, Reach
 from polaris_spark.catalog.importing import importer
 from polaris_spark.catalog.importing.directory import DirectoryTree
 from polaris_spark.catalog.importing.importer import ImportOptions
@@ -356,15 +359,18 @@ def test_an_import_that_is_stopped_leaves_what_it_did_and_is_run_again(
         table_in(root, "db", f"t{number}", number=number)
     calls = 0
 
-    def check() -> None:
+    def check(*_: object) -> None:
         nonlocal calls
         calls += 1
         if calls == 5:
             raise TryAgainError("stop")
 
     here = catalog.session.catalog
+    engine = LocalEngine(Reach(here.references.store, here.files), check)
     with pytest.raises(TryAgainError):
-        import_source(here, DirectoryTree(str(root), {}), principal="p", options=ImportOptions(), check=check)
+        import_source(
+            here, DirectoryTree(str(root), {}), principal="p", options=ImportOptions(), engine=engine
+        )
     assert len(catalog.names("db")) == 4
     again = run(catalog, DirectoryTree(str(root), {}))
     assert [row.status for row in again] == ["exists"] * 4 + ["imported"] * 6
@@ -401,28 +407,26 @@ def test_rows_that_a_fence_overtook_are_written_again(
     registered = here.references.lookup(here.reference)
     assert registered is not None
 
-    def fence_after(portions: object) -> object:
-        nonlocal runs
-        from polaris_spark.catalog.importing.jobs import Threads
-
-        results = list(Threads(store, here.files, 1)(portions))  # type: ignore[arg-type]
-        runs += 1
-        if runs == 1:
-            name = registered.row_name
-            found = references.read(name, Head)
-            assert found is not None
-            fence = here.references.ids.next_id()
-            references.put(
-                name, found.version, references.row(msgspec.structs.replace(found.value, fence=fence))
-            )
-        return results
+    class FenceAfter(LocalEngine):
+        def _results(self, function: Any, items: Sequence[Any]) -> Iterator[Any]:
+            nonlocal runs
+            yield from super()._results(function, items)
+            runs += 1
+            if runs == 1:
+                name = registered.row_name
+                found = references.read(name, Head)
+                assert found is not None
+                fence = here.references.ids.next_id()
+                references.put(
+                    name, found.version, references.row(msgspec.structs.replace(found.value, fence=fence))
+                )
 
     rows = import_source(
         here,
         DirectoryTree(str(root), {}),
         principal="p",
         options=ImportOptions(),
-        run=fence_after,  # type: ignore[arg-type]
+        engine=FenceAfter(Reach(store, here.files)),
     )
     assert [row.status for row in rows] == ["imported"]
     assert runs == 2

@@ -13,7 +13,9 @@ import msgspec
 from polaris_spark import objects
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, ReferenceRow
 from polaris_spark.backends.memory import MemoryBackend
+from polaris_spark.catalog.engine import LocalEngine, Reach
 from polaris_spark.catalog.entities import TableName, namespace_key, table_key
+from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.metadata.pieces import key_of
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import NAMES
@@ -26,6 +28,8 @@ from polaris_spark.maintenance.checking.checker import Check
 from polaris_spark.maintenance.checking.entities import row_of
 from polaris_spark.maintenance.checking.rows import Problem
 from polaris_spark.objects import MAX_ROW_BYTES
+from polaris_spark.store.cache import process_cache
+from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.references import new_version
 from polaris_spark.system.stores import SYSTEM_REALM
 from tests.rest.client import Client, connect, path, rename, table, view_request
@@ -119,6 +123,16 @@ def copy_rows(source: Backend, target: Backend) -> None:
                 target.insert_reference(row["realm"], row["name"], ReferenceRow(row["version"], row["value"]))
 
 
+class InParts(LocalEngine):
+    """An engine in this process for which a check divides everything into parts."""
+
+    number = 1
+
+    @property
+    def parts(self) -> int:
+        return self.number
+
+
 class Damaged:
     """A store whose rows are changed as no writer would."""
 
@@ -128,8 +142,12 @@ class Damaged:
         self.instance = instance
         self.reference = reference
 
-    def problems(self, **options: Any) -> list[Problem]:
-        return Check(self.backend, self.clock, **options).run()
+    def problems(self, *, parts: int = 1, **options: Any) -> list[Problem]:
+        """What a check finds that divides everything into some parts."""
+        own = ObjectStore(self.backend, self.instance, process_cache(), store_key="damaged")
+        engine = InParts(Reach(own, Files({})))
+        engine.number = parts
+        return Check(self.backend, self.clock, engine=engine, **options).run()
 
     # Looking
 

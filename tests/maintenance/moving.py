@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
+from typing import Any
 
 from polaris_spark.backends import open_backend
+from polaris_spark.catalog.engine import LocalEngine, Reach
+from polaris_spark.catalog.files import Files
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import RealmMovedError, RealmStateError, TryAgainError
-from polaris_spark.maintenance.migrating.copy import copy_all
 from polaris_spark.maintenance.migrating.marks import SourceRealm
 from polaris_spark.maintenance.migrating.migration import Migration, give_up
-from polaris_spark.maintenance.migrating.steps import HERE, Step, Work
+from polaris_spark.maintenance.migrating.steps import Step
 from polaris_spark.system.connections import Connection
 from polaris_spark.system.realms import RealmState
 from polaris_spark.system.registry import References
@@ -27,8 +28,14 @@ from tests.commits.support import Add, number
 MAIN, DEV = "cat/1/heads/main", "cat/1/heads/dev"
 ME = Operation(b"", "me")
 CHANGES = ("write_objects", "insert_reference", "swap_reference", "delete_reference", "write_and_swap")
-ONE_THREAD = Work(partial(copy_all, threads=1), HERE.compare)
 _numbers = count()
+
+
+class OneThread(LocalEngine):
+    """An engine that does one thing after another, so that a schedule repeats."""
+
+    def _results(self, function: Any, items: Sequence[Any]) -> Iterator[Any]:
+        return (function(self.reach, item) for item in items)
 
 
 class AtChange:
@@ -100,7 +107,9 @@ class World:
         """A migration by another process."""
         source, target = self.process("source", schedule), self.process("target", schedule)
         realm = SourceRealm(source.realms, "r", self.references(source))
-        return Migration(realm, str(self.uris["source"]), target, "r", **{"work": ONE_THREAD, **given})  # type: ignore[arg-type]  # whatever a test gives
+        reach = Reach(realm.store, Files({}), self.clock)
+        engine = OneThread(reach, given.pop("watch")) if "watch" in given else OneThread(reach)  # type: ignore[arg-type]  # whatever a test gives
+        return Migration(realm, str(self.uris["source"]), target, "r", engine=engine, **given)  # type: ignore[arg-type]  # whatever a test gives
 
     def migrate(self, schedule: Schedule | None = None, **given: object) -> list[Step]:
         """Move the realm, by another process."""

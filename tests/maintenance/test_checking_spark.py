@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from polaris_spark.backends import open_backend
+from polaris_spark.catalog.engine import LocalEngine, Reach
+from polaris_spark.catalog.files import Files
 from polaris_spark.clock import ManualClock
 from polaris_spark.config import Properties, StoreURI
 from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.checking.checker import Check
 from polaris_spark.maintenance.checking.rows import Problem
-from polaris_spark.spark.jobs.fsck import Executors
+from polaris_spark.spark.engine import SparkEngine
+from polaris_spark.spark.jobs.fsck import find_lost
 from polaris_spark.spark.options import location_of
+from polaris_spark.store.cache import process_cache
+from polaris_spark.store.objects import ObjectStore
 from tests.maintenance.damage import Damaged, Sound, copy_rows
 from tests.maintenance.planted import stranger, view_version
 from tests.maintenance.planted_rows import (
@@ -44,10 +50,19 @@ def on_disk(sound: Sound, path: Path) -> tuple[str, Damaged]:
     return uri, Damaged(backend, sound.clock, sound.instance, sound.reference)
 
 
+class ThreeParts(SparkEngine):
+    """Executors that a check gives three parts of everything."""
+
+    @property
+    def parts(self) -> int:
+        return 3
+
+
 def with_spark(spark: SparkSession, uri: str, store: Damaged, clock: ManualClock) -> list[Problem]:
-    executors = Executors(spark, location_of(Properties.parse({"store": uri})).resolved())
-    carry, follow = executors.carry, executors.follow
-    return Check(store.backend, clock, parts=3, carry=carry, follow=follow).run()
+    location = location_of(Properties.parse({"store": uri})).resolved()
+    own = ObjectStore(store.backend, store.instance, process_cache(), store_key=uri)
+    engine = ThreeParts(lambda: spark, location, {}, LocalEngine(Reach(own, Files({}))), realm="default")
+    return Check(store.backend, clock, engine=engine, find_lost=partial(find_lost, engine)).run()
 
 
 def found(problems: list[Problem]) -> set[tuple[str, str, str, str]]:

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from polaris_spark.backends.memory import MemoryBackend
+from polaris_spark.catalog.engine import Reach
 from polaris_spark.catalog.files import Files
-from polaris_spark.maintenance.deleting import FindAbsent, ToLookFor
+from polaris_spark.maintenance.deleting import FindAbsent
 from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
-from polaris_spark.maintenance.spreading import Reach
 from polaris_spark.pyiceberg import PolarisCatalog
+from polaris_spark.store.cache import process_cache
+from polaris_spark.store.objects import ObjectStore
 from tests.maintenance.histories import SCHEMA, expire, make, needed, path, there
 from tests.maintenance.lakes import refuse_to_delete
 from tests.maintenance.test_expiry_sharing import forget, shared_file
@@ -77,17 +80,14 @@ def test_only_what_is_certainly_not_there_counts_as_gone(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     names = ["file", "link", "none", "folder/none", "file/none", "x" * 300]
-    locations = (*(f"file://{tmp_path}/{one}" for one in names), "file://[no/uri")
-    found = FindAbsent()(Reach(nothing, Files({})), ToLookFor(locations))
-    assert [location.removeprefix(f"file://{tmp_path}/") for location in found.locations] == [
+    locations = [*(f"file://{tmp_path}/{one}" for one in names), "file://[no/uri"]
+    no_rows = ObjectStore(MemoryBackend(), "none", process_cache(), store_key="none")
+    found = FindAbsent()(Reach(no_rows, Files({})), locations)
+    assert [location.removeprefix(f"file://{tmp_path}/") for location in found] == [
         "none",
         "folder/none",
         "file/none",
     ]
-
-
-def nothing(realm: str) -> Any:
-    raise AssertionError("no rows are to be read")
 
 
 def counted(rows: list[dict[str, Any]]) -> int:

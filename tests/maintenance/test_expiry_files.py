@@ -13,12 +13,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
 from polaris_spark.catalog import expiring
+from polaris_spark.catalog.engine import Reach
 from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.maintenance.deletions import DELETIONS, DeletedFiles, deletions_reference
 from polaris_spark.maintenance.expiry.manifests import Manifests, ReadManifests
-from polaris_spark.maintenance.spreading import Reach
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import SCHEMA, expire, give_up_drops, ids, make, needed, path, rows, there
@@ -52,9 +52,9 @@ def test_a_manifest_with_files_of_unknown_kind_or_size_is_told(
     manifest = tmp_path / "m.avro"
     write_manifest(manifest, fields, {"file_path": "/f", **entry})
     catalog = lake._opened.catalog
-    work, item = ReadManifests(), Manifests(1, (str(manifest),))
-    found = work(Reach(lambda _: catalog.reader, catalog.files), item)
-    assert (found.number, found.files) == (1, ())
+    read, item = ReadManifests(), Manifests(1, (str(manifest),))
+    found = read(Reach(catalog.references.store, catalog.files), item)
+    assert found.files == ()
     assert str(manifest) in found.problem
 
 

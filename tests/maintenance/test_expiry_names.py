@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from polaris_spark.catalog.engine import LocalEngine
 from polaris_spark.maintenance.expiry.files import Examine
 from polaris_spark.maintenance.expiry.manifests import FindNeeded
 from polaris_spark.maintenance.expiry.names import file_key, forget_folders
-from polaris_spark.maintenance.spreading import Here
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.histories import SCHEMA, expire, make, path, rows
 from tests.maintenance.lakes import name_statistics
@@ -96,20 +96,20 @@ def test_executors_without_the_drivers_links_keep_what_is_needed(
         other.add_files([f"file://{files[0]}"])
         table.delete("id = 1")
     table.delete("id = 2")
-    here = Here.__call__
+    here = LocalEngine._results
 
-    def elsewhere(self: Here, work: Any, items: Any) -> Iterator[Any]:
+    def elsewhere(self: LocalEngine, function: Any, items: Any) -> Iterator[Any]:
         linked.unlink()
         real.rename(linked)
         try:
-            found = list(here(self, pickle.loads(pickle.dumps(work)), items))
+            found = list(here(self, pickle.loads(pickle.dumps(function)), items))
         finally:
             linked.rename(real)
             linked.symlink_to(real)
             forget_folders()
         return iter(found)
 
-    monkeypatch.setattr(Here, "__call__", elsewhere)
+    monkeypatch.setattr(LocalEngine, "_results", elsewhere)
     [row] = expire(lake, table="db.t", older_than="0 s", check_files=check_files)
     assert row["data_files"] == 1
     assert [file.exists() for file in files] == [True, False]

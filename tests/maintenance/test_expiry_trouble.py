@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table as IcebergTable
 
+from polaris_spark.catalog.engine import LocalEngine, Progress, Reach
 from polaris_spark.catalog.expiring import namespace_levels
 from polaris_spark.catalog.exporting import wanted
 from polaris_spark.catalog.files import Files
@@ -21,7 +22,6 @@ from polaris_spark.maintenance.expiry.commits import ToExpire, remove_expired
 from polaris_spark.maintenance.expiry.deciding import Asked, Decision
 from polaris_spark.maintenance.expiry.leftovers import Outcome
 from polaris_spark.maintenance.expiry.run import ExpiryRun, Limits
-from polaris_spark.maintenance.spreading import Here, Reach
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.maintenance.conftest import Open
 from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path, rows, there
@@ -43,16 +43,16 @@ class Life:
         self.left -= 1
 
 
-class Mortal:
-    """Work in this process, which may end after any item."""
+class Mortal(LocalEngine):
+    """An engine in this process, which may end after any item."""
 
-    def __init__(self, here: Here, life: Life) -> None:
-        self._here = here
+    def __init__(self, reach: Reach, progress: Progress, life: Life) -> None:
+        super().__init__(reach, progress)
         self._life = life
 
-    def __call__(self, work: Any, items: Sequence[Any]) -> Iterator[Any]:
+    def _results(self, function: Any, items: Sequence[Any]) -> Iterator[Any]:
         for item in items:
-            yield from self._here(work, [item])
+            yield from super()._results(function, [item])
             self._life.step()
 
 
@@ -61,7 +61,8 @@ def run(
 ) -> list[Outcome]:
     """Expire everything, as long as life lasts."""
     session = catalog._opened
-    reach = Reach(lambda _: session.catalog.reader, session.catalog.files)
+    store = session.catalog.references.store
+    reach = Reach(store, session.catalog.files)
 
     def progress(what: str, done: int, of: int) -> None:
         if what == "removing snapshots":
@@ -72,12 +73,11 @@ def run(
     expiry = ExpiryRun(
         session.catalog,
         "test",
-        Mortal(Here(reach), life),
+        Mortal(reach, progress, life),
         Asked(now, older_than=now),
         limits=Limits(),
         grace_ms=0,
         keep_records_ms=3_600_000,
-        progress=progress,
     )
     return expiry.run(wanted(session.catalog.head()), everything=True, dry_run=False)
 

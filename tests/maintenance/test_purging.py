@@ -45,8 +45,8 @@ class Place:
     def rows(self, instance: str = "", backend: Backend | None = None) -> int:
         return count_rows(backend or self.backend, instance or self.instance)
 
-    def purge(self, **options: Any) -> Purge:
-        return Purge(self.backend, SystemClock(), **options)
+    def purge(self) -> Purge:
+        return Purge(self.backend, SystemClock())
 
 
 def count_rows(backend: Backend, instance: str) -> int:
@@ -212,7 +212,7 @@ def test_rows_are_counted_where_they_are_deleted_one_by_one(tmp_path: Path) -> N
     backend = Rowwise(str(uuid.uuid4()))
     copy_rows(origin.backend, backend)
     total = count_rows(backend, origin.instance)
-    purged = Purge(backend, SystemClock(), parts=3).realm("tenant", deactivate=True)
+    purged = Purge(backend, SystemClock()).realm("tenant", deactivate=True)
     assert purged.references + purged.objects == total
     assert count_rows(backend, origin.instance) == 0
 

@@ -13,6 +13,7 @@ import pytest
 
 import polaris_spark
 from polaris_spark.backends.base import ObjectKey
+from polaris_spark.catalog.engine import LocalEngine, Reach
 from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
@@ -20,6 +21,7 @@ from polaris_spark.errors import CorruptionError, InputError, TaskRunningError
 from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.sweeping import Policy
 from polaris_spark.rest.session import Session
+from polaris_spark.spark.engine import SparkEngine
 from polaris_spark.spark.jobs.sweep import garbage
 from polaris_spark.spark.options import location_of
 from polaris_spark.system.tasks import Tasks
@@ -121,7 +123,9 @@ def test_what_would_go_is_a_data_frame(spark: SparkSession, session: Session, cl
     properties, references = session.properties, session.catalog.references
     policy = Policy(properties.history_retention, properties.grace)
     before = keys(session)
-    shown = garbage(spark, references, location_of(properties).resolved(), policy).collect()
+    local = LocalEngine(Reach(references.store, session.catalog.files))
+    engine = SparkEngine(lambda: spark, location_of(properties).resolved(), {}, local, realm=properties.realm)
+    shown = garbage(engine, references, policy).collect()
     assert call(session, "sweep", dry_run=True)[0][5] is False
     said = call(session, "sweep", spark=spark, dry_run=True)
     assert keys(session) == before

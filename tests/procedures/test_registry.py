@@ -135,8 +135,14 @@ def test_procedures_are_found_in_any_case_and_near_misses_are_named() -> None:
 
 
 def test_a_spark_job_says_that_it_needs_a_session(session: Session) -> None:
-    with pytest.raises(InputError, match="memory:"):
-        call(session, "storage_summary")
+    with pytest.raises(InputError, match="without a Spark session"):
+        Call(session).spark()
+
+
+def test_storage_is_summed_without_spark(session: Session) -> None:
+    rows = call(session, "storage_summary")
+    assert [row[2] for row in rows if row[0] == "commit"] == ["under 1 hour"]
+    assert all(row[5] > 0 for row in rows)
 
 
 def test_a_cancelled_call_stops_where_it_checks(session: Session) -> None:

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Row, SparkSession
 
 import polaris_spark
-from polaris_spark.jobs.export_metadata import FEW
+from polaris_spark.catalog.exporting import Export
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.spark.catalogs import add_catalog
 from tests.spark.probes import install
@@ -119,7 +119,7 @@ def test_exported_files_can_be_read_without_the_catalog(
 def test_many_tables_are_exported_by_a_job(spark: SparkSession, place: CatalogPlace, tmp_path: Path) -> None:
     name = without_files(spark, place, tmp_path / "warehouse")
     with polaris_spark.connect(store=place.store, catalog=name, metadata_files="never") as session:
-        for n in range(FEW + 2):
+        for n in range(Export.few + 2):
             body = json.dumps({"name": f"t{n}", "schema": {"type": "struct", "fields": []}})
             assert session.request("POST", "v1/namespaces/d.b/tables", body=body)[0] == 200
         jobs = JobCount(spark)
@@ -133,7 +133,7 @@ def test_many_tables_are_exported_by_a_job(spark: SparkSession, place: CatalogPl
             assert json.loads(Path(row.metadata_location.removeprefix("file://")).read_text()) == served
         assert {row.outcome for row in call(spark, exported)} == {"unchanged"}
         Path(rows[7].metadata_location.removeprefix("file://")).write_text("[]")
-        assert f"1 of {FEW + 2} metadata files were not written, such as {rows[7].table}" in refusal(
+        assert f"1 of {Export.few + 2} metadata files were not written, such as {rows[7].table}" in refusal(
             spark, exported
         )
 

@@ -17,11 +17,11 @@ from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.registry import call
-from polaris_spark.maintenance.orphans.here import LocalEngine
+from polaris_spark.maintenance.orphans.here import LocalSearch
 from polaris_spark.maintenance.orphans.search import FoundDoomed
 from polaris_spark.rest.session import Session, connect
 from polaris_spark.spark.jobs import orphans
-from polaris_spark.spark.jobs.orphans import SparkEngine
+from polaris_spark.spark.jobs.orphans import SparkSearch
 from tests.maintenance.lakes import (
     DAY,
     ROWS,
@@ -189,7 +189,7 @@ def test_a_folder_that_cannot_be_listed_is_reported_and_stops_nothing_else(
 
 
 def doomed_by(
-    engine: type[LocalEngine | SparkEngine], lake: Lake, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+    engine: type[LocalSearch | SparkSearch], lake: Lake, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
 ) -> FoundDoomed:
     """What an engine finds of tables that were dropped with PURGE."""
     seen: list[FoundDoomed] = []
@@ -201,7 +201,7 @@ def doomed_by(
 
     with monkeypatch.context() as patch:
         patch.setattr(engine, "find_doomed", watched)
-        call(lake.session, "purge_dropped", spark=spark if engine is SparkEngine else None, dry_run=True)
+        call(lake.session, "purge_dropped", spark=spark if engine is SparkSearch else None, dry_run=True)
     [found] = seen
     return found
 
@@ -217,7 +217,7 @@ def test_late_purges_are_carried_out_by_executors(
     files = lake.files() - sound
     for name in ("t", "u"):
         lake.catalog.purge_table(f"db.{name}")
-    found = [doomed_by(engine, lake, monkeypatch, spark) for engine in (LocalEngine, SparkEngine)]
+    found = [doomed_by(engine, lake, monkeypatch, spark) for engine in (LocalSearch, SparkSearch)]
     assert found[0] == found[1]
     assert found[1].named_by[f"file://{adopted}"] == {"default.lake.db.u"}
     rows = call(lake.session, "purge_dropped", spark=spark, max_files=2**62)

@@ -18,6 +18,7 @@ from itertools import count, islice
 from typing import NamedTuple
 
 from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.engine import Engine
 from polaris_spark.catalog.entities import NamespaceName, TableName, check_name, table_key
 from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.importing.placing import (
@@ -31,7 +32,7 @@ from polaris_spark.catalog.importing.placing import (
     PlaceNamespaces,
     Properties,
 )
-from polaris_spark.catalog.importing.reading import Portion, Result, Wanted
+from polaris_spark.catalog.importing.reading import Portion, Result, Wanted, WritePortion
 from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, Source
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded, id_from
@@ -47,9 +48,6 @@ IDS_EACH = 128
 """Number of ids that are assigned for each table of the first wave; later waves use the numbers that were needed."""
 
 KINDS = {TABLE: "table", VIEW: "view"}
-
-Run = Callable[[Sequence[Portion]], Iterable[Result]]
-"""Function that carries out portions in threads or on executors, in any order (`reading.write_portion`)."""
 
 
 class ImportOptions(NamedTuple):
@@ -104,13 +102,13 @@ class Importer:
         self,
         catalog: Catalog,
         operation: Operation,
-        run: Run,
+        engine: Engine,
         options: ImportOptions,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args:
-            run: reads files and writes rows.
+            engine: reads files and writes rows.
             check: called between steps; raises an error to stop the import.
         Raises:
             InputError: an option cannot be used.
@@ -120,7 +118,8 @@ class Importer:
                 raise InputError(f"{name} is {number}; it must be at least 1")
         self._catalog = catalog
         self._operation = operation
-        self._run = run
+        self._engine = engine
+        self._write = WritePortion(options.parallelism)
         self._options = options
         self._check = check
         self._ids_each = IDS_EACH
@@ -312,7 +311,8 @@ class Importer:
         rest = list(items)
         while rest:
             self._check()
-            done = list(self._run(self._portions(rest, needs, now)))
+            written = self._engine.map(self._write, self._portions(rest, needs, now))
+            done = [result for portion in written for result in portion]
             results += [result for result in done if not result.unfinished]
             needs = {result.position: result.ids for result in done if result.unfinished}
             rest = [item for item in rest if item.position in needs]

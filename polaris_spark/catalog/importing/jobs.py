@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.importing.importer import Importer, ImportOptions, Row, Run
-from polaris_spark.catalog.importing.reading import Portion, Result, write_portion
+from polaris_spark.catalog.engine import Engine, LocalEngine, Reach
+from polaris_spark.catalog.importing.importer import Importer, ImportOptions, Row
 from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, Source
 from polaris_spark.catalog.rows import NAMES, NAMESPACE, Unloaded
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import BadRequestError
 from polaris_spark.index.keys import decode_key
-from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.tasks import Tasks
 
 TASK = "import"
 """Kind of the coordinated task (`Tasks`)."""
 
 _READ_TOGETHER = 1_000
-
-
-class Threads:
-    """Runs the portions of an import in threads of this process."""
-
-    def __init__(self, store: ObjectStore, files: Files, n: int) -> None:
-        self._store = store
-        self._files = files
-        self._n = n
-
-    def __call__(self, portions: Sequence[Portion]) -> Iterable[Result]:
-        with ThreadPoolExecutor(min(self._n, len(portions) or 1)) as pool:
-            for results in pool.map(self._carry_out, portions):
-                yield from results
-
-    def _carry_out(self, portion: Portion) -> list[Result]:
-        return list(write_portion(self._store, self._files, portion))
 
 
 class UnloadedContents:
@@ -71,16 +52,15 @@ def import_source(
     *,
     principal: str,
     options: ImportOptions,
-    run: Run | None = None,
-    check: Callable[[], None] = lambda: None,
+    engine: Engine | None = None,
 ) -> list[Row]:
     """Import a source into a catalog. The catalog's import task is held until the import ends.
 
     Args:
         source: for example the result of `open_source`.
         principal: logged as the author.
-        run: runs portions; None uses threads of this process.
-        check: called between steps; raises an error to stop the import.
+        engine: reads files and writes rows; None uses threads of this process. Its progress, which is called between
+            steps, may raise an error to stop the import.
     Returns:
         a row for each table and view of the source.
     Raises:
@@ -88,10 +68,11 @@ def import_source(
         InputError: nothing of the source can be listed, or an option cannot be used.
     """
     store = catalog.references.store
-    carry_out = run or Threads(store, catalog.files, options.parallelism)
+    engine = engine or LocalEngine(Reach(store, catalog.files))
+    check = partial(engine.progress, "importing tables and views", 0, 0)
     operation = Operation(b"", principal)
     if options.dry_run:
-        return list(Importer(catalog, operation, carry_out, options, check).rows(source))
+        return list(Importer(catalog, operation, engine, options, check).rows(source))
     tasks = Tasks(store.backend, catalog.context.clock)
     with tasks.running(TASK, f"{store.realm}/{catalog.row.entity_id:x}") as held:
 
@@ -99,7 +80,7 @@ def import_source(
             held.check()
             check()
 
-        return list(Importer(catalog, operation, carry_out, options, checked).rows(source))
+        return list(Importer(catalog, operation, engine, options, checked).rows(source))
 
 
 def load_imported(
@@ -107,8 +88,7 @@ def load_imported(
     *,
     principal: str,
     options: ImportOptions,
-    run: Run | None = None,
-    check: Callable[[], None] = lambda: None,
+    engine: Engine | None = None,
 ) -> list[Row]:
     """Load the tables and views that are not loaded yet. Return a row for each of them.
 
@@ -120,7 +100,7 @@ def load_imported(
     source = UnloadedContents(catalog)
     # A table or view that is renamed, dropped or replaced while this runs is not restored.
     options = options._replace(into=(), lazy=False, overwrite=False, only_present=True)
-    return import_source(catalog, source, principal=principal, options=options, run=run, check=check)
+    return import_source(catalog, source, principal=principal, options=options, engine=engine)
 
 
 def _refuse_unknown(catalog: Catalog, namespaces: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from polaris_spark.catalog.contents import holdings_of
+from polaris_spark.catalog.engine import MapFunction, Reach
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.locations import Holdings
 from polaris_spark.catalog.metadata.rows import Table
@@ -87,6 +88,19 @@ class _Block:
         self.first = self.first or id
         self.short = not id
         return id
+
+
+class WritePortion(MapFunction[Portion, list[Result]]):
+    """Function that reads the files of a portion and writes their rows durably."""
+
+    result = list[Result]
+    few = 0
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+
+    def __call__(self, reach: Reach, item: Portion) -> list[Result]:
+        return list(write_portion(reach.writable(), reach.files, item))
 
 
 def write_portion(store: ObjectStore, files: Files, portion: Portion) -> Iterator[Result]:

@@ -103,12 +103,9 @@ def _before(stage: Stage) -> None:
 
 
 def _storage(stage: Stage) -> None:
-    from polaris_spark.spark.jobs.storage import storage
-
     stage.chapter("What the catalog stores: a job over its rows")
-    stage.say("storage(spark, store=...) reads every row with mapInArrow, in parallel where the rows are.")
-    job = storage(stage.spark, store=stage.place.store, store_options=stage.place.options)
-    rows = [row.asDict() for row in job.collect()]
+    stage.say("storage_summary reads every row with mapInArrow, in parallel where the rows are.")
+    rows = stage.sql("CALL polaris.system.storage_summary()")
     stage.show([{name: row[name] for name in ("type", "age", "objects", "bytes")} for row in rows], limit=20)
     stage.notes["storage"] = rows
     counted = stage.one("SELECT count(*) FROM polaris.system.objects")

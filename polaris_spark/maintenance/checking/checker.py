@@ -23,6 +23,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from polaris_spark.backends.base import Backend
+from polaris_spark.catalog.engine import Engine, LocalEngine, MapFunction, Progress, Reach
+from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, UNCONFIRMED
 from polaris_spark.clock import Clock
@@ -46,6 +48,8 @@ from polaris_spark.maintenance.checking.rows import (
     scan_problems,
 )
 from polaris_spark.maintenance.checking.system import System, system
+from polaris_spark.store.cache import process_cache
+from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.realms import RealmRecord, RealmState
 from polaris_spark.system.registry import ROOT
 from polaris_spark.system.stores import SYSTEM_REALM
@@ -76,18 +80,23 @@ class Needed(NamedTuple):
     id: int
 
 
-Carry = Callable[[Sequence[Unit]], Iterable[Problem]]
-"""Carries out units in any order, and yields their problems."""
-
-Follow = Callable[[Place, Sequence[Needed]], Iterable[Problem]]
+FindLost = Callable[[Place, Sequence[Needed]], Iterable[Problem]]
 """Follows all strong pointers of a realm down from commits, and yields a problem for each missing object."""
 
-Progress = Callable[[str, int, int], None]
-"""Called with the step, the amount done, and the total (0 if not known)."""
+
+class CheckUnit(MapFunction[Unit, list[Problem]]):
+    """Function that carries out one unit. Units differ much in size, and most of their time is not spent on I/O."""
+
+    result = list[Problem]
+    few = 0
+    threads = 1
+    tasks_per_core = 4
+
+    def __call__(self, reach: Reach, item: Unit) -> list[Problem]:
+        return list(_unit_problems(reach.backend, item))
 
 
-def carry_unit(backend: Backend, unit: Unit) -> Iterator[Problem]:
-    """Carry out one unit."""
+def _unit_problems(backend: Backend, unit: Unit) -> Iterator[Problem]:
     if isinstance(unit.what, ScanUnit):
         yield from scan_problems(backend, unit.what)
         return
@@ -109,27 +118,28 @@ class Check:
         *,
         realm: str | None = None,
         grace_ms: int = GRACE_MS,
-        parts: int = 1,
-        carry: Carry | None = None,
-        follow: Follow | None = None,
+        engine: Engine | None = None,
+        find_lost: FindLost | None = None,
         progress: Progress = lambda _what, _done, _total: None,
     ) -> None:
         """
         Args:
             realm: name of the only realm to check; None checks all realms, and finds rows that belong to no realm.
             grace_ms: shortest time for which objects that a dropped reference needs are kept, in milliseconds.
-            parts: approximate number of units that the scan, each index and each history are split into.
-            carry: carries out units; by default in this process, one after the other.
-            follow: follows pointers; by default in this process, by reading headers.
+            engine: carries out units; by default in this process, one after the other. The scan, each index and each
+                history are split into about as many units as the engine has `parts`.
+            find_lost: follows pointers; by default in this process, by reading headers.
+            progress: used by the default of `engine`.
         """
         self._backend = backend
         self._clock = clock
         self._realm = realm
         self._grace_ms = grace_ms
-        self._parts = parts
-        self._carry = carry or self._carry_here
-        self._follow = follow or self._follow_here
-        self._progress = progress
+        rows = ObjectStore(backend, SYSTEM_REALM, process_cache(), store_key="check")
+        self._engine = engine or LocalEngine(Reach(rows, Files({})), progress)
+        self._parts = self._engine.parts
+        self._find_lost = find_lost or self._find_lost_here
+        self._progress = self._engine.progress
 
     def run(self) -> list[Problem]:
         """Return all problems, errors first; an empty list if the store is sound.
@@ -155,8 +165,8 @@ class Check:
             if record.state in _CHECKED:
                 place = Place(record.name, record.instance)
                 problems += self._realm_problems(place, times, units)
-        self._progress("checking rows and contents", 0, len(units))
-        problems += self._carry(units)
+        for found in self._engine.map(CheckUnit(), units, "checking rows and contents"):
+            problems += found
         if self._realm is None:
             problems += self._leftovers(told)
         return _once_each(problems)
@@ -194,7 +204,7 @@ class Check:
             if root.head.commit not in seen:
                 units += [Unit(place, what) for what in self._entity_units(rows, root, shared=shared)]
             units += [Unit(place, what) for what in self._commit_units(root, commits, seen)]
-        yield from self._follow(place, needed)
+        yield from self._find_lost(place, needed)
 
     def _commit_units(
         self, root: Root, commits: Sequence[tuple[int, int]], seen: set[int]
@@ -224,12 +234,7 @@ class Check:
             for start, end in zip([b"", *bounds], [*bounds, None], strict=True):
                 yield EntitiesUnit(root.reference, root.head.commit, name, start, end, shared)
 
-    def _carry_here(self, units: Sequence[Unit]) -> Iterator[Problem]:
-        for done, unit in enumerate(units):
-            self._progress("checking rows and contents", done, len(units))
-            yield from carry_unit(self._backend, unit)
-
-    def _follow_here(self, place: Place, needed: Sequence[Needed]) -> Iterator[Problem]:
+    def _find_lost_here(self, place: Place, needed: Sequence[Needed]) -> Iterator[Problem]:
         read = 0
 
         def on_read(count: int) -> None:

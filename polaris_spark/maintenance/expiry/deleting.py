@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.engine import Engine
 from polaris_spark.catalog.expiring import gc_enabled
 from polaris_spark.catalog.permits import Permit
 from polaris_spark.commits.change import Operation
@@ -24,7 +25,6 @@ from polaris_spark.maintenance.deleting import delete_files
 from polaris_spark.maintenance.deletions import FILES_OF_A_BATCH, DeletedFile, DeletedFiles, record_deletions
 from polaris_spark.maintenance.expiry.files import File
 from polaris_spark.maintenance.expiry.leftovers import PASSES, Leftover
-from polaris_spark.maintenance.spreading import Spread
 from polaris_spark.maintenance.store_needs import Watching
 
 JOB = "expire"
@@ -40,12 +40,11 @@ class Deleting:
         self,
         catalog: Catalog,
         operation: Operation,
-        spread: Spread,
+        engine: Engine,
         watching: Watching,
         catalog_properties: Callable[[], Mapping[str, str]],
         *,
         keep_records_ms: int,
-        progress: Callable[[str, int, int], None],
     ) -> None:
         """
         Args:
@@ -55,18 +54,17 @@ class Deleting:
         """
         self._catalog = catalog
         self._operation = operation
-        self._spread = spread
+        self._engine = engine
         self._watching = watching
         self._catalog_properties = catalog_properties
         self._keep_records_ms = keep_records_ms
-        self._progress = progress
 
     def run(self, leftovers: Sequence[Leftover]) -> None:
         """Delete the files of the leftovers, in passes. A file is deleted after the files that only it names."""
         for what, kinds in PASSES:
             files = [(leftover, file) for leftover in leftovers for file in leftover.going(kinds)]
             for start in range(0, len(files), FILES_OF_A_WAVE):
-                self._progress(what, start, len(files))
+                self._engine.progress(what, start, len(files))
                 wave = files[start : start + FILES_OF_A_WAVE]
                 self._look(leftovers)
                 going: dict[Leftover, list[File]] = {}
@@ -93,8 +91,8 @@ class Deleting:
         }
         permit = Permit.of_all(leftover.deletable.permit for leftover in going)
         self._record(going, "deleted")
-        deleted = delete_files(self._spread, list(grants.values()), permit)
-        failed = {location for left in deleted for location in left.files}
+        deleted = delete_files(self._engine, list(grants.values()), permit)
+        failed = {location for left in deleted for location in left}
         left = {owner: [one for one in files if one.location in failed] for owner, files in going.items()}
         for leftover, files in going.items():
             leftover.count(file for file in files if file.location not in failed)

@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from polaris_spark.catalog.contents import content_of
+from polaris_spark.catalog.engine import MapFunction, Reach
 from polaris_spark.catalog.expiring import (
     ExpiredSnapshots,
     RemovedPieces,
@@ -33,9 +34,8 @@ from polaris_spark.catalog.metadata.rows import PartitionStatistics, Snapshot, S
 from polaris_spark.catalog.rows import Unloaded
 from polaris_spark.errors import MissingFileError, PolarisError
 from polaris_spark.maintenance.expiry.deciding import Asked, decide_table
-from polaris_spark.maintenance.expiry.names import NamingWork, file_key
+from polaris_spark.maintenance.expiry.names import NamingFunction, file_key
 from polaris_spark.maintenance.needs import Content, Needs, manifests_of_list, needs_of
-from polaris_spark.maintenance.spreading import Reach, Work
 
 Kind = Literal["data", "position-deletes", "equality-deletes", "manifest", "manifest-list", "statistics"]
 
@@ -55,8 +55,6 @@ class File(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ToDecide(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A table to decide on."""
 
-    number: int
-    """Number of the table within the run."""
     content: int
     """Object id of the table's row."""
     namespace: int
@@ -66,7 +64,6 @@ class ToDecide(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Decided(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The parts of a table that expire (`deciding.Decision`)."""
 
-    number: int
     snapshots: tuple[int, ...] = ()
     refs: tuple[str, ...] = ()
     schemas: tuple[int, ...] = ()
@@ -75,8 +72,8 @@ class Decided(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Why nothing may expire, or why this is not known; empty if neither."""
 
 
-class DecideTables(Work[ToDecide, Decided]):
-    """Work that decides what expires of tables."""
+class DecideTables(MapFunction[ToDecide, Decided]):
+    """Function that decides what expires of tables."""
 
     few = 1_000
     item = ToDecide
@@ -93,18 +90,18 @@ class DecideTables(Work[ToDecide, Decided]):
         self.levels = levels
 
     def __call__(self, reach: Reach, item: ToDecide) -> Decided:
-        reader = reach.objects(self.realm)
+        reader = reach.reader(self.realm)
         try:
             table = content_of(reader, item.content, Table)
             if isinstance(table, Unloaded):
-                return Decided(item.number, left_alone="imported, and not loaded yet")
+                return Decided(left_alone="imported, and not loaded yet")
             specs_of = partial(_specs_of, files=reach.files)
             found = decide_table(table, reader, self.levels[item.namespace], self.asked, specs_of)
         except PolarisError as error:
-            return Decided(item.number, left_alone=str(error))
+            return Decided(left_alone=str(error))
         if found is None:
-            return Decided(item.number, left_alone="gc.enabled is false")
-        return Decided(item.number, *found)
+            return Decided(left_alone="gc.enabled is false")
+        return Decided(*found)
 
 
 # Finding
@@ -126,7 +123,6 @@ class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class ToExamine(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A table with expired snapshots."""
 
-    number: int
     realm: str
     """Instance id."""
     records: tuple[int, ...]
@@ -138,7 +134,6 @@ class ToExamine(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Examined(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The files that a table's expired snapshots leave behind."""
 
-    number: int
     files: tuple[File, ...] = ()
     """Manifests, manifest lists and statistics files that no version needs."""
     manifests: tuple[str, ...] = ()
@@ -153,8 +148,8 @@ class Examined(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Why the result is not known, so that all files stay; empty if it is known."""
 
 
-class Examine(NamingWork[ToExamine, Examined]):
-    """Work that finds the files that the expired snapshots of a table need and the remaining ones do not."""
+class Examine(NamingFunction[ToExamine, Examined]):
+    """Function that finds the files that the expired snapshots of a table need and the remaining ones do not."""
 
     few = 64
     item = ToExamine
@@ -164,26 +159,24 @@ class Examine(NamingWork[ToExamine, Examined]):
         try:
             return _examined(reach, item)
         except (PolarisError, OSError, ValueError) as error:
-            return Examined(item.number, problem=str(error))
+            return Examined(problem=str(error))
 
 
 def _examined(reach: Reach, item: ToExamine) -> Examined:
     expired, needs = _Expired(reach.files), []
-    own = reach.objects(item.realm)
+    own = reach.reader(item.realm)
     for record in own.get_many(item.records, ExpiredSnapshots).values():
         pieces = RemovedPieces(record.snapshots, record.statistics, record.partition_statistics)
         expired.add(own, pieces)
     for position, version in enumerate(item.needed):
-        reader = reach.objects(version.realm)
+        reader = reach.reader(version.realm)
         table = content_of(reader, version.id, Table)
         if isinstance(table, Unloaded):
-            return Examined(
-                item.number, problem=f"{table.metadata_location} shares its place and is not loaded yet"
-            )
+            return Examined(problem=f"{table.metadata_location} shares its place and is not loaded yet")
         owner = "a table that shares its place" if position else "the table"
         found = needs_of(Content(owner, table), reader, reach.files, without=version.without)
         if found.problem:
-            return Examined(item.number, problem=found.problem)
+            return Examined(problem=found.problem)
         needs.append(found)
         if version.without:
             expired.add(reader, removed_pieces(table, version.without, reader))
@@ -203,7 +196,6 @@ def _difference(
     naming = tuple(manifest.path for manifest in manifests.values() if manifest.live_files != 0)
     left += [File(manifest.path, "manifest", manifest.length) for manifest in manifests.values()]
     return Examined(
-        item.number,
         tuple({file_key(file.location): file for file in left}.values()),
         naming,
         own_manifests if naming else (),

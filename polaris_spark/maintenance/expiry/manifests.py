@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from polaris_spark.catalog.engine import MapFunction, Reach
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.manifest_entries import (
     CONTENT,
@@ -19,8 +20,7 @@ from polaris_spark.catalog.manifest_entries import (
 )
 from polaris_spark.errors import MissingFileError, UnreadableFileError
 from polaris_spark.maintenance.expiry.files import File, Kind
-from polaris_spark.maintenance.expiry.names import NamingWork, digests
-from polaris_spark.maintenance.spreading import Reach, Work
+from polaris_spark.maintenance.expiry.names import NamingFunction, digests
 
 MANIFESTS_OF_AN_ITEM = 20
 """Number of manifests in an item of work."""
@@ -58,7 +58,6 @@ def manifests_of(
 class Named(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Content files that manifests of a table name as live."""
 
-    number: int
     files: tuple[File, ...] = ()
     problem: str = ""
 
@@ -66,16 +65,13 @@ class Named(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Needed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The candidate files that some manifests of a table name as live."""
 
-    number: int
     files: tuple[int, ...] = ()
     """One or both `digests` of each file. If two files have the same digest, one is only kept longer than needed."""
-    foreign: bool = False
-    """Whether only other tables, or other versions of the table, need the manifests."""
     problem: str = ""
 
 
-class ReadManifests(Work[Manifests, Named]):
-    """Work that reads the content files which manifests name, for manifests that are to be deleted."""
+class ReadManifests(MapFunction[Manifests, Named]):
+    """Function that reads the content files which manifests name, for manifests that are to be deleted."""
 
     few = 64
     item = Manifests
@@ -89,12 +85,12 @@ class ReadManifests(Work[Manifests, Named]):
             except MissingFileError:
                 continue  # an interrupted run deleted this manifest, after the files that it names
             except UnreadableFileError as error:
-                return Named(item.number, problem=str(error))
-        return Named(item.number, tuple(found.values()))
+                return Named(problem=str(error))
+        return Named(tuple(found.values()))
 
 
-class FindNeeded(NamingWork[Manifests, Needed]):
-    """Work that finds the candidate files which are still named by manifests that stay."""
+class FindNeeded(NamingFunction[Manifests, Needed]):
+    """Function that finds the candidate files which are still named by manifests that stay."""
 
     few = 64
     item = Manifests
@@ -117,8 +113,8 @@ class FindNeeded(NamingWork[Manifests, Needed]):
             except UnreadableFileError as error:
                 if item.purged and isinstance(error, MissingFileError):
                     continue
-                return Needed(item.number, problem=str(error))
-        return Needed(item.number, tuple(found), item.foreign)
+                return Needed(problem=str(error))
+        return Needed(tuple(found))
 
 
 def _live_files(files: Files, location: str) -> Iterator[File]:

@@ -6,9 +6,9 @@ import hashlib
 from functools import lru_cache
 from typing import Any
 
+from polaris_spark.catalog.engine import I, MapFunction, R
 from polaris_spark.maintenance.orphans.deciding import Comparison
 from polaris_spark.maintenance.orphans.known_files import Names
-from polaris_spark.maintenance.spreading import I, R, Work
 
 _WITHOUT_AUTHORITY = ("", "file", "hdfs", "viewfs")
 """Schemes whose locations may leave out the host or the scheme: their names consist of the path alone."""
@@ -52,15 +52,15 @@ forget_folders = _folder.cache_clear
 """Clears the cache of folders. Call this when a run begins: symbolic links may have changed since the run before."""
 
 
-class NamingWork(Work[I, R]):
-    """Work that uses keys of files. A run begins on an executor when the work is unpickled; this clears the cache."""
+class NamingFunction(MapFunction[I, R]):
+    """Function that uses keys of files. On an executor, a run begins by unpickling it, which clears the cache."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (type(self), self.__dict__)
 
 
-def _unpickled(work: type[NamingWork[Any, Any]], state: dict[str, Any]) -> NamingWork[Any, Any]:
+def _unpickled(cls: type[NamingFunction[Any, Any]], state: dict[str, Any]) -> NamingFunction[Any, Any]:
     forget_folders()
-    made = work.__new__(work)
+    made = cls.__new__(cls)
     made.__dict__.update(state)
     return made

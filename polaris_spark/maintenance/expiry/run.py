@@ -1,6 +1,6 @@
 """Expiry of a catalog's snapshots from beginning to end: decide, remove, find files, delete them, settle.
 
-1. Decide what expires of each table, spread over executors.
+1. Decide what expires of each table, on executors if there are any.
 2. Remove the expired parts from the tables, in few commits. Each commit also records what it removed
    (`catalog.expiring`).
 3. Find the files of all recorded snapshots, of this run and earlier ones, that no table needs any more, spread over
@@ -17,12 +17,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.drops import Drop
+from polaris_spark.catalog.engine import Engine
 from polaris_spark.catalog.entities import NamespaceName, TableName, find, table_key
 from polaris_spark.catalog.expiring import (
     EXPIRED,
@@ -62,7 +63,6 @@ from polaris_spark.maintenance.expiry.manifests import FindNeeded, Manifests, Re
 from polaris_spark.maintenance.expiry.names import digests, file_key, forget_folders
 from polaris_spark.maintenance.expiry.taking import take
 from polaris_spark.maintenance.periods import realm_policy
-from polaris_spark.maintenance.spreading import Spread
 from polaris_spark.maintenance.store_needs import Question, Watching
 from polaris_spark.maintenance.store_tables import StoreDrops, tables_of_store
 
@@ -86,31 +86,28 @@ class ExpiryRun:
         self,
         catalog: Catalog,
         principal: str,
-        spread: Spread,
+        engine: Engine,
         asked: Asked,
         *,
         limits: Limits,
         grace_ms: int,
         keep_records_ms: int,
-        progress: Callable[[str, int, int], None],
         check_files: CheckFiles = "store",
     ) -> None:
         """
         Args:
-            spread: runs the work on tables and files.
+            engine: runs the work on tables and files. Its progress may raise an error to stop the run.
             grace_ms: the grace period of the session, in milliseconds.
             keep_records_ms: how long deletions stay recorded, in milliseconds.
-            progress: called with the step, the amount done, and the total (0 if not known); may raise to stop the run.
             check_files: which tables to check for references to a file before it is deleted.
         """
         self._catalog = catalog
         self._operation = Operation(b"", principal)
-        self._spread = spread
+        self._engine = engine
         self._asked = asked
         self._limits = limits
         self._grace_ms = grace_ms
         self._keep_records_ms = keep_records_ms
-        self._progress = progress
         self._check_files = check_files
         self._realm = catalog.references.store.realm
         self._outcomes: dict[int, Outcome] = {}
@@ -149,18 +146,17 @@ class ExpiryRun:
         leftovers = self._leftovers(view, wanted, planned, heads)
         self._find(leftovers)
         watching = self._watched(leftovers, planned, heads)
-        take(leftovers, self._spread, self._progress, most=self._limits.max_files)
+        take(leftovers, self._engine, most=self._limits.max_files)
         if dry_run:
             self._count(leftovers)
         else:
             deleting = Deleting(
                 self._catalog,
                 self._operation,
-                self._spread,
+                self._engine,
                 watching,
                 lambda: self._catalog_properties(watching.heads),
                 keep_records_ms=self._keep_records_ms,
-                progress=self._progress,
             )
             deleting.run(leftovers)
             self._settle(leftovers)
@@ -176,14 +172,11 @@ class ExpiryRun:
             numbers.setdefault(table.name.namespace, len(numbers))
         catalog = self._catalog.context.binding.at(view).retention
         levels = [[*namespace_levels(view, namespace), catalog] for namespace in numbers]
-        items = [
-            ToDecide(number, table.content, numbers[table.name.namespace])
-            for number, table in enumerate(tables)
-        ]
+        items = [ToDecide(table.content, numbers[table.name.namespace]) for table in tables]
         found: list[ToExpire] = []
-        for position, one in enumerate(self._spread(DecideTables(self._realm, self._asked, levels), items)):
-            self._progress("deciding which snapshots expire", position, len(items))
-            table = tables[one.number]
+        decide = DecideTables(self._realm, self._asked, levels)
+        decided = self._engine.map(decide, items, "deciding which snapshots expire")
+        for table, one in zip(tables, decided, strict=True):
             entity = self._entity(view, table)
             if not entity:
                 continue
@@ -203,7 +196,7 @@ class ExpiryRun:
 
     def _remove(self, tables: Sequence[ToExpire]) -> None:
         def told(done: int, of: int) -> None:
-            self._progress("removing snapshots", done, of)
+            self._engine.progress("removing snapshots", done, of)
 
         most = self._limits.max_tables
         for one in remove_expired(self._catalog, self._operation, tables, self._asked, told, most=most):
@@ -252,7 +245,7 @@ class ExpiryRun:
         dropped = {} if own is None else self._drops.last(own)
         found = []
         for position, (entity_id, ids) in enumerate(records.items()):
-            self._progress("looking for tables with files to delete", position, len(records))
+            self._engine.progress("looking for tables with files to delete", position, len(records))
             drop = dropped.get(entity_id)
             leftover = self._leftover(view, entity_id, ids, planned.get(entity_id), neighbours, drop, heads)
             if leftover is None:
@@ -305,15 +298,11 @@ class ExpiryRun:
         return Leftover(entity_id, outcome, records, deletable, [own], begun=begun, levels=levels)
 
     def _find(self, leftovers: Sequence[Leftover]) -> None:
-        items = [
-            ToExamine(number, self._realm, tuple(one.records), tuple(one.needed))
-            for number, one in enumerate(leftovers)
-        ]
+        items = [ToExamine(self._realm, tuple(one.records), tuple(one.needed)) for one in leftovers]
         naming: list[Manifests] = []
         checks: dict[int, list[Manifests]] = {}
-        for position, examined in enumerate(self._spread(Examine(), items)):
-            self._progress("reading manifest lists", position, len(items))
-            number, leftover = examined.number, leftovers[examined.number]
+        results = self._engine.map(Examine(), items, "reading manifest lists")
+        for number, (leftover, examined) in enumerate(zip(leftovers, results, strict=True)):
             leftover.stop(examined.problem)
             if examined.shared:
                 leftover.share()
@@ -324,10 +313,10 @@ class ExpiryRun:
             checks[number] = [*manifests_of(number, examined.own, purged=purged), *foreign]
         candidates: dict[int, dict[str, File]] = {}
         known: dict[int, dict[int, str]] = {}
-        for position, named in enumerate(self._spread(ReadManifests(), naming)):
-            self._progress("reading manifests", position, len(naming))
-            leftovers[named.number].stop(named.problem)
-            files, keys = candidates.setdefault(named.number, {}), known.setdefault(named.number, {})
+        read = self._engine.map(ReadManifests(), naming, "reading manifests")
+        for item, named in zip(naming, read, strict=True):
+            leftovers[item.number].stop(named.problem)
+            files, keys = candidates.setdefault(item.number, {}), known.setdefault(item.number, {})
             for file in named.files:
                 key = file_key(file.location)
                 files[key] = file
@@ -353,15 +342,15 @@ class ExpiryRun:
         doubtful = {number: keys for number, keys in known.items() if keys}
         items = [one for number in doubtful for one in checks[number]]
         foreign: list[tuple[int, str]] = []
-        for position, needed in enumerate(self._spread(FindNeeded(doubtful), items)):
-            self._progress("reading manifests that stay", position, len(items))
-            leftovers[needed.number].stop(needed.problem)
+        found = self._engine.map(FindNeeded(doubtful), items, "reading manifests that stay")
+        for item, needed in zip(items, found, strict=True):
+            leftovers[item.number].stop(needed.problem)
             for digest in needed.files:
-                key = known[needed.number][digest]
-                if needed.foreign:
-                    foreign.append((needed.number, key))
+                key = known[item.number][digest]
+                if item.foreign:
+                    foreign.append((item.number, key))
                 else:
-                    candidates[needed.number].pop(key, None)
+                    candidates[item.number].pop(key, None)
         for number, key in foreign:
             if candidates[number].pop(key, None) is not None:
                 leftovers[number].share()
@@ -383,7 +372,7 @@ class ExpiryRun:
                     holders.setdefault(location, []).append(leftover)
         store = self._catalog.references.store
         oldest_purge_ms = self._catalog.context.clock.now_ms() - self._grace_ms
-        question = Question(holders, self._spread, self._progress)
+        question = Question(holders, self._engine)
         if holders and self._check_files == "store":
             without = {table.content: table.decision.snapshots for table in planned.values()}
             own = (self._realm, self._catalog.reference)
@@ -412,7 +401,7 @@ class ExpiryRun:
     def _settle(self, leftovers: Sequence[Leftover]) -> None:
         done = [one.settled() for one in leftovers if one.complete and one.records]
         for start in range(0, len(done), TABLES_OF_A_COMMIT):
-            self._progress("recording what was deleted", start, len(done))
+            self._engine.progress("recording what was deleted", start, len(done))
             part = done[start : start + TABLES_OF_A_COMMIT]
             self._catalog.commit(SettleExpired(self._catalog.context, self._operation, part))
 

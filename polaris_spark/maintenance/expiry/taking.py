@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from polaris_spark.maintenance.deleting import FILES_OF_AN_ITEM, absent_files
+from polaris_spark.catalog.engine import Engine
+from polaris_spark.maintenance.deleting import absent_files
 from polaris_spark.maintenance.expiry.leftovers import Leftover
-from polaris_spark.maintenance.spreading import Spread
 
 
-def take(
-    leftovers: Sequence[Leftover],
-    spread: Spread,
-    progress: Callable[[str, int, int], None],
-    *,
-    most: int | None,
-) -> None:
+def take(leftovers: Sequence[Leftover], engine: Engine, *, most: int | None) -> None:
     """Remove files from the leftovers that may not be deleted, do not exist, or are left to the next run.
 
     Args:
@@ -34,7 +28,7 @@ def take(
     taken = 0
     while waiting and (most is None or taken < most):
         some = _first(waiting, None if most is None else most - taken)
-        _leave_absent([leftover for leftover in some if leftover.begun], spread, progress)
+        _leave_absent([leftover for leftover in some if leftover.begun], engine)
         taken += sum(len(leftover.files) for leftover in some)
     for leftover in waiting:
         if leftover.files:
@@ -62,15 +56,12 @@ def _leave_outside(leftover: Leftover) -> None:
         leftover.outcome.notes.append(f"{outside} files are left: they lie in no place of the table")
 
 
-def _leave_absent(
-    leftovers: Sequence[Leftover], spread: Spread, progress: Callable[[str, int, int], None]
-) -> None:
+def _leave_absent(leftovers: Sequence[Leftover], engine: Engine) -> None:
     """Remove the files that earlier runs deleted. They are found again for as long as a file that names them exists."""
     locations = list({location: 0 for leftover in leftovers for location in leftover.files})
     absent: set[str] = set()
-    for position, found in enumerate(absent_files(spread, locations)):
-        progress("looking for files that are left", position * FILES_OF_AN_ITEM, len(locations))
-        absent.update(found.locations)
+    for found in absent_files(engine, locations, "looking for files that are left"):
+        absent.update(found)
     for leftover in leftovers:
         for location in absent.intersection(leftover.files):
             del leftover.files[location]

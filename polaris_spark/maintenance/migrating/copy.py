@@ -6,11 +6,11 @@ Rows never change and writing them again changes nothing, so an interrupted copy
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Split
 from polaris_spark.backends.chunks import sized, value_bytes
+from polaris_spark.catalog.engine import Engine, MapFunction, Reach
 from polaris_spark.clock import Clock
 from polaris_spark.commits.lineage import ancestors
 from polaris_spark.commits.retry import retried
@@ -29,10 +29,10 @@ _ROWS_TOGETHER: Final = 1_000
 _BYTES_TOGETHER: Final = 4 * 2**20
 """Largest total size of the values in a batch, in bytes."""
 
-T = TypeVar("T")
+_SPLITS_PER_PART: Final = 8
+_THREADS: Final = 4
 
-Watch = Callable[[str, int, int], None]
-"""Called with the step, the amount done, and the total (0 if not known). An exception that it raises ends the work."""
+T = TypeVar("T")
 
 
 class Place(NamedTuple):
@@ -57,20 +57,44 @@ class Copied(NamedTuple):
         return Copied(self.rows + other.rows, self.bytes + other.bytes, max(self.highest, other.highest))
 
 
-def copy_all(source: Place, target: Place, watch: Watch, *, threads: int = 4) -> Copied:
-    """Copy every row that was written before the call, reachable or not, in threads of this process."""
-    splits = source.backend.splits("objects", [source.realm], threads * 8)
+class CopySplit(MapFunction[Split, Copied]):
+    """Function that copies the rows of one split. Progress is reported between waves."""
+
+    result = Copied
+    few = 0
+    threads = _THREADS
+    tasks_per_core = 4
+    waves = 4
+
+    def __init__(self, source: str, target: str, open_target: Callable[[], Backend]) -> None:
+        """
+        Args:
+            source, target: instance ids of the realm in the source and in the target.
+            open_target: returns the target; can be pickled for executors.
+        """
+        self._source = source
+        self._target = target
+        self._open_target = open_target
+
+    def __call__(self, reach: Reach, item: Split) -> Copied:
+        source = Place(reach.backend, self._source, reach.clock)
+        return copy_split(source, Place(self._open_target(), self._target, reach.clock), item)
+
+
+def copy_all(
+    source: Place, target: Place, engine: Engine, open_target: Callable[[], Backend] | None = None
+) -> Copied:
+    """Copy every row that was written before the call, reachable or not.
+
+    Args:
+        engine: an engine whose store is the source.
+        open_target: returns the target on executors; can be pickled. None if the engine works in this process.
+    """
+    splits = source.backend.splits("objects", [source.realm], _SPLITS_PER_PART * max(_THREADS, engine.parts))
+    copy = CopySplit(source.realm, target.realm, open_target or (lambda: target.backend))
     total = Copied()
-    with ThreadPoolExecutor(threads) as pool:
-        running = [pool.submit(copy_split, source, target, split) for split in splits]
-        try:
-            for done, future in enumerate(as_completed(running)):
-                watch("copying rows", done, len(splits))
-                total = total.plus(future.result())
-        except BaseException:
-            for future in running:
-                future.cancel()
-            raise
+    for copied in engine.map(copy, splits, "copying rows"):
+        total = total.plus(copied)
     return total
 
 

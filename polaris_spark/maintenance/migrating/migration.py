@@ -18,21 +18,22 @@ a fence above every id that was copied, and a process that has read a head makes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from polaris_spark.backends.base import Backend
+from polaris_spark.catalog.engine import Engine, LocalEngine, Reach
+from polaris_spark.catalog.files import Files
 from polaris_spark.commits.retry import retried
 from polaris_spark.errors import OutcomeUnknownError, RealmStateError, StateError, TryAgainError
 from polaris_spark.maintenance.migrating.check import compare_references
-from polaris_spark.maintenance.migrating.copy import Watch
-from polaris_spark.maintenance.migrating.marks import MOVING_TO_INSTANCE, SourceRealm
+from polaris_spark.maintenance.migrating.marks import MOVING_TO_INSTANCE, Held, SourceRealm
 from polaris_spark.maintenance.migrating.steps import (
     COPIED,
-    HERE,
+    Compare,
     Copying,
     Step,
     Switch,
-    Work,
 )
 from polaris_spark.system.connections import Connection
 from polaris_spark.system.realms import MOVED_TO, RealmRecord, RealmState
@@ -62,8 +63,9 @@ class Migration:
         target: Connection,
         target_realm: str,
         *,
-        work: Work = HERE,
-        watch: Watch = lambda _doing, _done, _total: None,
+        engine: Engine | None = None,
+        open_target: Callable[[], Backend] | None = None,
+        compare: Compare | None = None,
         max_pause_ms: float = 1_000.0,
         verify: bool = True,
     ) -> None:
@@ -73,9 +75,9 @@ class Migration:
             source_uri: URI of the source's store, without a password.
             target: the store to move the realm to.
             target_realm: name of the realm in the target.
-            work: copies and compares rows, in this process or in a Spark job.
-            watch: called with the step, the amount done, and the total; an exception that it raises ends the migration
-                at its current step.
+            engine: copies rows; by default in this process. If its progress raises an error, the migration ends at its
+                current step.
+            open_target, compare: see `Copying`.
             max_pause_ms: longest time for which commits may be stopped, in milliseconds; a switch that takes longer is
                 given up and tried again later.
             verify: whether both sides are compared, before and after the switch.
@@ -84,8 +86,9 @@ class Migration:
         self._source_uri = source_uri
         self._target = target
         self._name = target_realm
-        self._work = work
-        self._watch = watch
+        self._engine = engine or LocalEngine(Reach(source.store, Files({}), source.references.clock))
+        self._open_target = open_target
+        self._compare = compare
         self._max_pause_ms = max_pause_ms
         self._verify = verify
         self._clock = source.references.clock
@@ -109,7 +112,7 @@ class Migration:
         record = retried(self._clock, self._target_realm)
         self._source.end_pause()  # the pause of a run that died
         self._source.begin(self._to, record.instance)
-        copying = Copying(self._source, self._target, record, self._work, self._watch)
+        copying = self._copying(record)
         yield from copying.everything()
         if self._verify:
             yield copying.catch_up()
@@ -127,7 +130,7 @@ class Migration:
     def _switched(self, copying: Copying, record: RealmRecord) -> Iterator[Step]:
         for attempt in range(1, _ATTEMPTS + 1):
             yield from self._nearly_caught_up(copying)
-            self._watch("switching", attempt, _ATTEMPTS)
+            self._engine.progress("switching", attempt, _ATTEMPTS)
             try:
                 yield Switch(copying, self._to, self._max_pause_ms).run()
                 return
@@ -171,6 +174,11 @@ class Migration:
 
     # Comparison, and the end
 
+    def _copying(self, record: RealmRecord, heads: Sequence[Held] = ()) -> Copying:
+        return Copying(
+            self._source, self._target, record, self._engine, self._open_target, self._compare, heads
+        )
+
     def _checked(self, copying: Copying) -> Step:
         """Compare the rows that were copied so far.
 
@@ -196,7 +204,7 @@ class Migration:
         self._source.finish()
         if self._verify:
             begun = self._clock.monotonic_ms()
-            copying = Copying(self._source, self._target, record, self._work, self._watch, heads)
+            copying = self._copying(record, heads)
             compared = copying.compared()
             differences = compare_references(heads, self._target.store(record))
             yield Step(

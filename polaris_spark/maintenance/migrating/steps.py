@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from polaris_spark.backends.base import ReferenceRow
+from polaris_spark.backends.base import Backend, ReferenceRow
+from polaris_spark.catalog.engine import Engine
 from polaris_spark.commits.publishing import encode_head, read_head
 from polaris_spark.commits.retry import retried
 from polaris_spark.commits.rows import Head
@@ -18,7 +19,6 @@ from polaris_spark.maintenance.migrating.check import Compared, Difference, comp
 from polaris_spark.maintenance.migrating.copy import (
     Copied,
     Place,
-    Watch,
     copy_all,
     copy_since,
     highest_id,
@@ -50,23 +50,8 @@ class Step(NamedTuple):
     """Number of all differences."""
 
 
-class Work(NamedTuple):
-    """The long-running work of a migration, done by threads of this process or by a Spark job."""
-
-    copy: Callable[[Place, Place, Watch], Copied]
-    """Copies every row."""
-    compare: Callable[[Place, Place, Sequence[Held], Watch], Compared]
-    """Compares the rows of all objects that heads need."""
-
-
-def _compare_here(source: Place, target: Place, heads: Sequence[Held], watch: Watch) -> Compared:
-    return compare_objects(
-        source, target, [held.head for held in heads], lambda done: watch("comparing objects", done, 0)
-    )
-
-
-HERE: Final = Work(copy_all, _compare_here)
-"""Work done by threads of this process."""
+Compare = Callable[[Place, Place, Sequence[Held]], Compared]
+"""Compares the rows of all objects that heads need, in the source and in the target."""
 
 
 class PauseTooLongError(TryAgainError):
@@ -81,13 +66,16 @@ class Copying:
         source: SourceRealm,
         target: Connection,
         record: RealmRecord,
-        work: Work,
-        watch: Watch,
+        engine: Engine,
+        open_target: Callable[[], Backend] | None,
+        compare: Compare | None,
         heads: Sequence[Held] = (),
     ) -> None:
         """
         Args:
             record: the realm's record in the target.
+            engine, open_target: see `copy_all`.
+            compare: compares rows; None to read objects by id in this process.
             heads: heads for which everything was copied already; empty if not known.
         """
         self.source = source
@@ -100,8 +88,9 @@ class Copying:
         """The highest id of a row that was copied."""
         self._fence = 0
         """The last fence, an id: everything that commits in force at that fence need was copied."""
-        self._work = work
-        self._watch = watch
+        self._engine = engine
+        self._open_target = open_target
+        self._compare = compare or self._compare_here
         self._rounds = 0
         self._from = Place(source.store.backend, source.store.realm, self.clock)
         self._to = Place(target.backend, record.instance, target.clock)
@@ -115,7 +104,7 @@ class Copying:
         begun = self.clock.monotonic_ms()
         left = highest_id(self._to)  # rows of a run that died; the source may have swept them since
         fence = self.source.fence()
-        copied = self._work.copy(self._from, self._to, self._watch)
+        copied = copy_all(self._from, self._to, self._engine, self._open_target)
         self._fence, self.highest = fence, max(left, copied.highest)
         self._note()
         yield Step("copy", 0, copied.rows, copied.bytes, self.clock.monotonic_ms() - begun)
@@ -128,7 +117,7 @@ class Copying:
         heads = self.source.heads()
         while True:
             try:
-                copied = self.since(heads, lambda done: self._watch("catching up", done, 0))
+                copied = self.since(heads, lambda done: self._engine.progress("catching up", done, 0))
                 break
             except CorruptionError:
                 now = self.source.heads()
@@ -148,7 +137,13 @@ class Copying:
 
     def compared(self) -> Compared:
         """Compare all objects that the heads need."""
-        return self._work.compare(self._from, self._to, self.heads, self._watch)
+        return self._compare(self._from, self._to, self.heads)
+
+    def _compare_here(self, source: Place, target: Place, heads: Sequence[Held]) -> Compared:
+        progress = self._engine.progress
+        return compare_objects(
+            source, target, [held.head for held in heads], lambda done: progress("comparing objects", done, 0)
+        )
 
     def _note(self) -> None:
         noted = f"{self._fence:x} {self.highest:x}"

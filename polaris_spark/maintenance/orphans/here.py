@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.engine import Reach
 from polaris_spark.catalog.folders import Folders, Listed
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import PolarisError
@@ -25,16 +25,15 @@ from polaris_spark.maintenance.orphans.search import (
     refuse_mismatches,
     unlisted_ones,
 )
-from polaris_spark.maintenance.store_tables import Objects
 
 
-class LocalEngine:
-    """Engine that works in this process: for stores in memory, and small catalogs."""
+class LocalSearch:
+    """A `FileSearch` in this process: for stores in memory, and small catalogs."""
 
-    def __init__(self, files: Files, objects: Objects) -> None:
-        self._files = files
-        self._folders = Folders(files)
-        self._objects = objects
+    def __init__(self, reach: Reach) -> None:
+        self._files = reach.files
+        self._folders = Folders(reach.files)
+        self._objects = reach.own.of_realm
         self._listed: list[tuple[str, Listed]] = []
         self._unlisted: dict[str, str] = {}
         """Folders that cannot be listed, each with the reason."""

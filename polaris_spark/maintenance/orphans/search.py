@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from polaris_spark.catalog.drops import Drop
+from polaris_spark.catalog.engine import Engine
 from polaris_spark.catalog.folders import CHANGED, Folders, Listed, repeated
 from polaris_spark.catalog.permits import Grant, Permit
 from polaris_spark.catalog.store_heads import StoreHead
@@ -43,7 +44,6 @@ from polaris_spark.maintenance.deleting import delete_files
 from polaris_spark.maintenance.needs import EVERYWHERE
 from polaris_spark.maintenance.orphans.deciding import Mismatch, is_below
 from polaris_spark.maintenance.orphans.known_files import Names
-from polaris_spark.maintenance.spreading import Spread
 from polaris_spark.maintenance.store_needs import Question, Watching
 from polaris_spark.maintenance.store_tables import Objects
 
@@ -140,8 +140,8 @@ class Doomed(NamedTuple):
     """Permits deleting the tables' files."""
 
 
-class Engine(Protocol):
-    """Engine that does the work of a search, in this process or on executors."""
+class FileSearch(Protocol):
+    """The listing and comparison of the files of a search, in this process or on executors."""
 
     def list_files(self, search: Search) -> None:
         """List the folders of a search, and keep the files found for `find`."""
@@ -151,9 +151,6 @@ class Engine(Protocol):
 
     def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
         """Return the files of dropped tables that no head needs."""
-
-
-Progress = Callable[[str, int, int], None]
 
 
 class Record(Protocol):
@@ -169,27 +166,26 @@ class Record(Protocol):
 class Means(NamedTuple):
     """The functions and objects that a run uses."""
 
-    spread: Spread
+    engine: Engine
+    """Deletes files and reads what tables need. Its progress may raise an error to end the run."""
     heads: Callable[[], list[StoreHead]]
     """Reads the heads of the store."""
     objects: Objects
     record: Record
-    progress: Progress
-    """Called with the step, the amount done, and the total. An exception that it raises ends the run."""
 
 
-def remove(engine: Engine, search: Search, means: Means, *, dry_run: bool) -> Iterator[Outcome]:
+def remove(files: FileSearch, search: Search, means: Means, *, dry_run: bool) -> Iterator[Outcome]:
     """Find orphans, and delete them unless it is a dry run.
 
     Raises:
         InputError: listed and known files have equal paths but different schemes or authorities.
         BadRequestError: a folder cannot be listed.
     """
-    means.progress("listing files", 0, 0)
-    engine.list_files(search)
-    means.progress("reading what tables need", 0, 0)
+    means.engine.progress("listing files", 0, 0)
+    files.list_files(search)
+    means.engine.progress("reading what tables need", 0, 0)
     seen = means.heads()
-    found = engine.find(search, seen)
+    found = files.find(search, seen)
     yield from broken_ones(found.broken)
     if dry_run:
         yield from (Outcome(*orphan, outcome=WOULD_DELETE) for orphan in found.orphans)
@@ -247,14 +243,13 @@ def delete_in_waves(
     """
     question = Question(
         [one.location for one in orphans],
-        means.spread,
-        means.progress,
+        means.engine,
         search.names,
         any_storage=search.mismatch is not Mismatch.DELETE,
     )
     watching = Watching(question, seen, means.heads, means.objects, search.oldest_purge_ms)
     for start in range(0, len(orphans), WAVE):
-        means.progress("deleting files", start, len(orphans))
+        means.engine.progress("deleting files", start, len(orphans))
         watching.look()
         wave = orphans[start : start + WAVE]
         if question.problem:
@@ -281,8 +276,8 @@ def _deleted(search: Search, means: Means, going: Sequence[Orphan]) -> Iterator[
     going = [orphan for orphan in going if orphan.location in granted]
     means.record.deleting(going)
     left: dict[str, str] = {}
-    for some in delete_files(means.spread, grants, search.permit, changed_before=search.before_ms):
-        left |= some.files
+    for some in delete_files(means.engine, grants, search.permit, changed_before=search.before_ms):
+        left |= some
     outcomes = [_outcome(orphan, left.get(orphan.location)) for orphan in going]
     means.record.failed([outcome for outcome in outcomes if outcome.outcome == FAILED])
     yield from outcomes

@@ -5,12 +5,13 @@ Each manifest list and each manifest is read once, even if several snapshots, br
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polaris_spark.catalog.drops import Drop
+from polaris_spark.catalog.engine import Reach
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.rows import NAMES
 from polaris_spark.catalog.store_heads import StoreHead
@@ -20,15 +21,12 @@ from polaris_spark.maintenance.needs import Content, Manifests, Named, needs_of
 from polaris_spark.maintenance.orphans import known_files
 from polaris_spark.maintenance.orphans.contents import contents_of, contents_of_drops
 from polaris_spark.maintenance.orphans.known_files import Names, kept_drops, places_of
-from polaris_spark.spark.jobs.scanning import scanned
-from polaris_spark.spark.options import StoreLocation
-from polaris_spark.spark.planned import PlannedStore
-from polaris_spark.spark.reading import ReadStore
+from polaris_spark.spark.engine import SparkEngine
 from polaris_spark.store.objects import ObjectStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 TABLES_PER_TASK = 200
 COMMITS_PER_TASK = 1_000
@@ -69,14 +67,6 @@ class Task(NamedTuple):
         return kept_drops(self.head, store, oldest_purge_ms, *self.commits)
 
 
-class Reading(NamedTuple):
-    """Location of the store, properties of the files' FileIO, and the rules for normalizing names, for executors."""
-
-    store: StoreLocation
-    files: Mapping[str, str]
-    names: Names
-
-
 def tasks_of(head: StoreHead, store: ObjectStore, splits: int) -> list[Task]:
     """Return the tasks that cover a head and its history. Only the upper levels of the index `names` are read."""
     # Imported here, because views import PySpark, and this module is also imported where no Spark job runs.
@@ -101,8 +91,8 @@ class KnownFiles:
 
     def __init__(
         self,
-        spark: SparkSession,
-        reading: Reading,
+        engine: SparkEngine,
+        names: Names,
         tasks: Sequence[Task],
         oldest_purge_ms: int,
         *,
@@ -110,27 +100,24 @@ class KnownFiles:
     ) -> None:
         """
         Args:
+            names: rules for normalizing names.
             oldest_purge_ms: see `known_files.kept_drops`.
             located: whether the method `located` will be called.
         """
         from pyspark.sql.functions import col
 
-        read = partial(_contents, reading=reading, oldest_purge_ms=oldest_purge_ms)
-        spread = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
-        self._first = scanned(spark, PlannedStore(reading.store), list(tasks), read, _FIRST).persist()
-        lists = self._first.where(col("kind") == LIST).select("location").distinct().repartition(spread)
-        self._lists = lists.mapInArrow(_ReadNamed(reading, LIST, located=True), _NEXT).persist()
+        read = partial(_contents, names=names, oldest_purge_ms=oldest_purge_ms)
+        n = TASKS_PER_CORE * engine.parts
+        self._first = engine.scan(read, list(tasks), _FIRST).persist()
+        lists = self._first.where(col("kind") == LIST).select("location").distinct().repartition(n)
+        read_lists = partial(_named, kind=LIST, names=names, located=True)
+        self._lists = engine.apply(read_lists, lists, _NEXT).persist()
         direct = self._first.where(col("kind") == MANIFEST).select("location")
         manifests = (
-            self._lists.where("problem IS NULL")
-            .select("location")
-            .union(direct)
-            .distinct()
-            .repartition(spread)
+            self._lists.where("problem IS NULL").select("location").union(direct).distinct().repartition(n)
         )
-        self._manifests = manifests.mapInArrow(
-            _ReadNamed(reading, MANIFEST, located=located), _NEXT
-        ).persist()
+        read_manifests = partial(_named, kind=MANIFEST, names=names, located=located)
+        self._manifests = engine.apply(read_manifests, manifests, _NEXT).persist()
 
     def names(self) -> DataFrame:
         """Return the normalized name of every file, with the columns of `NAMED`. It may contain duplicates."""
@@ -220,14 +207,11 @@ class KnownFiles:
             frame.unpersist()
 
 
-def _contents(
-    opened: ReadStore, task: Task, *, reading: Reading, oldest_purge_ms: int
-) -> Iterator[pa.RecordBatch]:
+def _contents(reach: Reach, task: Task, *, names: Names, oldest_purge_ms: int) -> Iterator[pa.RecordBatch]:
     """Yield the files and locations that the metadata of a task's tables and views references."""
-    store = opened.objects(task.head.realm)
+    store = reach.own.of_realm(task.head.realm)
     contents = task.contents(store, oldest_purge_ms)
-    rows = _rows(contents, store, Files(dict(reading.files)), reading.names)
-    yield from in_batches(rows, _FIRST)
+    yield from in_batches(_rows(contents, store, reach.files, names), _FIRST)
 
 
 def _rows(contents: Iterable[Content], store: ObjectStore, files: Files, names: Names) -> Iterator[Row]:
@@ -246,33 +230,31 @@ def _rows(contents: Iterable[Content], store: ObjectStore, files: Files, names: 
             yield {"kind": BROKEN, "problem": needs.problem, "missing": needs.missing, **own}
 
 
-class _ReadNamed:
-    """The function that executors run next. Input: manifest lists or manifests. Output: the files that they list."""
+def _named(
+    reach: Reach, batches: Iterable[pa.RecordBatch], *, kind: str, names: Names, located: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the files that manifest lists or manifests list.
 
-    def __init__(self, reading: Reading, kind: str, *, located: bool) -> None:
-        """
-        Args:
-            located: whether the output contains the original locations, and the files that list them.
-        """
-        self._reading = reading
-        self._kind = kind
-        self._located = located
+    Args:
+        located: whether the output contains the original locations, and the files that list them.
+    """
+    manifests = Manifests(reach.files)
+    read = manifests.of_list if kind == LIST else manifests.of_manifest
+    for batch in batches:
+        rows = _named_rows(batch.column(0).to_pylist(), read, names, located=located)
+        yield from in_batches(rows, _NEXT)
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        manifests = Manifests(Files(dict(self._reading.files)))
-        read = manifests.of_list if self._kind == LIST else manifests.of_manifest
-        for batch in batches:
-            yield from in_batches(self._rows(batch.column(0).to_pylist(), read), _NEXT)
 
-    def _rows(self, locations: Iterable[str], read: Callable[[str], Named]) -> Iterator[Row]:
-        names = self._reading.names
-        for source in locations:
-            named = read(source)
-            if named.problem:
-                yield {"source": source, "problem": named.problem, "missing": named.missing}
-            for location in named.locations:
-                kept = {"source": source, "location": location} if self._located else {}
-                yield {**kept, **names.of(location)._asdict()}
+def _named_rows(
+    locations: Iterable[str], read: Callable[[str], Named], names: Names, *, located: bool
+) -> Iterator[Row]:
+    for source in locations:
+        named = read(source)
+        if named.problem:
+            yield {"source": source, "problem": named.problem, "missing": named.missing}
+        for location in named.locations:
+            kept = {"source": source, "location": location} if located else {}
+            yield {**kept, **names.of(location)._asdict()}
 
 
 def in_batches(rows: Iterator[Row], schema: str) -> Iterator[pa.RecordBatch]:

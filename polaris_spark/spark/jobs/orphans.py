@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.folders import Contents, Folders, Listed
+from polaris_spark.catalog.engine import Reach
+from polaris_spark.catalog.folders import Contents, Folders
 from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.errors import BadRequestError, PolarisError
 from polaris_spark.maintenance.orphans.deciding import FileName, Mismatch, Place, judge
+from polaris_spark.maintenance.orphans.known_files import Names
 from polaris_spark.maintenance.orphans.search import (
     Broken,
     Doomed,
@@ -27,12 +28,12 @@ from polaris_spark.maintenance.orphans.search import (
     refuse_mismatches,
     unlisted_ones,
 )
-from polaris_spark.spark.jobs.known_files import NAMED, KnownFiles, Reading, Task, in_batches, tasks_of
-from polaris_spark.spark.reading import open_for_reading
+from polaris_spark.spark.engine import SparkEngine
+from polaris_spark.spark.jobs.known_files import NAMED, KnownFiles, Row, Task, in_batches, tasks_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
 _DEPTH = 4
 """Maximum number of folder levels that the driver lists itself, to find enough folders for all tasks."""
@@ -51,13 +52,12 @@ _ANCESTORS = """concat(array('/'), transform(
 """SQL expression for all folders above a normalized path, from the root down."""
 
 
-class SparkEngine:
-    """An implementation of `search.Engine` that works on executors."""
+class SparkSearch:
+    """A `FileSearch` on executors."""
 
-    def __init__(self, spark: SparkSession, reading: Reading) -> None:
-        self._spark = spark
-        self._reading = reading
-        self._cores = spark.sparkContext.defaultParallelism
+    def __init__(self, engine: SparkEngine) -> None:
+        self._engine = engine
+        self._cores = engine.parts
         self._listed: DataFrame | None = None
         self._unlisted: dict[str, str] = {}
         """Folders that the driver cannot list, each with the reason."""
@@ -71,7 +71,7 @@ class SparkEngine:
             found
             for root in search.roots
             for found in _spread(
-                Folders(Files(dict(self._reading.files))),
+                Folders(self._engine.reach.files),
                 root,
                 self._cores,
                 partial(_skip, root, self._unlisted),
@@ -83,21 +83,20 @@ class SparkEngine:
         )
         # Folders differ in size: more tasks than cores balance the load.
         tasks = max(1, min(len(folders), _FOLDERS_PER_CORE * self._cores))
-        frame = self._spark.createDataFrame(table).repartition(tasks)
-        self._listed = frame.mapInArrow(_List(self._reading, search), _LISTED).persist()
+        frame = self._engine.spark.createDataFrame(table).repartition(tasks)
+        self._listed = self._engine.apply(partial(_list, search=search), frame, _LISTED).persist()
         self._listed.count()  # list now, because heads must be read after listing
 
     def _known(self, search: Search, heads: Sequence[StoreHead]) -> KnownFiles:
-        opened = open_for_reading(self._reading.store)
-        splits = _TASKS_PER_CORE * self._cores
-        tasks = [task for head in heads for task in tasks_of(head, opened.objects(head.realm), splits)]
-        return KnownFiles(self._spark, self._reading, tasks, search.oldest_purge_ms)
+        own, splits = self._engine.reach.own, _TASKS_PER_CORE * self._cores
+        tasks = [task for head in heads for task in tasks_of(head, own.of_realm(head.realm), splits)]
+        return KnownFiles(self._engine, search.names, tasks, search.oldest_purge_ms)
 
     def find_doomed(self, search: Search, heads: Sequence[StoreHead], doomed: Doomed) -> FoundDoomed:
         """Return the files of dropped tables that no table or view needs."""
         known = self._known(search, heads)
         tasks = [Task(doomed.head, drops=(drop,)) for drop in doomed.drops]
-        named = KnownFiles(self._spark, self._reading, tasks, search.oldest_purge_ms, located=True)
+        named = KnownFiles(self._engine, search.names, tasks, search.oldest_purge_ms, located=True)
         try:
             broken, incomplete = known.broken()
             told = self._told(broken, incomplete, known.places())
@@ -105,7 +104,8 @@ class SparkEngine:
                 return in_phases([], told)
             around = known.places().union(named.places().where("unconfirmed"))
             unneeded = _outside_places(_unneeded(named.located(), known.names()), around)
-            found = unneeded.mapInArrow(_Look(self._reading, doomed), _DOOMED).orderBy("rank")
+            look = partial(_look, doomed=doomed, names=search.names)
+            found = self._engine.apply(look, unneeded, _DOOMED).orderBy("rank")
             rows = found.limit(_most(search)).collect()
             ranked = [
                 (row.rank, Orphan(row.location, row.size, row.modified, row.owner), row.owners)
@@ -246,69 +246,47 @@ def _contents(folders: Folders, folder: str, unlisted: Callable[[str, PolarisErr
         return Contents([], [])
 
 
-class _List:
-    """The function that executors run to list files. Input: folders. Output: files, and folders with problems."""
-
-    def __init__(self, reading: Reading, search: Search) -> None:
-        self._reading = reading
-        self._search = search
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        folders = Folders(Files(dict(self._reading.files)))
-        for batch in batches:
-            for one in batch.to_pylist():
-                yield from in_batches(self._rows(folders, **one), _LISTED)
-
-    def _rows(self, folders: Folders, folder: str, root: str, deep: bool) -> Iterator[dict[str, object]]:  # noqa: FBT001  # a column
-        found: Iterable[Listed]
-        unlisted: dict[str, str] = {}
-        skip = partial(_skip, root, unlisted)
-        found = folders.below(folder, skip) if deep else _contents(folders, folder, skip).files
-        for listed in found:
-            if self._search.concerns(listed):
-                name = self._search.names.of(listed.location)._asdict()
-                yield {
-                    "location": listed.location,
-                    "size": listed.size,
-                    "modified": listed.modified_ms,
-                    "root": root,
-                    **name,
-                }
-        for location, problem in unlisted.items():
-            yield {"location": location, "root": root, "problem": problem}
+def _list(reach: Reach, batches: Iterable[pa.RecordBatch], *, search: Search) -> Iterator[pa.RecordBatch]:
+    """Yield the files in folders, and folders with problems."""
+    folders = Folders(reach.files)
+    for batch in batches:
+        for one in batch.to_pylist():
+            yield from in_batches(_listed(search, folders, **one), _LISTED)
 
 
-class _Look:
-    """The function that executors run to look up files of dropped tables.
+def _listed(search: Search, folders: Folders, folder: str, root: str, deep: bool) -> Iterator[Row]:  # noqa: FBT001  # a column
+    unlisted: dict[str, str] = {}
+    skip = partial(_skip, root, unlisted)
+    found = folders.below(folder, skip) if deep else _contents(folders, folder, skip).files
+    for listed in found:
+        if search.concerns(listed):
+            yield {
+                "location": listed.location,
+                "size": listed.size,
+                "modified": listed.modified_ms,
+                "root": root,
+                **search.names.of(listed.location)._asdict(),
+            }
+    for location, problem in unlisted.items():
+        yield {"location": location, "root": root, "problem": problem}
 
-    Input: locations of files. Output: the files that exist and may be deleted.
-    """
 
-    def __init__(self, reading: Reading, doomed: Doomed) -> None:
-        self._reading = reading
-        self._doomed = doomed
+def _look(
+    reach: Reach, batches: Iterable[pa.RecordBatch], *, doomed: Doomed, names: Names
+) -> Iterator[pa.RecordBatch]:
+    """Yield those files of dropped tables that exist and may be deleted, from their locations."""
+    folders, judge = Folders(reach.files), DoomedJudge(doomed, names)
+    for batch in batches:
+        yield from in_batches(_doomed(folders, judge, batch), _DOOMED)
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        folders = Folders(Files(dict(self._reading.files)))
-        judge = DoomedJudge(self._doomed, self._reading.names)
-        for batch in batches:
-            yield from in_batches(self._rows(folders, judge, batch), _DOOMED)
 
-    def _rows(
-        self, folders: Folders, judge: DoomedJudge, batch: pa.RecordBatch
-    ) -> Iterator[dict[str, object]]:
-        for row in batch.to_pylist():
-            found = judge.found(folders, row["location"])
-            if found is not None:
-                location, size, modified, owner = found
-                yield {
-                    "location": location,
-                    "size": size,
-                    "modified": modified,
-                    "owner": owner,
-                    "rank": row["rank"],
-                    "owners": row["owners"],
-                }
+def _doomed(folders: Folders, judge: DoomedJudge, batch: pa.RecordBatch) -> Iterator[Row]:
+    for row in batch.to_pylist():
+        found = judge.found(folders, row["location"])
+        if found is not None:
+            location, size, modified, owner = found
+            file = {"location": location, "size": size, "modified": modified, "owner": owner}
+            yield {**file, "rank": row["rank"], "owners": row["owners"]}
 
 
 class _Judge:
@@ -328,7 +306,7 @@ class _Judge:
         for batch in batches:
             yield from in_batches(self._rows(batch), _ORPHANS)
 
-    def _rows(self, batch: pa.RecordBatch) -> Iterator[dict[str, object]]:
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
         for row in batch.to_pylist():
             judged = judge(
                 FileName(row["scheme"], row["authority"], row["path"]),

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
-from polaris_spark.clock import Clock, SystemClock
-from polaris_spark.config import Properties
+from polaris_spark.backends.base import Split
+from polaris_spark.catalog.engine import Engine, MapFunction, Reach
 from polaris_spark.ids import id_time_ms
-from polaris_spark.spark.jobs.scanning import scanned
-from polaris_spark.spark.options import location_of
-from polaris_spark.spark.planned import PlannedStore
-from polaris_spark.spark.reading import ReadStore
 from polaris_spark.spark.views.stored import stored_objects
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-
-    from polaris_spark.backends.base import Split
 
 _HOUR = 3_600_000
 AGES = (
@@ -32,80 +20,63 @@ AGES = (
 """Upper bound (exclusive) of each age group, in milliseconds, and the group's name."""
 
 OLDEST = "90 days and more"
-_SCHEMA = "type string, age_group int, age string, objects bigint, rows bigint, bytes bigint"
 
 
-def storage(
-    spark: SparkSession,
-    *,
-    store: str,
-    realm: str = "default",
-    splits: int | None = None,
-    store_options: Mapping[str, str] | None = None,
-    clock: Clock | None = None,
-) -> DataFrame:
-    """Return the amount of data that a realm stores: one row per object type and age group.
+class Stored(NamedTuple):
+    """The objects of one type and age group."""
+
+    type: str | None
+    """Type of the objects; None for rows that cannot be read."""
+    age_group: int
+    """Number of the age group; 0 is the youngest."""
+    objects: int
+    rows: int
+    bytes: int
+
+
+class SumObjects(MapFunction[Split, list[Stored]]):
+    """Function that sums the objects of a split by type and age."""
+
+    result = list[Stored]
+    few = 0
+    threads = 1
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+
+    def __call__(self, reach: Reach, item: Split) -> list[Stored]:
+        sums: dict[tuple[str | None, int], list[int]] = {}
+        for stored in stored_objects(reach.backend, item, whole=False):
+            key = (stored.header.type if stored.header else None, age_group(stored.id, self._now_ms))
+            found = sums.setdefault(key, [0, 0, 0])
+            found[0] += 1
+            found[1] += stored.parts
+            found[2] += stored.size
+        return [Stored(*key, *found) for key, found in sums.items()]
+
+
+def storage(engine: Engine, now_ms: int) -> list[tuple[Any, ...]]:
+    """Return the amount of data that the realm of a job stores: one row per object type and age group.
 
     Args:
-        spark: the session whose executors read the rows.
-        store: URI of the store, without a password.
-        realm: name of the realm.
-        splits: approximate number of splits for reading the rows; default: Spark's default parallelism.
-        store_options: options of the store, such as `password`. A value may be `env:NAME`.
-        clock: clock for the ages of objects.
+        now_ms: the time to which ages refer, in milliseconds since 1970.
     Returns:
-        columns `type` (null for rows that cannot be read), `age_group` (0 is the youngest), `age`, `objects`, `rows`
-        and `bytes`, sorted by type and age group.
-    Raises:
-        InputError: the store cannot be read by executors, or an option cannot be used.
-        RealmStateError: the realm does not exist, or is not ACTIVE.
+        type (None for rows that cannot be read), number of the age group (0 is the youngest), its name, and the numbers
+        of objects, rows and bytes, sorted by type and age group.
     """
-    from pyspark.sql.functions import col
-    from pyspark.sql.functions import sum as total
-
-    given = {"store": store, **{f"store.{k}": v for k, v in (store_options or {}).items()}}
-    planned = PlannedStore(location_of(Properties.parse(given, refuse_uri_password=True)).resolved())
-    opened = planned.open()
-    n = splits or spark.sparkContext.defaultParallelism
-    parts = opened.backend.splits("objects", [opened.realm(realm).store.realm], n)
-    work = partial(_sums, now_ms=(clock or SystemClock()).now_ms())
-    found = scanned(spark, planned, parts, work, _SCHEMA)
-    sums = [total(name).alias(name) for name in ("objects", "rows", "bytes")]
-    groups = found.groupBy("type", "age_group", "age").agg(*sums)
-    return groups.orderBy(col("type").asc_nulls_last(), "age_group")
+    own = engine.reach.own
+    sums: dict[tuple[str | None, int], list[int]] = {}
+    splits = own.backend.splits("objects", [own.realm], engine.parts)
+    for found in engine.map(SumObjects(now_ms), splits, "reading rows"):
+        for one in found:
+            before = sums.get((one.type, one.age_group), (0, 0, 0))
+            sums[one.type, one.age_group] = [a + b for a, b in zip(before, one[2:], strict=True)]
+    names = [name for _, name in AGES] + [OLDEST]
+    ordered = sorted(sums.items(), key=lambda item: (item[0][0] is None, item[0]))
+    return [(type, group, names[group], *numbers) for (type, group), numbers in ordered]
 
 
 def age_group(id: int, now_ms: int) -> int:
     """Return the number of an object's age group; 0 is the youngest."""
     age = now_ms - id_time_ms(id)
     return next((group for group, (limit, _) in enumerate(AGES) if age < limit), len(AGES))
-
-
-def _sums(store: ReadStore, split: Split, *, now_ms: int) -> Iterator[pa.RecordBatch]:
-    sums: dict[tuple[str | None, int], list[int]] = {}
-    for stored in stored_objects(store.backend, split, whole=False):
-        key = (stored.header.type if stored.header else None, age_group(stored.id, now_ms))
-        found = sums.setdefault(key, [0, 0, 0])
-        found[0] += 1
-        found[1] += stored.parts
-        found[2] += stored.size
-    yield _batch(sums)
-
-
-def _batch(sums: Mapping[tuple[str | None, int], list[int]]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    names = [limit_name for _, limit_name in AGES] + [OLDEST]
-    types, groups = [type for type, _ in sums], [group for _, group in sums]
-    objects, rows, sizes = ([one[i] for one in sums.values()] for i in range(3))
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(types, pa.string()),
-            pa.array(groups, pa.int32()),
-            pa.array([names[group] for group in groups], pa.string()),
-            pa.array(objects, pa.int64()),
-            pa.array(rows, pa.int64()),
-            pa.array(sizes, pa.int64()),
-        ],
-        names=["type", "age_group", "age", "objects", "rows", "bytes"],
-    )

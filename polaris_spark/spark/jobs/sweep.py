@@ -1,4 +1,4 @@
-"""Mark and sweep by executors: one scan reads all headers, joins mark objects level by level, then rows are deleted.
+"""The garbage of a sweep on executors: one scan reads all headers, joins mark objects, then rows are deleted.
 
 Headers are read once, in a scan that also finds the rows to delete. Reading headers by id, level by level, would read
 most rows a second time, and in random order. Ids stay in DataFrames. The driver only holds the ids of the commits from
@@ -8,26 +8,23 @@ which marking starts, eight bytes each.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from polaris_spark import objects
 from polaris_spark.backends.base import ObjectKey
+from polaris_spark.catalog.engine import Progress, Reach
 from polaris_spark.clock import EPOCH_MS
-from polaris_spark.commits.change import Operation
 from polaris_spark.errors import CorruptionError, PolarisError
 from polaris_spark.ids import NODE_BITS, SEQUENCE_BITS
-from polaris_spark.maintenance.marking import DELETE_TOGETHER, Count, Swept, explained, missing
-from polaris_spark.maintenance.sweeping import Policy, Progress, Roots, list_roots, list_roots_only
-from polaris_spark.spark.jobs.scanning import scanned
-from polaris_spark.spark.options import StoreLocation
-from polaris_spark.spark.planned import PlannedStore
-from polaris_spark.spark.reading import ReadStore
+from polaris_spark.maintenance.marking import DELETE_TOGETHER, Count, explained, missing
+from polaris_spark.maintenance.sweeping import Policy, Roots, list_roots_only
+from polaris_spark.spark.engine import SparkEngine
 from polaris_spark.system.registry import References
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from polaris_spark.backends.base import Split
 
@@ -35,37 +32,7 @@ _TASKS_PER_CORE = 2
 _ROW = "id bigint, part int, type string, bytes bigint, points array<bigint>, problem string"
 
 
-def sweep(
-    spark: SparkSession,
-    references: References,
-    location: StoreLocation,
-    policy: Policy,
-    *,
-    operation: Operation,
-    progress: Progress = lambda _step, _done, _of: None,
-    dry_run: bool = False,
-) -> Swept:
-    """Sweep like `polaris_spark.maintenance.marking.sweep`, on the executors of a session.
-
-    Args:
-        location: location of the store, with resolved secrets.
-    """
-    if dry_run:
-        roots = list_roots_only(references, policy, progress)
-    else:
-        roots = list_roots(references, policy, operation, progress)
-    job = _Job(spark, references, location, roots, progress)
-    found = job.garbage().localCheckpoint()
-    counts = _counts(found)
-    if not dry_run:
-        progress("deleting rows", 0, sum(count.rows for count in counts))
-        job.delete(found)
-    return Swept(roots, counts)
-
-
-def garbage(
-    spark: SparkSession, references: References, location: StoreLocation, policy: Policy
-) -> DataFrame:
+def garbage(engine: SparkEngine, references: References, policy: Policy) -> DataFrame:
     """Return the rows that a sweep would delete now. Nothing is changed.
 
     Returns:
@@ -79,30 +46,47 @@ def garbage(
 
     roots = list_roots_only(references, policy, quiet)
     made = f.shiftright("id", NODE_BITS + SEQUENCE_BITS) + EPOCH_MS
-    found = _Job(spark, references, location, roots, quiet).garbage()
+    found = SparkGarbage(engine, references, roots, quiet).rows()
     return found.withColumn("age", f.lit(references.clock.now_ms()) - made)
 
 
-class _Job:
-    """One sweep with its list of roots."""
+class SparkGarbage:
+    """A `Garbage` on executors."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        references: References,
-        location: StoreLocation,
-        roots: Roots,
-        progress: Progress,
-    ) -> None:
-        self._spark = spark
+    def __init__(self, engine: SparkEngine, references: References, roots: Roots, progress: Progress) -> None:
+        self._engine = engine
         self._references = references
-        self._planned = PlannedStore(location)
         self._roots = roots
         self._progress = progress
         self._realm = references.store.realm
-        self._tasks = _TASKS_PER_CORE * spark.sparkContext.defaultParallelism
+        self._tasks = _TASKS_PER_CORE * engine.parts
 
-    def garbage(self) -> DataFrame:
+    @cached_property
+    def _found(self) -> DataFrame:
+        return self.rows().localCheckpoint()
+
+    @cached_property
+    def counts(self) -> list[Count]:
+        """Counts of the rows by type, sorted by type."""
+        from pyspark.sql import functions as f
+
+        sums = self._found.groupBy("type").agg(
+            f.count_distinct("id").alias("objects"),
+            f.count(f.lit(1)).alias("n"),
+            f.sum("bytes").alias("bytes"),
+        )
+        counts = [Count(row["type"], row["objects"], row["n"], row["bytes"]) for row in sums.collect()]
+        return sorted(counts, key=lambda count: (count.type is None, count.type))
+
+    def delete(self) -> None:
+        """Delete the rows, with neighboring ids in the same requests. May be repeated."""
+        self._progress("deleting rows", 0, sum(count.rows for count in self.counts))
+        keys = self._found.select("id", "part").repartitionByRange(self._tasks, "id")
+        delete = partial(_delete, realm=self._realm)
+        keys = keys.sortWithinPartitions("id", "part")
+        self._engine.apply(delete, keys, "rows bigint").agg({"rows": "sum"}).collect()
+
+    def rows(self) -> DataFrame:
         """Return the unmarked rows whose ids are below the limit: id, part, type, bytes.
 
         Raises:
@@ -113,7 +97,7 @@ class _Job:
         from pyspark.sql import functions as f
 
         self._progress("reading headers", 0, 0)
-        rows = self._rows().repartition(self._tasks, "id").localCheckpoint()
+        rows = self._headers().repartition(self._tasks, "id").localCheckpoint()
         marked = self._marked(rows.where("part = 0").select("id", "points"))
         self._check(rows, marked)
         self._progress("looking for garbage", 0, 0)
@@ -121,20 +105,12 @@ class _Job:
         type = f.max("type").over(Window.partitionBy("id"))
         return found.select("id", "part", type.alias("type"), "bytes")
 
-    def delete(self, found: DataFrame) -> None:
-        """Delete rows, with neighboring ids in the same requests. May be repeated."""
-        delete = _Delete(self._planned, self._realm)
-        keys = found.select("id", "part").repartitionByRange(self._tasks, "id")
-        keys.sortWithinPartitions("id", "part").mapInArrow(delete, "rows bigint").agg(
-            {"rows": "sum"}
-        ).collect()
-
-    def _rows(self) -> DataFrame:
+    def _headers(self) -> DataFrame:
         """Return the header data of each row, with the columns of `_ROW`."""
         backend = self._references.store.backend
         splits = backend.splits("objects", [self._realm], self._tasks)
         headers = partial(_headers, realm=self._realm)
-        return scanned(self._spark, self._planned, splits, headers, _ROW)
+        return self._engine.scan(headers, splits, _ROW)
 
     def _marked(self, edges: DataFrame) -> DataFrame:
         """Return the ids of all reachable objects, found breadth first.
@@ -159,7 +135,7 @@ class _Job:
         import pyarrow as pa
 
         table = pa.table({"id": pa.array(ids, pa.int64())})
-        return self._spark.createDataFrame(table).repartition(self._tasks, "id").distinct()
+        return self._engine.spark.createDataFrame(table).repartition(self._tasks, "id").distinct()
 
     def _check(self, rows: DataFrame, marked: DataFrame) -> None:
         """Raise an error if a marked object is missing, or if its pointers cannot be read."""
@@ -178,21 +154,9 @@ class _Job:
             raise explained(self._references, self._roots, CorruptionError(unread["problem"]))
 
 
-def _counts(found: DataFrame) -> list[Count]:
-    from pyspark.sql import functions as f
-
-    sums = found.groupBy("type").agg(
-        f.count_distinct("id").alias("objects"),
-        f.count(f.lit(1)).alias("n"),
-        f.sum("bytes").alias("bytes"),
-    )
-    counts = [Count(row["type"], row["objects"], row["n"], row["bytes"]) for row in sums.collect()]
-    return sorted(counts, key=lambda count: (count.type is None, count.type))
-
-
-def _headers(store: ReadStore, split: Split, *, realm: str) -> Iterator[pa.RecordBatch]:
+def _headers(reach: Reach, split: Split, *, realm: str) -> Iterator[pa.RecordBatch]:
     """Yield the header data of each row of a split."""
-    for batch in store.backend.scan(split):
+    for batch in reach.backend.scan(split):
         yield _headers_of(batch, realm)
 
 
@@ -228,20 +192,13 @@ def _headers_of(batch: pa.RecordBatch, realm: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["id", "part", "type", "bytes", "points", "problem"])
 
 
-class _Delete:
-    """The function that executors run to delete rows. Input: sorted keys of rows. Output: number of deleted rows."""
+def _delete(reach: Reach, batches: Iterable[pa.RecordBatch], *, realm: str) -> Iterator[pa.RecordBatch]:
+    """Delete rows by their sorted keys. Yield the numbers of deleted rows."""
+    import pyarrow as pa
 
-    def __init__(self, planned: PlannedStore, realm: str) -> None:
-        self._planned = planned
-        self._realm = realm
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        backend = self._planned.open().backend
-        for batch in batches:
-            ids, parts = (batch.column(name).to_pylist() for name in ("id", "part"))
-            keys = [ObjectKey(id, part) for id, part in zip(ids, parts, strict=True)]
-            for start in range(0, len(keys), DELETE_TOGETHER):
-                backend.delete_objects(self._realm, keys[start : start + DELETE_TOGETHER])
-            yield pa.RecordBatch.from_arrays([pa.array([len(keys)], pa.int64())], names=["rows"])
+    for batch in batches:
+        ids, parts = (batch.column(name).to_pylist() for name in ("id", "part"))
+        keys = [ObjectKey(id, part) for id, part in zip(ids, parts, strict=True)]
+        for start in range(0, len(keys), DELETE_TOGETHER):
+            reach.backend.delete_objects(realm, keys[start : start + DELETE_TOGETHER])
+        yield pa.RecordBatch.from_arrays([pa.array([len(keys)], pa.int64())], names=["rows"])

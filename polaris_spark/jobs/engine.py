@@ -1,0 +1,36 @@
+"""The choice of the engine that runs the parallel work of a procedure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from polaris_spark.backends.base import Backend
+    from polaris_spark.catalog.engine import Engine
+    from polaris_spark.jobs.procedure import Call
+
+_SHARED = ("machine", "cluster")
+"""Scopes of databases that several processes can write to."""
+
+
+def engine_of(call: Call, *, writes_to: Backend | None = None) -> Engine:
+    """Return the engine that runs the parallel work of a call.
+
+    Executors do the work if the call has a Spark session and they can access the store; otherwise this process does.
+
+    Args:
+        writes_to: the database in which the work writes or deletes rows; None if it does neither.
+    """
+    from polaris_spark.catalog.engine import LocalEngine, Reach
+
+    session = call.session
+    own = session.catalog.references.store
+    local = LocalEngine(Reach(own, session.catalog.files, session.connection.clock), call.progress)
+    if not call.has_executors or (writes_to is not None and writes_to.scope not in _SHARED):
+        return local
+    from polaris_spark.spark.engine import SparkEngine
+    from polaris_spark.spark.options import location_of
+
+    properties = session.properties
+    location = location_of(properties).resolved()
+    return SparkEngine(call.spark, location, properties.other, local, realm=properties.realm)
