@@ -30,6 +30,8 @@ from polaris_spark.secret_options import REFERENCE, is_secret, without_secrets
 FILE_SCHEMES = frozenset({"file", "sqlite", "rocksdb"})
 """Schemes whose URI contains a path on this machine."""
 
+_FILES = ", ".join(f"{scheme}:" for scheme in sorted(FILE_SCHEMES))
+
 LOCATING = ("endpoint", "schema", "socket")
 """Options that are part of a store's identity: stores that differ only in such an option are different stores."""
 
@@ -482,7 +484,12 @@ def _file_path(scheme: str, rest: str) -> str:
 
 def _network(scheme: str, rest: str, options: dict[str, str]) -> StoreURI:
     if not rest.startswith("//"):
-        raise StoreURIError(f"a {scheme}: store URI is {scheme}://host/path, with two slashes")
+        near = difflib.get_close_matches(scheme, sorted(FILE_SCHEMES), n=1)
+        hint = f"did you mean '{near[0]}:{without_secrets(rest)}'? " if near else ""
+        raise StoreURIError(
+            f"the store URI '{without_secrets(f'{scheme}:{rest}')}' is malformed; {hint}Only {_FILES} may have a path "
+            "after the scheme; any other database needs two slashes and a host, as in postgresql://host/path"
+        )
     authority, _, path = rest[2:].partition("/")
     if "@" in path:  # the user or password probably contains a slash; a part of the password would be shown
         raise StoreURIError(
