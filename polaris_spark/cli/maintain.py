@@ -98,12 +98,15 @@ _VALUES: Mapping[str, Any] = {
 
 def add(procedure: Procedure) -> None:
     """Add a command for a job."""
-    app.command(procedure.name.replace("_", "-"))(command_of(procedure))
+    name = procedure.name.replace("_", "-")
+    app.command(name)(command_of(procedure, name))
 
 
-def command_of(procedure: Procedure) -> Callable[..., None]:
+def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
     """Return a function for typer that runs a procedure; its options are the procedure's parameters.
 
+    Args:
+        typed: name of the command, for error messages.
     Raises:
         InputError: a parameter has the name of an option that all these commands have.
     """
@@ -122,13 +125,20 @@ def command_of(procedure: Procedure) -> Callable[..., None]:
         try:
             _run(procedure, arguments, **given)
         except PolarisError as error:
-            error.args = (in_options(str(error), procedure.parameters),)
+            error.args = (
+                in_options(_named_as_typed(str(error), procedure.name, typed), procedure.parameters),
+            )
             raise
 
     command.__doc__ = procedure.comment
     command.__signature__ = inspect.Signature([*place, *own.values()])  # type: ignore[attr-defined]  # typer reads it
     command.__annotations__ = {one.name: one.annotation for one in (*place, *own.values())}
     return command
+
+
+def _named_as_typed(text: str, name: str, typed: str) -> str:
+    """Return an error's text with the name of the command if it begins with the name of the procedure."""
+    return re.sub(rf"^{name}(?=[: ])", typed, text)
 
 
 def in_options(text: str, parameters: Sequence[Parameter]) -> str:
@@ -216,6 +226,9 @@ def _run(
         _show(names, rows)
     else:
         screen().print(NO_PROBLEMS if procedure.finds_faults else NOTHING_TO_DO)
+    failure = procedure.failure(rows) if procedure.failure is not None else None
+    if failure is not None:
+        raise InputError(failure)
     if rows and procedure.finds_faults:
         raise typer.Exit(FAULTS_FOUND)
 
@@ -319,5 +332,5 @@ for _procedure in procedures().values():
         except InputError as error:  # from another package's procedure: the other commands work without it
             errors().print(f"polaris-spark: {error}", markup=False)
 
-import_catalog = command_of(IMPORT)
+import_catalog = command_of(IMPORT, "import")
 """`polaris-spark import`."""

@@ -101,6 +101,16 @@ def _scrubbed(row: Row, scrub: Callable[[str], str]) -> Row:
     return row if row.message is None else row._replace(message=scrub(row.message))
 
 
+def _failure(rows: list[tuple[Any, ...]]) -> str | None:
+    from polaris_spark.catalog.importing.importer import Row, summary
+    from polaris_spark.catalog.importing.placing import CONFLICT, FAILED
+
+    done = [Row(*row) for row in rows]
+    if not done or any(row.status not in (CONFLICT, FAILED) for row in done):
+        return None
+    return f"nothing was imported ({summary(done)}); the messages above say why"
+
+
 IMPORT = Procedure(
     name="import_catalog",
     parameters=(
@@ -121,6 +131,7 @@ IMPORT = Procedure(
     run=_import,
     comment="Import tables and views by their metadata files from another catalog or a directory tree.",
     uses_spark=True,
+    failure=_failure,
 )
 
 LOAD = Procedure(

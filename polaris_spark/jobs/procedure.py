@@ -161,6 +161,8 @@ class Procedure:
     """Whether the rows are faults; the command line then exits with a failure if there are rows."""
     idle: Callable[[tuple[Any, ...]], bool] | None = None
     """A function that returns whether a row only reports that there was nothing to do."""
+    failure: Callable[[list[tuple[Any, ...]]], str | None] | None = None
+    """A function that returns the error with which the command line ends after it has shown the rows, or None."""
 
     def __post_init__(self) -> None:
         typed: list[Parameter | Column] = [*self.parameters, *self.columns]

@@ -234,6 +234,26 @@ def test_tables_of_another_catalog_are_imported(tmp_path: Path) -> None:
     assert "db.sales" in [one["name"] for one in run("tables", store, "--json").json]
 
 
+def test_an_import_of_conflicts_only_creates_nothing_and_fails(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    copy = str(tmp_path / "copy")
+    assert (
+        run("export", store, "--location", copy).code == 0
+    )  # its metadata names the locations of the tables here
+    refused = run("import", store, "--source", "directory", "--location", copy, "--into", "fresh.inner")
+    assert (refused.code, "nothing was imported" in refused.err) == (2, True)
+    assert "conflict" in refused.out
+    with polaris_spark.connect(store=store, warehouse=str(tmp_path / "warehouse"), create=False) as catalog:
+        _, _, body = catalog.request("GET", "v1/namespaces")
+    assert "fresh" not in body
+
+
+def test_errors_begin_with_the_name_of_the_command_as_typed(tmp_path: Path) -> None:
+    refused = run("maintain", "migrate-realm", make_catalog(tmp_path))
+    assert refused.code == 2
+    assert "migrate-realm: --target is missing" in refused.err
+
+
 def test_a_dropped_branch_is_brought_back(tmp_path: Path) -> None:
     store = make_catalog(tmp_path)
     with polaris_spark.connect(store=store, warehouse=str(tmp_path / "warehouse"), create=False) as catalog:

@@ -136,6 +136,17 @@ def test_tables_whose_locations_overlap_conflict(catalog: Client, root: Path) ->
     assert catalog.names("db") == ["t"]
 
 
+def test_an_import_of_conflicts_only_creates_no_namespace(catalog: Client, root: Path) -> None:
+    where = table_in(root, "db", "t")
+    run(catalog, Entries(Listed(("db",), "t", TABLE, where)))
+    before = catalog.session.catalog.head().head.commit
+    again = Entries(
+        ListedNamespace(("a",)), ListedNamespace(("b",), {"x": "y"}), Listed(("a",), "t", TABLE, where)
+    )
+    assert statuses(run(catalog, again, into=("fresh",))) == {"fresh.a.t": "conflict"}
+    assert catalog.session.catalog.head().head.commit == before
+
+
 def test_one_table_under_two_names_conflicts_with_itself(catalog: Client, root: Path) -> None:
     where = table_in(root, "db", "t")
     source = Entries(Listed(("db",), "t", TABLE, where), Listed(("db",), "u", TABLE, where))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from polaris_spark.catalog import locations
 from polaris_spark.catalog.contents import (
     UNCONFIRMED_LOCATIONS,
     content_of,
     holdings_of,
-    occupy,
+    require_available,
 )
 from polaris_spark.catalog.entities import (
     CatalogChange,
@@ -111,7 +112,6 @@ class Place(CatalogChange[list[Outcome]]):
             check_new_name(name.name)
         if placement.content and placement.first_id <= state.base.head.fence:
             return Outcome(STALE)
-        ensure_namespace(self, state, now, name.namespace, self.properties)
         key = table_key(name, kind)
         found = find(state, key)
         if (0 if found is None else found.content) != placement.replaces:
@@ -126,9 +126,11 @@ class Place(CatalogChange[list[Outcome]]):
         held = holdings_of(unloaded) if unloaded else placement.held
         try:
             old = Holdings() if before is None else holdings_of(before)
-            occupy(self.context, state, placement.entity_id, old, held)
+            require_available(self.context, state, placement.entity_id, old, held)
         except ForbiddenError as error:
             raise AlreadyExistsError(str(error)) from error
+        ensure_namespace(self, state, now, name.namespace, self.properties)
+        locations.move(state, placement.entity_id, old, held)
         content = state.add(unloaded) if unloaded else placement.content
         if found is None:
             add_entity(state, key, content, placement.entity_id)
