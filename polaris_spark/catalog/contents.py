@@ -154,7 +154,7 @@ def _taken(context: Context, place: tuple[str, ...]) -> str:
     if context.shared_locations:
         return ""
     if locations.is_below_any(locations.segments(context.warehouse), [place]):
-        return f"the warehouse of this catalog, {context.warehouse}, lies in it"
+        return f"it contains the warehouse of this catalog, {context.warehouse}"
     return context.refused_elsewhere(place)
 
 

@@ -59,7 +59,7 @@ def wanted(
         BadRequestError: the table, view or namespace does not exist.
     """
     if table is not None and namespace is not None:
-        raise InputError("a table or a namespace is named, not both at once")
+        raise InputError("name a table or a namespace, not both")
     names = snapshot.index(NAMES)
     if table is not None:
         name = TableName(table[:-1], table[-1])
@@ -130,7 +130,7 @@ class Exporter:
             return UNCHANGED
         if there is not None and not self._overwrite:
             raise AlreadyExistsError(
-                f"{location!r} exists and is not the metadata of this version; it was left as it is"
+                f"{location!r} exists with other content and was not changed; export with overwrite to replace it"
             )
         if not isinstance(value, Unloaded):
             content = metadata_file(value, self._reader)[1]

@@ -58,21 +58,22 @@ def _place(
     realm: Realm = "default",
     catalog: Annotated[
         str | None,
-        typer.Option(help="Catalog; may be left out if there is only one.", show_default=False),
+        typer.Option(help="Catalog; required if there are several.", show_default=False),
     ] = None,
     branch: Annotated[str, typer.Option(help="Branch of the catalog.")] = MAIN,
     property: Property = None,
     master: Annotated[
         str | None,
         typer.Option(
-            help="Spark's master; that of Spark's own configuration, else local[*].", show_default=False
+            help="Spark's master; by default, that of Spark's own configuration, otherwise local[*].",
+            show_default=False,
         ),
     ] = None,
     spark: Annotated[
         bool | None,
         typer.Option(
             "--spark/--no-spark",
-            help="Run on Spark, or in this process; without either, on Spark if the store has more than 100,000 rows "
+            help="Run on Spark, or in this process. By default, run on Spark if the store has more than 100,000 rows "
             "of objects, or --master is given.",
             show_default=False,
         ),
@@ -202,7 +203,9 @@ def _run(
     from polaris_spark.spark.options import refuse_memory
 
     if spark is False and master is not None:
-        raise InputError("--no-spark runs the job in this process, --master on Spark: give one of them")
+        raise InputError(
+            "--no-spark runs the job in this process, and --master runs it on Spark: give only one of them"
+        )
     given = {"store": store, "realm": realm, "branch": branch, "create": "false"}
     properties = properties_of(given, property, password)
     refuse_memory(properties.store)

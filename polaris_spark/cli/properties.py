@@ -17,7 +17,7 @@ def properties(
     store: Store,
     catalog: Annotated[
         str | None,
-        typer.Option(help="Catalog; may be left out if there is only one.", show_default=False),
+        typer.Option(help="Catalog; required if there are several.", show_default=False),
     ] = None,
     set: Annotated[
         list[str] | None,

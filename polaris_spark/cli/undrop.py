@@ -20,7 +20,7 @@ def undrop(
         str | None,
         typer.Argument(
             metavar="REFERENCE",
-            help="Its name, as `info` lists it with the state dropped.",
+            help="Name of the reference, as `info` lists it with the state dropped.",
             show_default=False,
         ),
     ] = None,
@@ -42,7 +42,9 @@ def undrop(
     if as_json:
         print_json({"name": name, "commit": head.number, "id": hexadecimal(head.commit)})
     else:
-        screen().print(f"{plain(name)} is back, at commit {head.number:,} {head.commit:x}", soft_wrap=True)
+        screen().print(
+            f"{plain(name)} was restored at commit {head.number:,} {head.commit:x}", soft_wrap=True
+        )
 
 
 def _bind(references: References, store: str, name: str) -> None:
@@ -76,7 +78,8 @@ def _bind(references: References, store: str, name: str) -> None:
                 bind_branch(references, context, Operation(b"", os_user()), row, name)
     except PolarisError as error:
         error.args = (
-            f"{name!r} is back, but the properties of its catalog do not bind it yet: {error}; open the branch to "
+            f"{name!r} was restored, but the properties of its catalog do not apply to it yet: {error}; open the "
+            "branch to "
             "complete this",
         )
         raise

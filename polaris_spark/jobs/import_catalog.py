@@ -20,8 +20,8 @@ _CHOICE = (
     Parameter("include", "ARRAY<STRING>", "only tables and views with names such as sales.*"),
 )
 _HOW = (
-    Parameter("dry_run", "BOOLEAN", "say what would be done, and do nothing"),
-    Parameter("parallelism", "INT", "portions that the work is cut into"),
+    Parameter("dry_run", "BOOLEAN", "only report what would be done"),
+    Parameter("parallelism", "INT", "number of portions of the work"),
 )
 
 
@@ -93,7 +93,7 @@ def _namespace(text: str) -> tuple[str, ...]:
 
     path = parse_dotted(text) if text else ()
     if path is None:
-        raise InputError(f"{text!r} is no namespace")
+        raise InputError(f"{text!r} is not a namespace")
     return path
 
 
@@ -121,10 +121,12 @@ IMPORT = Procedure(
             "MAP<STRING,STRING>",
             "options of the source; values may be env:NAME of a listed variable",
         ),
-        Parameter("into", "STRING", "namespace below which everything is put"),
+        Parameter("into", "STRING", "namespace below which everything is imported"),
         *_CHOICE,
         Parameter("lazy", "BOOLEAN", "register locations only; metadata is loaded on first use"),
-        Parameter("overwrite", "BOOLEAN", "replace what has the name but another metadata file"),
+        Parameter(
+            "overwrite", "BOOLEAN", "replace tables and views that have the name but another metadata file"
+        ),
         *_HOW,
     ),
     columns=_COLUMNS,

@@ -114,7 +114,7 @@ class Call:
             TryAgainError: the call was cancelled, because its caller no longer waits for it.
         """
         if self._cancelled.is_set():
-            raise TryAgainError("the call was cancelled; what was done until then stays")
+            raise TryAgainError("the call was cancelled; completed steps remain")
 
     def progress(self, doing: str, done: int = 0, total: int = 0) -> None:
         """Report the progress of the call, and call `check`. Long procedures call this method often.
@@ -168,13 +168,15 @@ class Procedure:
         typed: list[Parameter | Column] = [*self.parameters, *self.columns]
         for name in (self.name, *(one.name for one in typed)):
             if not name.isidentifier() or name != name.lower():
-                raise InputError(f"procedure {self.name!r}: {name!r} is no lower-case SQL identifier")
+                raise InputError(f"procedure {self.name!r}: {name!r} is not a lower-case SQL identifier")
         for one in typed:
             if one.type not in TYPES:
                 raise InputError(f"procedure {self.name!r}: {one.name!r} has unknown type {one.type!r}")
         for names in ([one.name for one in self.parameters], [one.name for one in self.columns]):
             if len(set(names)) < len(names):
-                raise InputError(f"procedure {self.name!r} has two of the same name among {names}")
+                raise InputError(
+                    f"procedure {self.name!r} has two parameters or columns with the same name: {names}"
+                )
         if not self.columns:
             raise InputError(f"procedure {self.name!r} has no columns")
         required = [one.required for one in self.parameters]

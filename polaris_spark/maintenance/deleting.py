@@ -81,7 +81,7 @@ class ToLookFor(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Absent(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Those of some files that do not exist."""
+    """The files of a `ToLookFor` that do not exist."""
 
     locations: tuple[str, ...]
 

@@ -44,7 +44,7 @@ def handle(
         lower = {name.lower(): value for name, value in headers.items()}
         match = ROUTER.find(method, path)
         if match.prefix is not None and match.prefix != catalog.name:
-            raise NotFoundError(f"no catalog {match.prefix!r} here; this is catalog {catalog.name!r}")
+            raise NotFoundError(f"there is no catalog {match.prefix!r}; this is catalog {catalog.name!r}")
         request = Request(method, path, match.params, dict(query), lower, body, principal)
         return catalog.loading(lambda: match.answer(catalog, request), principal)
     except Exception as error:

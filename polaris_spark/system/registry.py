@@ -189,7 +189,7 @@ class References:
                 return use(committer)
             except ReferenceGoneError:
                 self.forget(name)
-        raise ReferenceGoneError(f"reference {name!r} is dropped and created again and again")
+        raise ReferenceGoneError(f"reference {name!r} is repeatedly dropped and created by others")
 
     def create(self, name: str, operation: Operation, *, source: Snapshot | None = None) -> Registered:
         """Create a reference from a present or earlier head of another reference, or with an empty first commit.
@@ -273,7 +273,7 @@ class References:
                 age = self.clock.monotonic_ms() - started
                 if age > self._settings.deadline_ms:
                     raise OutcomeUnknownError(
-                        f"the registry has the change of reference {name!r}, its row may not: {error}"
+                        f"the registry records the change of reference {name!r}, but its row may not have it: {error}"
                     ) from error
             attempt += 1
             self.clock.sleep_ms(backoff_ms(attempt, age, self._rng))
@@ -355,7 +355,7 @@ class References:
         head = None if row is None else read_head(row, registered.row_name)
         if head is None or not head.commit:
             raise ReferenceGoneError(
-                f"reference {registered.name!r} was dropped longer ago than the grace period, and given up"
+                f"reference {registered.name!r} was dropped longer ago than the grace period and cannot be restored"
             )
         return head
 

@@ -59,7 +59,7 @@ def test_what_it_refuses_is_told_in_one_line(tmp_path: Path) -> None:
 def test_a_job_with_and_without_spark_at_once_is_refused(tmp_path: Path) -> None:
     answer = run("maintain", "trim", make_catalog(tmp_path), "--no-spark", "--master", "local[1]")
     assert answer.code == 2
-    assert "--no-spark runs the job in this process, --master on Spark" in answer.err
+    assert "--no-spark runs the job in this process, and --master runs it on Spark" in answer.err
 
 
 def a_job(*parameters: Parameter, run: Any = lambda call, given: [(str(given),)], **more: Any) -> Procedure:

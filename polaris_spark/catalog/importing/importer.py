@@ -150,7 +150,7 @@ class Importer:
         if listing.error is not None:
             if not listing.listed:
                 raise InputError(f"nothing was imported: {listing.error}")
-            message = f"the source could be listed no further than {listing.listed} entries: {listing.error}"
+            message = f"listing the source failed after {listing.listed} entries: {listing.error}"
             yield Row(None, None, None, FAILED, message)
 
     def _wants(self, entry: Listed) -> bool:
@@ -194,7 +194,7 @@ class Importer:
                 break
         for item in items:
             outcomes[item.position] = Outcome(
-                FAILED, "sweeps overtook it each time it was written: import it again"
+                FAILED, "sweeps made its new rows invalid each time they were written: import it again"
             )
         refused = [outcome.status in (FAILED, CONFLICT) for outcome in outcomes.values()]
         self._refused_any |= any(refused)
@@ -231,7 +231,7 @@ class Importer:
         chosen = []
         for item, present, entity_id in zip(items, found, fresh, strict=True):
             if present is None and self._options.only_present:
-                outcomes[item.position] = Outcome(CONFLICT, "it was renamed or dropped meanwhile")
+                outcomes[item.position] = Outcome(CONFLICT, "it was renamed or dropped during the import")
                 continue
             if present is None:
                 chosen.append(item._replace(entity_id=entity_id))
@@ -274,7 +274,7 @@ class Importer:
                 continue
             value = contents[entry.pointer].value
             if not isinstance(value, (Table, View, Unloaded)):
-                raise CorruptionError(f"object {head.store.key(entry.pointer)} is no table or view")
+                raise CorruptionError(f"object {head.store.key(entry.pointer)} is neither a table nor a view")
             found.append((id_from(entry.value), entry.pointer, kind, value))
         return found
 
@@ -287,7 +287,7 @@ class Importer:
             return None if to_load else Outcome(EXISTS)
         if self._options.overwrite:
             return None
-        return Outcome(CONFLICT, f"the name stands for another metadata file: {content.metadata_location}")
+        return Outcome(CONFLICT, f"this name already has another metadata file: {content.metadata_location}")
 
     def _placements(
         self, items: Sequence[_Item], outcomes: dict[int, Outcome], kinds: dict[int, bytes | None]

@@ -118,7 +118,9 @@ class Place(CatalogChange[list[Outcome]]):
             present = None if found is None else _content(state, found.content, kind)
             if present is not None and present.metadata_location == placement.metadata_location:
                 return Outcome(EXISTS)
-            raise AlreadyExistsError(f"{name} was created, changed or dropped here during the import")
+            raise AlreadyExistsError(
+                f"{name} was created, changed or dropped in this catalog during the import"
+            )
         if found is None and (taken := taken_by(state, name)) is not None:
             raise AlreadyExistsError(f"{taken} already exists: {name}")
         before = None if found is None else _content(state, found.content, kind)
@@ -157,8 +159,8 @@ def _unconfirmed_message(name: TableName, away: str) -> str:
     if not away:
         return ""
     return (
-        f"it names locations outside the folder of its metadata file, which it reads and does not own: {away}; "
-        f"if they are its own, CALL polaris.system.adopt(table => '{name}')"
+        f"it reads locations outside the folder of its metadata file, and does not own them: {away}; "
+        f"if they belong to it, CALL polaris.system.adopt(table => '{name}')"
     )
 
 

@@ -71,7 +71,7 @@ def _results(
 
     record = opened.realm(realm).record
     if record.instance != instance:
-        raise StateError(f"realm {realm!r} was dropped and created anew meanwhile")
+        raise StateError(f"realm {realm!r} was dropped and created again during the import")
     store = opened.objects(record.instance, record.revisions)
     results = _encode(list(write_portion(store, Files(file_options), portion)))
     yield pa.RecordBatch.from_arrays([pa.array([results], pa.binary())], names=["results"])
