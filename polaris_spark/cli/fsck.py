@@ -38,7 +38,7 @@ def fsck(
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Find every row that is damaged, missing, or at odds with others; exit code 1 if there is any."""
+    """Find every row that is damaged, missing or inconsistent with others; exit code 1 if there is one."""
     from polaris_spark.backends import open_backend
     from polaris_spark.cli.opening import store_options
     from polaris_spark.config import StoreURI

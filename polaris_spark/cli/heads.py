@@ -34,7 +34,7 @@ def heads(
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """List recent heads of references, and whether all that each needs is there; exit code 1 if anything is not."""
+    """List recent heads of references, and whether all rows that each needs exist; exit code 1 if a row is missing."""
     from polaris_spark.cli.opening import open_store
     from polaris_spark.cli.surveying import INCOMPLETE, chosen, found_json, reading, stray_words, strays
     from polaris_spark.system.recovery.survey import Survey

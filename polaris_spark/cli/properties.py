@@ -31,7 +31,7 @@ def properties(
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Show the properties of a catalog, which bind all sessions; with --set or --unset, change them first."""
+    """Show the properties of a catalog, which apply to all sessions; with --set or --unset, change them first."""
     from polaris_spark.catalog.properties import checked, require_settable
     from polaris_spark.cli.opening import named_texts, open_store
 

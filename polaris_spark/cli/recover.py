@@ -62,7 +62,7 @@ def recover(
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Go on from the newest complete commits after rows were lost; says what is lost, and does it with --yes."""
+    """After rows were lost, continue from the newest complete commits; shows what is lost, and acts only with --yes."""
     from polaris_spark.cli.opening import open_store
     from polaris_spark.cli.surveying import INCOMPLETE, chosen, reading, stray_words, strays
     from polaris_spark.rest.session import os_user

@@ -28,7 +28,7 @@ def undrop(
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Bring a dropped reference back, such as a branch of a catalog, until the grace period ends."""
+    """Restore a dropped reference, such as a branch of a catalog, before its grace period ends."""
     from polaris_spark.cli.opening import open_store
     from polaris_spark.commits.change import Operation
     from polaris_spark.rest.session import os_user

@@ -1,4 +1,4 @@
-"""`polaris-spark report`: write a page of pictures about a catalog."""
+"""`polaris-spark report`: write an HTML page with charts of a catalog."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def report(
     ] = 60,
     password: Password = None,
 ) -> None:
-    """Write a page of pictures about a catalog: its commits, tables, storage, growth and garbage."""
+    """Write an HTML page with charts of a catalog: its commits, tables, storage, growth and garbage."""
     from polaris_spark.cli.opening import open_store
     from polaris_spark.cli.report.page import render
     from polaris_spark.cli.report.plots import require_matplotlib
