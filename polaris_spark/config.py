@@ -30,6 +30,8 @@ from polaris_spark.secret_options import REFERENCE, is_secret, without_secrets
 FILE_SCHEMES = frozenset({"file", "sqlite", "rocksdb"})
 """Schemes whose URI contains a path on this machine."""
 
+_FILES = ", ".join(f"{scheme}:" for scheme in sorted(FILE_SCHEMES))
+
 LOCATING = ("endpoint", "schema", "socket")
 """Options that are part of a store's identity: stores that differ only in such an option are different stores."""
 
@@ -79,7 +81,7 @@ class Secret:
         value = os.environ.get(name)
         if value is None:
             raise InputError(
-                f"the environment variable {name!r}, which a secret is to be read from, is not set"
+                f"the environment variable {name!r}, from which a secret is to be read, is not set"
             )
         return _usable(value, f"the environment variable {name!r}")
 
@@ -253,7 +255,7 @@ def refuse_unlisted_variables(options: Mapping[str, str], listed: Collection[str
         if value.startswith(REFERENCE) and variable not in listed:
             raise InputError(
                 f"the option {name!r} names the environment variable {variable!r}, which {list_name} does not list: "
-                "the operator of the driver has to add it there"
+                "ask the operator of the driver to add it"
             )
 
 
@@ -284,8 +286,8 @@ def _store(given: Mapping[str, str], *, refuse_uri_password: bool) -> StoreURI:
     uri = StoreURI.parse(given["store"])
     if refuse_uri_password and uri.password is not None:
         raise StoreURIError(
-            f"the store URI {uri} carries a password, which a configuration would show to everyone; "
-            "take it out and set 'store.password' to it, or to env:NAME for an environment variable"
+            f"the store URI {uri} contains a password, which everyone can read in a configuration; "
+            "remove it and set 'store.password' to it, or to env:NAME for an environment variable"
         )
     return uri
 
@@ -311,13 +313,12 @@ PROPERTIES: Mapping[str, Property] = {
         nonempty_text, "the name in Spark or pyiceberg, else `polaris`", "Name of the catalog in the realm."
     ),
     "branch": Property(nonempty_text, MAIN, "Branch of the catalog."),
-    "principal": Property(
-        nonempty_text, "Spark's user, else the OS user", "Who makes the changes, as the log records it."
-    ),
+    "principal": Property(nonempty_text, "Spark's user, else the OS user", "Author of changes in the log."),
     "procedure-variables": Property(
         variable_names,
         "no variable",
-        "Names, separated by commas, of the environment variables that arguments of procedures may use as `env:NAME`.",
+        "Names, separated by commas, of the environment variables that arguments of procedures may use as "
+        "`env:NAME`.",
     ),
     "metadata-files": Property(
         metadata_files,
@@ -333,7 +334,7 @@ PROPERTIES: Mapping[str, Property] = {
     "idempotency-key-lifetime": Property(
         duration_ms,
         "30 min",
-        "Time for which a repeated request is recognized and answered, not carried out again.",
+        "Time for which a repeated request is recognized and gets the first answer, instead of being executed again.",
     ),
     "commit-timeout": Property(
         duration_ms,
@@ -341,11 +342,11 @@ PROPERTIES: Mapping[str, Property] = {
         "Time limit for computing and committing a change. After it, the caller is told to try again, or that the "
         "outcome is unknown.",
     ),
-    "history-retention": Property(duration_ms, "3 d", "Time for which history is kept at least."),
+    "history-retention": Property(duration_ms, "3 d", "Minimum time for which history is kept."),
     "grace": Property(
         duration_ms,
         "3 h",
-        "Time for which dropped references, and rows that nothing needs, are kept at least.",
+        "Minimum time for which dropped references and unneeded rows are kept.",
     ),
     "cache-bytes": Property(
         size_bytes, "128 MiB", "Memory that a process may use to cache immutable objects."
@@ -364,12 +365,14 @@ PROPERTIES: Mapping[str, Property] = {
     "polaris.schema-merge": Property(
         flag,
         "false",
-        "Whether columns that two clients add concurrently are merged. A table property of this name takes precedence.",
+        "Whether columns that two clients add concurrently are merged. A table property of this name takes "
+        "precedence.",
     ),
     "polaris.append-rebase": Property(
         flag,
         "false",
-        "Whether an append is rebased onto appends that were committed before it. A table property of this name takes "
+        "Whether an append is rebased onto appends that were committed before it. A table property of this name "
+        "takes "
         "precedence.",
     ),
 }
@@ -430,7 +433,7 @@ def _options(scheme: str, query: str) -> dict[str, str]:
             raise StoreURIError(f"an option of a {scheme}: store URI contains %00, the character NUL")
         if is_secret(name, text):
             raise StoreURIError(
-                f"a secret does not stand in the options of a {scheme}: store URI; use store.{name}"
+                f"a secret is not allowed in the options of a {scheme}: store URI; set store.{name} instead"
             )
     return options
 
@@ -447,7 +450,7 @@ def _unescaped(scheme: str, text: str) -> str:
         raise StoreURIError(f"a store URI ({scheme}:) has a percent-encoded part that is not UTF-8") from None
     if "\0" in found:
         raise StoreURIError(
-            f"a store URI ({scheme}:) contains %00, the character NUL, which no name can have"
+            f"a store URI ({scheme}:) contains %00, the character NUL, which names cannot contain"
         )
     return found
 
@@ -475,18 +478,25 @@ def _file_path(scheme: str, rest: str) -> str:
         raise StoreURIError("write memory: for a store in memory")
     if path.endswith("/"):
         raise StoreURIError(
-            f"{scheme}:{path} names a directory; a {scheme}: store is one path, without a slash after"
+            f"{scheme}:{path} names a directory; a {scheme}: store is a single path without a slash at the end"
         )
     return os.path.abspath("/" + path.lstrip("/") if path.startswith("/") else path)
 
 
 def _network(scheme: str, rest: str, options: dict[str, str]) -> StoreURI:
     if not rest.startswith("//"):
-        raise StoreURIError(f"a {scheme}: store URI is {scheme}://host/path, with two slashes")
+        near = difflib.get_close_matches(scheme, sorted(FILE_SCHEMES), n=1)
+        hint = f"did you mean '{near[0]}:{without_secrets(rest)}'? " if near else ""
+        raise StoreURIError(
+            f"the store URI '{without_secrets(f'{scheme}:{rest}')}' is malformed; {hint}Only {_FILES} may have a "
+            "path "
+            "after the scheme; any other database needs two slashes and a host, as in postgresql://host/path"
+        )
     authority, _, path = rest[2:].partition("/")
     if "@" in path:  # the user or password probably contains a slash; a part of the password would be shown
         raise StoreURIError(
-            f"a {scheme}: store URI has '@' behind a slash; write '/' in a user or password as %2F, and '@' in a path "
+            f"a {scheme}: store URI has '@' behind a slash; write '/' in a user or password as %2F, and '@' in a "
+            "path "
             "as %40"
         )
     user = password = None

@@ -73,7 +73,7 @@ class NoStoreError(StoreURIError):
             detail: the database's message, if there is one.
         """
         super().__init__(
-            f"{where} holds no store; a catalog that is opened there with create=true makes one"
+            f"{where} does not contain a store; open a catalog there with create=true to create one"
             + (f" ({detail})" if detail else "")
         )
 

@@ -190,7 +190,7 @@ class IdGenerator:
             InputError: `id` is not a valid id.
         """
         if not 0 <= id <= MAX_ID:
-            raise InputError(f"{id} is no id of an object")
+            raise InputError(f"{id} is not an object id")
         ms = (id >> _SHIFT) + EPOCH_MS
         if ms < self._ms:  # without the lock: `_ms` only grows
             return
@@ -290,7 +290,7 @@ class IdGenerator:
                 return lease
         if ms > _LAST_MS:
             raise ClockError(
-                f"the time {ms} ms since 1970 is beyond what ids can say; repair this machine's clock"
+                f"the time {ms} ms since 1970 is too late for an id; correct this machine's clock"
             )
         before = _Confirmed(self._clock)
         self._lease = taken = self._source.acquire(ms - 1)

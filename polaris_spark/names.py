@@ -46,5 +46,5 @@ def problem_of_part(name: str) -> str | None:
     """Return the result of `problem_of` for a name that is a segment of an HTTP path, which must not be `.` or `..`
     either."""
     if name in _DOT_SEGMENTS:
-        return "is removed from paths by HTTP clients, so nothing of that name could be addressed"
+        return "is removed from paths by HTTP clients, so an object of this name could not be addressed"
     return problem_of(name)

@@ -245,7 +245,8 @@ def encode_with_header(value: msgspec.Struct) -> tuple[Header, bytes]:
     header = _encode(described)
     if len(header) + _PREAMBLE.size > MAX_ROW_BYTES:
         raise ObjectTooLargeError(
-            f"an object of type {entry.name!r} points to {len(strong) + len(weak)} others, more than one row can name"
+            f"an object of type {entry.name!r} points to {len(strong) + len(weak)} other objects, too many for "
+            "one row"
         )
     size = _PREAMBLE.size + len(header) + len(payload)
     parts = -(-size // MAX_ROW_BYTES)
@@ -325,7 +326,7 @@ def _find(name: str) -> _Type | None:
 
 def _preamble(part_0: bytes, key: str) -> tuple[int, int]:
     if len(part_0) < _PREAMBLE.size:
-        raise CorruptionError(f"object {key} has a row of {len(part_0)} bytes, too short to be one")
+        raise CorruptionError(f"object {key} has a row of {len(part_0)} bytes, too short for an object")
     format, parts, length = _PREAMBLE.unpack_from(part_0)
     if format != FORMAT:
         raise NewerFormatError(f"object {key} has row format {format}; this release reads format {FORMAT}")

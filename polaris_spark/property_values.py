@@ -29,7 +29,7 @@ def nonempty_text(name: str, text: str) -> str:
         InputError: the text is blank.
     """
     if not text.strip():
-        raise InputError(f"the property {name!r} is empty; leave it out to have its default")
+        raise InputError(f"the property {name!r} is empty; leave it out to use the default")
     return text
 
 

@@ -112,7 +112,7 @@ class PolarisCatalog(RestCatalog):
     def _encode_namespace_path(self, namespace: Identifier) -> str:
         for level in namespace:
             if SEPARATOR in level:
-                raise BadRequestError(f"0x1F, which separates levels, stands in a name: {namespace!r}")
+                raise BadRequestError(f"a name contains 0x1F, which separates levels: {namespace!r}")
         return SEPARATOR.join(namespace)
 
     def _split_identifier_for_path(
@@ -159,7 +159,7 @@ class PolarisCatalog(RestCatalog):
     def __reduce__(self) -> tuple[Any, ...]:
         if self._opened.properties.store.scheme == "memory":
             raise InputError(
-                "a catalog in a memory: store, or a table of it, cannot leave its process by pickling"
+                "a catalog in a memory: store, or a table of it, cannot be pickled for another process"
             )
         return _reopen, (self.name, self._given)
 

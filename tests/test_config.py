@@ -94,6 +94,8 @@ def test_a_uri_as_text_parses_to_the_same_uri(text: str) -> None:
         ("memory://host", "no host"),
         ("memory:a/b", "letters, digits"),
         ("postgresql:/db", "two slashes"),
+        ("foo:/x", r"'foo:/x' is malformed; Only file:, rocksdb:, sqlite: may have a path"),
+        ("sqlit:/tmp/x.db", "did you mean 'sqlite:/tmp/x.db'"),
         (f"postgresql://user:a/{SECRET}@host/db", "%2F"),
         (f"s3://user:a@b/{SECRET}@bucket/prefix", "%2F"),
         (f"postgresql://domain/user:{SECRET}@host/db", "%2F"),

@@ -111,7 +111,7 @@ def test_an_object_of_exactly_one_full_row_is_one_row() -> None:
 
 
 def test_pointers_that_no_header_can_hold_are_refused() -> None:
-    with pytest.raises(ObjectTooLargeError, match="points to 50000 others"):
+    with pytest.raises(ObjectTooLargeError, match="points to 50000 other objects"):
         objects.encode(Node(0, 0, tuple(range(2**60, 2**60 + 50_000))))
 
 

@@ -226,7 +226,9 @@ class LMDBBackend(Backend):
         with guard:
             if self._environment is None:
                 if not create and not os.path.exists(f"{self._path}/data.mdb"):
-                    raise StoreURIError(f"lmdb://{self._path} holds no store; open it with create=true")
+                    raise StoreURIError(
+                        f"lmdb://{self._path} does not contain a store; open it with create=true"
+                    )
                 found = os.stat(self._path)
                 key = found.st_dev, found.st_ino
                 try:

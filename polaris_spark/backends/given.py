@@ -105,7 +105,7 @@ def account(uri: StoreURI, given: Given) -> tuple[str | None, Secret | None]:
     """
     if uri.user is None and given.password is not None:
         raise StoreURIError(
-            f"{uri}: a password is given and no user; write {uri.scheme}://user@{uri.authority}/..."
+            f"{uri}: a password is given without a user; write {uri.scheme}://user@{uri.authority}/..."
         )
     return uri.user, given.password
 
@@ -128,6 +128,6 @@ def hosts(uri: StoreURI, port: int) -> list[Host]:
     for one in uri.authority.split(","):
         match = _HOST.fullmatch(one)
         if match is None or not 0 < int(match["port"] or port) < 65_536:
-            raise StoreURIError(f"{uri}: {one!r} is no host:port")
+            raise StoreURIError(f"{uri}: {one!r} is not of the form host:port")
         found.append(Host(match["host"].removeprefix("[").removesuffix("]"), int(match["port"] or port)))
     return found

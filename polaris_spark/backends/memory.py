@@ -162,8 +162,9 @@ class MemoryBackend(Backend):
         name, process, realms, low, high = cast("_Detail", split.detail)
         if (name, process) != (self._name, tables.process):
             raise StateError(
-                f"the store memory:{name} lives in process {process} alone, out of reach of {os.getpid()}: "
-                "use sqlite: for Spark on one machine, or a database that the whole cluster reaches"
+                f"the store memory:{name} exists only in process {process} and cannot be used by process "
+                f"{os.getpid()}: "
+                "use sqlite: for Spark on one machine, or a database server for a cluster"
             )
         keys = self._keys(split.table, realms)
         start = 0 if low is None else bisect_left(keys, low)
@@ -191,7 +192,8 @@ class MemoryBackend(Backend):
             raise StateError(f"the store memory:{self._name} is closed")
         if self._tables.process != os.getpid():
             raise StateError(
-                f"the store memory:{self._name} belongs to process {self._tables.process}, not to its fork"
+                f"the store memory:{self._name} belongs to process {self._tables.process} and cannot be used in a "
+                "process forked from it"
             )
         return self._tables
 

@@ -175,7 +175,8 @@ class Sessions(ABC, Generic[S]):
             return self._places.run(self._work, work, self._idle)
         except NoPlaceError:
             raise TryAgainError(
-                f"{self._where}: all {self._pool} connections were in use for {self._timeout} ms; nothing was changed "
+                f"{self._where}: all {self._pool} connections were in use for {self._timeout} ms; nothing was "
+                "changed "
                 "(option 'pool')"
             ) from None
 
@@ -216,9 +217,7 @@ class Sessions(ABC, Generic[S]):
             session.close()
 
     def _lost(self, error: LostError, doubt: type[PolarisError]) -> PolarisError:
-        outcome = (
-            "nothing was read" if doubt is TryAgainError else "what was sent may or may not have been done"
-        )
+        outcome = "nothing was read" if doubt is TryAgainError else "the change may or may not have been made"
         return doubt(f"the connection to {self._where} was lost ({error}); {outcome}")
 
 

@@ -97,11 +97,11 @@ def _other_table(catalog: Catalog, location: str, uuid: str) -> str:
             # Entries with a problem are checked, too: the metadata file holds the UUID of its table.
             metadata = _decode(read_text(catalog.files, entry.metadata_location))
             if uuid not in (metadata.table_uuid, metadata.view_uuid):
-                return f"it holds another table or view, with the metadata file {entry.metadata_location}"
+                return f"it contains another table or view, with the metadata file {entry.metadata_location}"
     except (SourceError, OSError) as error:
         return f"it cannot be listed: {error}"
     except (BadRequestError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return f"it may hold another table or view: {error}"
+        return f"it may contain another table or view: {error}"
     return ""
 
 
@@ -129,13 +129,13 @@ class Adopt(TimedChange[tuple[str, ...]]):
     def apply(self, state: State, prepared: int) -> tuple[str, ...]:
         """
         Raises:
-            NoSuchTableError: the table or view was dropped or renamed meanwhile.
+            NoSuchTableError: the table or view was dropped or renamed during the adoption.
             ForbiddenError: another table or view owns an overlapping location.
         """
         key = table_key(self._one.name, self._one.kind)
         found = find(state, key)
         if found is None or found.entity_id != self._one.entity_id:
-            raise NoSuchTableError(f"{self._one.name} was dropped or renamed meanwhile")
+            raise NoSuchTableError(f"{self._one.name} was dropped or renamed during the adoption")
         value = state.get_for_rewrite(found.content, KINDS[self._one.kind])
         done = tuple(one for one in value.unconfirmed if one in self._adopted)
         if not done:

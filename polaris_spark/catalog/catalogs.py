@@ -117,7 +117,7 @@ def open_catalog(
         if not create:
             known = ", ".join(repr(c.name) for c in list_catalogs(references)) or "none"
             raise NotFoundError(
-                f"catalog {name!r} does not exist, and is not to be created; there are: {known}"
+                f"catalog {name!r} does not exist, and create is false; existing catalogs: {known}"
             )
         _refuse_used(references, name, properties or {})
         row = references.commit(CATALOGS, CreateCatalog(context, operation, name, properties or {}))

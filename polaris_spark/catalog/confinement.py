@@ -86,7 +86,7 @@ class Confinement:
         spelled = "/" + "/".join(segments_of(str(path)))
         named = self._named(spelled)
         if ".." in path.parts or "\0" in spelled:
-            raise ForbiddenError(f"path {spelled!r} has '..' or a null character in it")
+            raise ForbiddenError(f"path {spelled!r} contains '..' or a null character")
         if not self.follow_links:
             return named
         folder, _, name = spelled.rpartition("/")
@@ -96,7 +96,7 @@ class Confinement:
                 return Below(root, f"{real[len(resolved.rstrip('/')) :]}/{name}".lstrip("/"))
         if named is None:
             return None
-        raise ForbiddenError(f"{spelled!r} lies outside of {named.root!r}: a symbolic link leads to {real!r}")
+        raise ForbiddenError(f"{spelled!r} is outside {named.root!r}: a symbolic link leads to {real!r}")
 
     def _named(self, path: str) -> Below | None:
         for pair in self.resolved:
@@ -123,7 +123,7 @@ class Confinement:
 
 
 def _refused(path: str) -> ForbiddenError:
-    return ForbiddenError(f"{path!r} is a symbolic link, which is not followed here")
+    return ForbiddenError(f"{path!r} is a symbolic link, which this server does not follow")
 
 
 @contextlib.contextmanager
@@ -152,7 +152,7 @@ def open_folder(
             os.close(at)
             at = inner
             if forbidden and _identity(os.fstat(at)) in forbidden:
-                raise ForbiddenError(f"{file.root}/{file.path} lies in a folder of a store")
+                raise ForbiddenError(f"{file.root}/{file.path} is in a folder of a store")
         yield at
     finally:
         os.close(at)

@@ -118,6 +118,18 @@ def occupy(context: Context, state: State, entity_id: int, before: Holdings, aft
     All checks precede all changes, so that a commit with many tables can continue after one is refused.
 
     Raises:
+        ForbiddenError: as for `require_available`.
+    """
+    require_available(context, state, entity_id, before, after)
+    locations.move(state, entity_id, before, after)
+
+
+def require_available(
+    context: Context, state: State, entity_id: int, before: Holdings, after: Holdings
+) -> None:
+    """Refuse locations `after` that a table or view with the locations `before` cannot use.
+
+    Raises:
         ForbiddenError: no entity may own one of the locations (`require_ownable`); or locations are not shared, and one
             that is newly used or newly owned overlaps a location that another entity owns.
     """
@@ -127,7 +139,6 @@ def occupy(context: Context, state: State, entity_id: int, before: Holdings, aft
             locations.refuse_overlap(state, entity_id, place)
     for place in sorted(new):
         require_ownable(context, place)
-    locations.move(state, entity_id, before, after)
 
 
 def require_ownable(context: Context, place: tuple[str, ...]) -> None:
@@ -146,7 +157,7 @@ def _taken(context: Context, place: tuple[str, ...]) -> str:
     if context.shared_locations:
         return ""
     if locations.is_below_any(locations.segments(context.warehouse), [place]):
-        return f"the warehouse of this catalog, {context.warehouse}, lies in it"
+        return f"it contains the warehouse of this catalog, {context.warehouse}"
     return context.refused_elsewhere(place)
 
 

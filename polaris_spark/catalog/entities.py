@@ -98,7 +98,7 @@ class Context(NamedTuple):
             if self.confinement is not None:
                 self.confinement.require(path)
             if stores.holds(str(path)) or stores.holds(os.path.realpath(path)):
-                raise ForbiddenError(f"location {path} lies among the files of a store")
+                raise ForbiddenError(f"location {path} overlaps the files of a store")
 
 
 class Found(NamedTuple):

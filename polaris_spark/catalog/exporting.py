@@ -60,7 +60,7 @@ def wanted(
         BadRequestError: the table, view or namespace does not exist.
     """
     if table is not None and namespace is not None:
-        raise InputError("a table or a namespace is named, not both at once")
+        raise InputError("name a table or a namespace, not both")
     names = snapshot.index(NAMES)
     if table is not None:
         name = TableName(table[:-1], table[-1])
@@ -87,7 +87,8 @@ class Exporter:
     ) -> None:
         """
         Args:
-            directory: a location; below it, a file lies in a folder per namespace level and one per table.
+            directory: a location; below it, there is a folder for each namespace level, one for the table, and in it
+                the folder `metadata` with the file. An import of the directory finds the files there.
             overwrite: whether to replace a file that has other content; otherwise this is refused.
         """
         self._reader = reader
@@ -115,7 +116,7 @@ class Exporter:
             return value.metadata_location
         unique = f"{value.entity_id:x}" if isinstance(value, Unloaded) else slug(value.uuid)
         folders = [*(slug(level) for level in name.namespace), f"{slug(name.name)}-{unique}"]
-        return "/".join((self._directory, *folders, value.metadata_location.rpartition("/")[2]))
+        return "/".join((self._directory, *folders, "metadata", value.metadata_location.rpartition("/")[2]))
 
     def _export(self, location: str, value: Table | View | Unloaded) -> str:
         there = self._files.read_if_there(location)
@@ -129,7 +130,7 @@ class Exporter:
             return UNCHANGED
         if there is not None and not self._overwrite:
             raise AlreadyExistsError(
-                f"{location!r} exists and is not the metadata of this version; it was left as it is"
+                f"{location!r} exists with other content and was not changed; export with overwrite to replace it"
             )
         if not isinstance(value, Unloaded):
             content = metadata_file(value, self._reader)[1]

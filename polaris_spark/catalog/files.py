@@ -47,7 +47,7 @@ def local_path(location: str) -> Path | None:
             length.
     """
     if len(location) > _LONGEST and (location.startswith("/") or urlsplit(location).scheme == "file"):
-        problem = f"the location has {len(location)} characters, and at most {_LONGEST} are possible"
+        problem = f"the location has {len(location)} characters, but the maximum is {_LONGEST}"
         raise OSError(errno.ENAMETOOLONG, problem)
     if location.startswith("/"):
         return Path(location)
@@ -100,7 +100,7 @@ class Files:
 
         uri = urlsplit(location)
         if uri.scheme in ("", "file"):  # a FileIO would open a file of this machine, unconfined
-            raise BadRequestError(f"{location!r} names no file: one of this machine is named file:///path")
+            raise BadRequestError(f"{location!r} does not name a file; a local file is file:///path or /path")
         key = (os.getpid(), uri.scheme, uri.netloc)  # connections do not survive a fork
         try:
             if key not in self._ios:
@@ -181,7 +181,7 @@ class Files:
             path = local_path(location)
             there = path.exists() if path is not None else self.io(location).new_input(location).exists()
         except (OSError, TypeError, ValueError) as error:
-            raise BadRequestError(f"cannot look for {location!r}: {error}") from error
+            raise BadRequestError(f"cannot check whether {location!r} exists: {error}") from error
         return self.read(location) if there else None
 
     def make_folder(self, location: str) -> None:

@@ -29,7 +29,7 @@ _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectory
 """Errors that a retry does not fix."""
 
 
-CHANGED = "it has been changed meanwhile"
+CHANGED = "it was changed after it was listed"
 """Reason why a file is kept that was to be deleted only because of its age."""
 
 UNKNOWN_MS = 253_402_300_799_000
@@ -91,7 +91,7 @@ class Folders:
             system, name = self._system(folder.rstrip("/"))
             return bool(repeated(lambda: system.get_file_info(name)).type != FileType.NotFound)
         except (OSError, ValueError) as error:
-            raise BadRequestError(f"cannot look at {folder!r}: {error}") from error
+            raise BadRequestError(f"cannot read the attributes of {folder!r}: {error}") from error
 
     def below(
         self, folder: str, unlisted: Callable[[str, PolarisError], object] | None = None

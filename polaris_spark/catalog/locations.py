@@ -90,7 +90,7 @@ def segments(location: str) -> tuple[str, ...]:
     scheme = SAME_SCHEME.get(scheme, scheme)
     if scheme == "file" and authority:
         if authority != "localhost":
-            raise BadRequestError(f"location {location!r} names a file of another host")
+            raise BadRequestError(f"location {location!r} is on another host")
         authority = ""
     if scheme == "abfs":
         authority = authority.replace(".blob.", ".dfs.")
@@ -194,8 +194,8 @@ def require_allowed(
     for location in locations:
         if not is_allowed(allowed, location):
             raise ForbiddenError(
-                f"location {'/'.join(location)} lies neither below the catalog's warehouse nor below a location "
-                "that this server was told to allow"
+                f"location {'/'.join(location)} is neither below the catalog's warehouse nor below a location "
+                "that this server allows (--allow-location)"
             )
 
 

@@ -95,7 +95,9 @@ def listed_manifests(files: Files, location: str) -> Iterator[ListedManifest]:
         _require(avro, manifest_lists.PATH, location, "manifest list")
         for record in avro.records(dict.fromkeys(_LIST_FIELDS)):
             if not isinstance(record[manifest_lists.PATH], str):
-                raise UnreadableFileError(f"{location!r} names no manifest", location=location)
+                raise UnreadableFileError(
+                    f"{location!r} has an entry without a manifest path", location=location
+                )
             yield ListedManifest(
                 record[manifest_lists.PATH],
                 record.get(_LENGTH) or 0,
@@ -162,7 +164,7 @@ class OpenManifest:
             status, file = record[_STATUS], record[_DATA_FILE]
             if not isinstance(file, dict) or (has_path and not isinstance(file.get(FILE_PATH), str)):
                 raise UnreadableFileError(
-                    f"{inherited.path!r} has an entry that names no file", location=inherited.path
+                    f"{inherited.path!r} has an entry without a file path", location=inherited.path
                 )
             if status == DELETED and not deleted:
                 continue
@@ -241,4 +243,4 @@ _ENTRY_FIELDS = dict.fromkeys((_STATUS, _SNAPSHOT_ID, _SEQUENCE_NUMBER, _FILE_SE
 
 def _require(avro: AvroFile, field: int, location: str, what: str) -> None:
     if field not in avro.fields:
-        raise UnreadableFileError(f"{location!r} is no {what}", location=location)
+        raise UnreadableFileError(f"{location!r} is not a {what}", location=location)

@@ -116,7 +116,7 @@ class Permit:
             BadRequestError, ValueError: the location is malformed.
         """
         if len(location) > BOUNDS["characters in a location"]:
-            raise ForbiddenError(f"a location of {len(location)} characters names no file of a table")
+            raise ForbiddenError(f"a location of {len(location)} characters cannot be a file of a table")
         path = local_path(location)
         if path is None:
             found = Grant(location)
@@ -125,7 +125,7 @@ class Permit:
                 raise ForbiddenError(f"{location!r} names no file")
             below = self._below(path)
             if below is None:
-                raise ForbiddenError(f"{location!r} lies in no place where this job deletes files")
+                raise ForbiddenError(f"{location!r} is outside the locations in which this job deletes files")
             if os.path.islink(self._path(below.root, below.path)):
                 raise ForbiddenError(f"{location!r} is a symbolic link")
             found = Grant(location, below.root, below.path)
@@ -150,7 +150,7 @@ class Permit:
             if (real == above or self.follow_links) and self._in_place(f"{real}/{name}"):
                 return Below("/", f"{real}/{name}".lstrip("/"))
             if self._in_place(f"{above}/{name}"):
-                raise ForbiddenError(f"{path} lies behind a symbolic link, which leads to {real}")
+                raise ForbiddenError(f"{path} is behind a symbolic link to {real}")
         if refused is not None:
             raise refused
         return below
@@ -198,7 +198,7 @@ class Permit:
             )
             held = self.stores.holds(location) or any(map(traces.is_key, paths))
         if not inside:
-            raise ForbiddenError(f"{location!r} lies in no place where this job deletes files")
+            raise ForbiddenError(f"{location!r} is outside the locations in which this job deletes files")
         if held:
             raise ForbiddenError(f"{location!r} is a file of a store and is not deleted")
 

@@ -79,7 +79,7 @@ class SetProperties(TimedChange[CatalogRow]):
         key = catalog_key(self.row.name)
         entry = state.lookup(NAMES, key)
         if entry is None or id_from(entry.value) != self.row.entity_id:
-            raise NotFoundError(f"catalog {self.row.name!r} does not exist any more")
+            raise NotFoundError(f"catalog {self.row.name!r} no longer exists")
         before = state.get_for_rewrite(entry.pointer, CatalogRow)
         properties = changed(before.properties, self.updates, self.removals)
         if properties == before.properties:
@@ -159,7 +159,7 @@ def set_properties(
         the catalog's row.
     Raises:
         InputError: a property cannot be set, or its value cannot be used.
-        NotFoundError: the catalog does not exist any more.
+        NotFoundError: the catalog no longer exists.
         NewerFormatError: a newer release wrote the row.
         PolarisError: a branch has no copy, because its reference cannot be read or changed. The properties are set; the
             copy follows when the branch is opened or properties are set again.
@@ -180,7 +180,7 @@ def set_properties(
         branch, reason = failed
         repair = ""
         if isinstance(reason, CorruptionError):
-            repair = "repair the branch (polaris-spark fsck and recover say what is wrong with it), then "
+            repair = "repair the branch (run polaris-spark fsck and recover to find the damage), then "
         # Raise the same exception, so that callers can check its type.
         reason.args = (
             f"the properties are set, but branch {branch!r} is not bound yet: {reason}; {repair}set them again",
@@ -229,7 +229,7 @@ def complete_copy(
         except NewerFormatError:  # a process of the newer release will write it
             pass
         except PolarisError as error:
-            log.warning("properties of catalog %r do not bind other processes yet: %s", row.name, error)
+            log.warning("properties of catalog %r do not apply to other processes yet: %s", row.name, error)
     return found.row
 
 

@@ -63,7 +63,7 @@ def purge(catalog: Catalog, table: Table) -> Kept:
     deletable = Deletable(catalog, table, neighbours)
     every = real_places(deletable.permit, own)
     if neighbours.has_branches:
-        return Kept(because="the catalog has other branches, which may hold the table")
+        return Kept(because="the catalog has other branches, which may contain the table")
     if neighbours.of(table.entity_id, every):
         return Kept(because=_OVERLAP)
     if deletable.permit.is_local:
@@ -77,7 +77,7 @@ def purge(catalog: Catalog, table: Table) -> Kept:
     if kept is None:
         return Kept(because=f"the histories of this store have more than {MOST_COMMITS} commits to check")
     if any(overlap(one, other) for one in kept for other in every):
-        return Kept(because="history holds a dropped table whose location overlaps")
+        return Kept(because="history contains a dropped table whose location overlaps")
     metadata = msgspec.json.decode(render(table, catalog.reader, snapshots="all"))
     deletable.keep(kept)
     return _Purge(catalog, table, deletable).run(metadata)

@@ -214,7 +214,7 @@ def _check_head(draft: TableDraft, append: Append) -> Json | None:
         operation = (at.get("summary") or {}).get("operation")
         if operation != "append":
             raise NotRebasedError(
-                f"snapshot {at['snapshot-id']}, which came first, is of operation {operation}"
+                f"snapshot {at['snapshot-id']}, which was committed first, has the operation {operation}"
             )
         parent = at.get("parent-snapshot-id")
         if parent is None and append.parent is None:

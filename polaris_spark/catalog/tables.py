@@ -278,7 +278,9 @@ class CommitTable(TableChange):
         if self.context.allowed is not None:
             places = (*self.context.allowed, *locations.used(draft.location, draft.properties))
             if not locations.is_allowed(places, locations.segments(location)):
-                raise BadRequestError(f"manifest list {location!r} does not lie where this server may read")
+                raise BadRequestError(
+                    f"manifest list {location!r} is outside the locations that this server may read"
+                )
         return files.read(location, self.context.confinement)
 
 

@@ -73,7 +73,9 @@ class LoadImported(CatalogChange["_Prepared | None", None]):
             )
         except BadRequestError as error:
             what = "table" if kind == TABLE else "view"
-            raise BadRequestError(f"{what} {'.'.join((*path, name))} was imported unread: {error}") from error
+            raise BadRequestError(
+                f"{what} {'.'.join((*path, name))} was imported lazily, and its metadata cannot be loaded: {error}"
+            ) from error
         return _Prepared(now, found, named.value, rows)
 
     def apply(self, state: State, prepared: _Prepared | None) -> None:

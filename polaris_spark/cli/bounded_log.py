@@ -69,5 +69,5 @@ class BoundedHandler(_StreamHandler):
         super().close()
 
     def _tell(self, record: logging.LogRecord, left_out: int) -> None:
-        text = f"{left_out} more records like this were not logged: {record.msg!s}"
+        text = f"{left_out} more log records of this kind were suppressed: {record.msg!s}"
         super().emit(logging.LogRecord(record.name, record.levelno, "", 0, text, None, None))

@@ -24,11 +24,13 @@ def cat(
     store: Store,
     object_id: Annotated[
         str | None,
-        typer.Argument(metavar="OBJECT-ID", help="Its id, in hexadecimal or decimal.", show_default=False),
+        typer.Argument(
+            metavar="OBJECT-ID", help="Id of the object, in hexadecimal or decimal.", show_default=False
+        ),
     ] = None,
     realm: Annotated[
         str | None,
-        typer.Option(help="Realm of the object; otherwise every realm is looked in.", show_default=False),
+        typer.Option(help="Realm of the object; by default, all realms are searched.", show_default=False),
     ] = None,
     password: Password = None,
 ) -> None:
@@ -59,7 +61,7 @@ def possible_ids(text: str) -> list[int]:
     found = [id for id in dict.fromkeys(found) if 0 < id <= MAX_ID]
     if not found:
         raise InputError(
-            f"{text!r} is no object id; one is written in hexadecimal or decimal, as `log --json` shows"
+            f"{text!r} is not an object id; write it in hexadecimal or decimal, as `log --json` shows it"
         )
     return found
 

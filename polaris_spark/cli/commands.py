@@ -40,7 +40,7 @@ COMMANDS = {
     ),
     "report": Entry(
         "polaris_spark.cli.report.command:report",
-        "Write a page of pictures about a catalog: its commits, tables, storage, growth and garbage.",
+        "Write an HTML page with charts of a catalog: its commits, tables, storage, growth and garbage.",
     ),
     "serve": Entry(
         "polaris_spark.cli.serve:serve",
@@ -56,23 +56,25 @@ COMMANDS = {
     ),
     "undrop": Entry(
         "polaris_spark.cli.undrop:undrop",
-        "Bring a dropped reference back, such as a branch of a catalog, until the grace period ends.",
+        "Restore a dropped reference, such as a branch of a catalog, before its grace period ends.",
     ),
     "heads": Entry(
         "polaris_spark.cli.heads:heads",
-        "List recent heads of references, and whether all that each needs is there; exit code 1 if anything is not.",
+        "List recent heads of references, and whether all rows that each needs exist; exit code 1 if a row is "
+        "missing.",
     ),
     "recover": Entry(
         "polaris_spark.cli.recover:recover",
-        "Go on from the newest complete commits after rows were lost; says what is lost, and does it with --yes.",
+        "After rows were lost, continue from the newest complete commits; shows what is lost, and acts only with "
+        "--yes.",
     ),
     "fsck": Entry(
         "polaris_spark.cli.fsck:fsck",
-        "Find every row that is damaged, missing, or at odds with others; exit code 1 if there is any.",
+        "Find every row that is damaged, missing or inconsistent with others; exit code 1 if there is one.",
     ),
     "properties": Entry(
         "polaris_spark.cli.properties:properties",
-        "Show the properties of a catalog, which bind all sessions; with --set or --unset, change them first.",
+        "Show the properties of a catalog, which apply to all sessions; with --set or --unset, change them first.",
     ),
     "realms": Entry(
         "polaris_spark.cli.realms:realms",

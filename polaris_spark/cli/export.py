@@ -29,17 +29,18 @@ def export(
     store: StoreOrServer = None,
     table: Annotated[str | None, typer.Option(help="A table or view, such as db.t.")] = None,
     namespace: Annotated[
-        str | None, typer.Option(help="A namespace, with all below it; without both, the whole catalog.")
+        str | None,
+        typer.Option(help="A namespace, including the namespaces below it; by default, the whole catalog."),
     ] = None,
     location: Annotated[
         str | None, typer.Option(help="Directory for the files, instead of their own metadata locations.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a file of other content, rather than refuse.")
+        bool, typer.Option("--overwrite", help="Replace a file that has other content, instead of refusing.")
     ] = False,
     realm: Realm = "default",
     catalog: Annotated[
-        str | None, typer.Option(help="Catalog to export; may be left out if there is only one.")
+        str | None, typer.Option(help="Catalog to export; required if there are several.")
     ] = None,
     branch: Annotated[str, typer.Option(help="Branch of the catalog.")] = MAIN,
     password: Password = None,

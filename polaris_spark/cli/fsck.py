@@ -24,20 +24,21 @@ FAULTY = 1
 def fsck(
     store: Store,
     realm: Annotated[
-        str | None, typer.Option(help="Only this realm; all of the store unless given.", show_default=False)
+        str | None,
+        typer.Option(help="Check only this realm; by default, the whole store.", show_default=False),
     ] = None,
     repair: Annotated[
         bool,
         typer.Option(
             "--repair",
-            help="First set the store's time to this machine's clock, which must be right; for use after a "
-            "process whose clock was ahead.",
+            help="First set the store's time to this machine's clock, which must be right. Use it after a process "
+            "with a fast clock.",
         ),
     ] = False,
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Find every row that is damaged, missing, or at odds with others; exit code 1 if there is any."""
+    """Find every row that is damaged, missing or inconsistent with others; exit code 1 if there is one."""
     from polaris_spark.backends import open_backend
     from polaris_spark.cli.opening import store_options
     from polaris_spark.config import StoreURI
@@ -81,11 +82,11 @@ def fsck(
 
 def _tell(repaired: Repaired) -> None:
     """Print the result of a repair. The remaining problems are printed elsewhere."""
-    accepted = "no time in the store lies ahead of it"
+    accepted = "no time in the store is later"
     if repaired.ahead_ms is not None:
-        accepted = f"times ahead of it, up to {utc(repaired.ahead_ms)}, are accepted"
+        accepted = f"later times, up to {utc(repaired.ahead_ms)}, are accepted"
     errors().print(
-        f"The store goes by this machine's clock, {utc(repaired.now_ms)}; {accepted}.",
+        f"The store's time is now that of this machine's clock, {utc(repaired.now_ms)}; {accepted}.",
         soft_wrap=True,
     )
 

@@ -34,7 +34,7 @@ def heads(
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """List recent heads of references, and whether all that each needs is there; exit code 1 if anything is not."""
+    """List recent heads of references, and whether all rows that each needs exist; exit code 1 if a row is missing."""
     from polaris_spark.cli.opening import open_store
     from polaris_spark.cli.surveying import INCOMPLETE, chosen, found_json, reading, stray_words, strays
     from polaris_spark.system.recovery.survey import Survey
@@ -78,7 +78,7 @@ def _show(found: Found, console: Console) -> None:
     if found.lost_history:
         console.print(Text(f"history lost {lost_words(found.lost_history)}"), soft_wrap=True)
     for known in found.newer:
-        line = f"commit {known.number:,} {known.id:x} of {utc(known.time)} comes after this head, and is complete"
+        line = f"commit {known.number:,} {known.id:x} of {utc(known.time)} is later than this head, and is complete"
         console.print(Text(line, style="yellow"), soft_wrap=True)
     console.print()
 
@@ -88,7 +88,7 @@ def _in_words(found: Found) -> str:
     from polaris_spark.system.recovery.plan import plan
 
     if found.target is None or found.history_from is None:
-        return "nothing complete is left"
+        return "no complete commit is left"
     dropped = " (dropped)" if found.state == "dropped" else ""
     if found.complete:
         return f"complete back to commit {found.history_from.number:,}{dropped}"

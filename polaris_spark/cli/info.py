@@ -200,6 +200,6 @@ def _references_table(rows: list[Json]) -> Any:
 def _nodes_table(rows: list[Json]) -> Any:
     table = grid(None, "node", "held by", "from", "until", right=("node",))
     for row in rows:
-        until = f"{row['until']} (given back)" if row["released"] else row["until"]
+        until = f"{row['until']} (released)" if row["released"] else row["until"]
         table.add_row(str(row["node"]), plain(row["holder"]), row["from"], until)
     return table

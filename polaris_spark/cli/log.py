@@ -28,15 +28,15 @@ def log(
     store: Store,
     realm: Realm = "default",
     catalog: Annotated[
-        str | None, typer.Option(help="Catalog whose head is shown; may be left out if there is only one.")
+        str | None, typer.Option(help="Catalog whose history is shown; required if there are several.")
     ] = None,
     branch: Annotated[str, typer.Option(help="Branch of the catalog.")] = MAIN,
     reference: Annotated[
         str | None,
-        typer.Option(help="Any other reference instead, such as root or catalogs.", show_default=False),
+        typer.Option(help="Show another reference instead, such as root or catalogs.", show_default=False),
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, max=sys.maxsize, help="How many commits to show at most.")
+        int, typer.Option(min=1, max=sys.maxsize, help="Maximum number of commits to show.")
     ] = 50,
     password: Password = None,
     as_json: AsJSON = False,

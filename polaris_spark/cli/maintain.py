@@ -68,21 +68,22 @@ def _place(
     realm: Realm = "default",
     catalog: Annotated[
         str | None,
-        typer.Option(help="Catalog; may be left out if there is only one.", show_default=False),
+        typer.Option(help="Catalog; required if there are several.", show_default=False),
     ] = None,
     branch: Annotated[str, typer.Option(help="Branch of the catalog.")] = MAIN,
     property: Property = None,
     master: Annotated[
         str | None,
         typer.Option(
-            help="Spark's master; that of Spark's own configuration, else local[*].", show_default=False
+            help="Spark's master; by default, that of Spark's own configuration, otherwise local[*].",
+            show_default=False,
         ),
     ] = None,
     spark: Annotated[
         bool | None,
         typer.Option(
             "--spark/--no-spark",
-            help="Run on Spark, or in this process; without either, on Spark if the store has more than 100,000 rows "
+            help="Run on Spark, or in this process. By default, run on Spark if the store has more than 100,000 rows "
             "of objects, or --master is given.",
             show_default=False,
         ),
@@ -110,12 +111,15 @@ _VALUES: Mapping[str, Any] = {
 
 def add(procedure: Procedure) -> None:
     """Add a command for a job."""
-    app.command(procedure.name.replace("_", "-"))(command_of(procedure))
+    name = procedure.name.replace("_", "-")
+    app.command(name)(command_of(procedure, name))
 
 
-def command_of(procedure: Procedure) -> Callable[..., None]:
+def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
     """Return a function for typer that runs a procedure; its options are the procedure's parameters.
 
+    Args:
+        typed: name of the command, for error messages.
     Raises:
         InputError: a parameter has the name of an option that all these commands have.
     """
@@ -142,7 +146,9 @@ def command_of(procedure: Procedure) -> Callable[..., None]:
             else:
                 rows = _run_remotely(procedure, arguments, server, token, **given)
         except PolarisError as error:
-            error.args = (in_options(str(error), procedure.parameters),)
+            error.args = (
+                in_options(_named_as_typed(str(error), procedure.name, typed), procedure.parameters),
+            )
             raise
         _print(procedure, rows, as_json=bool(as_json))
 
@@ -150,6 +156,11 @@ def command_of(procedure: Procedure) -> Callable[..., None]:
     command.__signature__ = inspect.Signature([*place, *own.values()])  # type: ignore[attr-defined]  # typer reads it
     command.__annotations__ = {one.name: one.annotation for one in (*place, *own.values())}
     return command
+
+
+def _named_as_typed(text: str, name: str, typed: str) -> str:
+    """Return an error's text with the name of the command if it begins with the name of the procedure."""
+    return re.sub(rf"^{name}(?=[: ])", typed, text)
 
 
 def in_options(text: str, parameters: Sequence[Parameter]) -> str:
@@ -212,7 +223,9 @@ def _run(
     from polaris_spark.spark.options import refuse_memory
 
     if spark is False and master is not None:
-        raise InputError("--no-spark runs the job in this process, --master on Spark: give one of them")
+        raise InputError(
+            "--no-spark runs the job in this process, and --master runs it on Spark: give only one of them"
+        )
     store = required_store(store)
     given = {"store": store, "realm": realm, "branch": branch, "create": "false"}
     properties = properties_of(given, property, password)
@@ -265,6 +278,9 @@ def _print(procedure: Procedure, rows: list[tuple[Any, ...]], *, as_json: bool) 
         _show(names, rows)
     else:
         screen().print(NO_PROBLEMS if procedure.finds_faults else NOTHING_TO_DO)
+    failure = procedure.failure(rows) if procedure.failure is not None else None
+    if failure is not None:
+        raise InputError(failure)
     if rows and procedure.finds_faults:
         raise typer.Exit(FAULTS_FOUND)
 
@@ -368,5 +384,5 @@ for _procedure in procedures().values():
         except InputError as error:  # from another package's procedure: the other commands work without it
             errors().print(f"polaris-spark: {error}", markup=False)
 
-import_catalog = command_of(IMPORT)
+import_catalog = command_of(IMPORT, "import")
 """`polaris-spark import`."""

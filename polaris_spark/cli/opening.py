@@ -134,7 +134,7 @@ class OpenStore:
             known = ", ".join(repr(realm.record.name) for realm in self.realms()) or "none"
             raise RealmStateError(f"there is no realm {name!r} in this store; it has: {known}")
         if record.state not in (RealmState.ACTIVE, RealmState.INACTIVE):
-            raise RealmStateError(f"realm {name!r} is {record.state.value}: there is nothing to read in it")
+            raise RealmStateError(f"realm {name!r} is {record.state.value}: it cannot be read")
         return OpenRealm(self._connection, record)
 
     def writable_realm(self, name: str) -> References:
@@ -166,7 +166,7 @@ def open_store(
     """
     parsed = StoreURI.parse(uri)
     if parsed.scheme == "memory":
-        raise InputError("a memory: store lives in the process that made it; no command line can see it")
+        raise InputError("a memory: store exists only in the process that created it; no command can open it")
     if options is None:
         options = store_options(parsed, password)
     connection = connect_store(parsed, options, create=False)
@@ -186,7 +186,7 @@ def store_options(uri: StoreURI, password: str | None) -> dict[str, str | Secret
         if not password.startswith("env:"):
             raise InputError(
                 "--password takes env:NAME, the name of an environment variable: "
-                "a password itself would be shown to everyone in the list of processes"
+                "a password on the command line is visible to all users of this machine"
             )
         secret = Secret(password)
         secret.reveal()
@@ -247,7 +247,8 @@ def named_texts(given: Sequence[str]) -> dict[str, str]:
                 raise InputError(f"the environment variable {variable!r}, named by {name}, is not set")
         elif is_secret(name, value):
             raise InputError(
-                f"{name} may be a secret, which everyone could see in the list of processes; write {name}=env:NAME"
+                f"{name} may be a secret, and values on the command line are visible to all users of this "
+                f"machine; write {name}=env:NAME"
             )
         texts[name] = value
     return texts

@@ -53,7 +53,7 @@ Password = Annotated[
     str | None,
     typer.Option(
         metavar="env:NAME",
-        help=f"Environment variable with the store's password; {PASSWORD_VARIABLE} if not given.",
+        help=f"Environment variable with the store's password; default: {PASSWORD_VARIABLE}.",
         show_default=False,
     ),
 ]
@@ -68,7 +68,8 @@ Property = Annotated[
 Realm = Annotated[str, typer.Option(help="Realm of the store.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OnlyCatalog = Annotated[
-    str | None, typer.Option(help="Only this catalog's branch, main unless said.", show_default=False)
+    str | None,
+    typer.Option(help="Only the branch of this catalog; by default, branch main.", show_default=False),
 ]
 CatalogBranch = Annotated[
     str | None, typer.Option(help="Branch of the catalog, with --catalog.", show_default=False)
@@ -76,7 +77,9 @@ CatalogBranch = Annotated[
 OnlyReference = Annotated[
     str | None, typer.Option(help="Only this reference, such as root or catalogs.", show_default=False)
 ]
-Search = Annotated[bool, typer.Option("--search", help="Read the whole realm for commits after the heads.")]
+Search = Annotated[
+    bool, typer.Option("--search", help="Search the whole realm for commits that are later than the heads.")
+]
 
 
 def required_store(store: str | None) -> str:
@@ -111,7 +114,7 @@ def with_store(first: str, second: str | None, what: str) -> tuple[str, str]:
         return first, second
     named = os.environ.get(STORE_VARIABLE)
     if not named:
-        raise InputError(f"give STORE and {what}; STORE may be left out if {STORE_VARIABLE} is set")
+        raise InputError(f"give STORE and {what}; STORE is optional if {STORE_VARIABLE} is set")
     if named == first:
         raise InputError(f"{what} is missing")
     return named, first

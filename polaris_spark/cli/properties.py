@@ -27,7 +27,7 @@ def properties(
     store: StoreOrServer = None,
     catalog: Annotated[
         str | None,
-        typer.Option(help="Catalog; may be left out if there is only one.", show_default=False),
+        typer.Option(help="Catalog; required if there are several.", show_default=False),
     ] = None,
     set: Annotated[
         list[str] | None,
@@ -43,7 +43,7 @@ def properties(
     token: ServerToken = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Show the properties of a catalog, which bind all sessions; with --set or --unset, change them first."""
+    """Show the properties of a catalog, which apply to all sessions; with --set or --unset, change them first."""
     from polaris_spark.catalog.properties import checked, require_settable
     from polaris_spark.cli.opening import named_texts
 

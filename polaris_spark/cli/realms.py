@@ -19,27 +19,31 @@ if TYPE_CHECKING:
 
 def realms(
     store: Store,
-    activate: Annotated[str | None, typer.Option(metavar="REALM", help="Let this realm serve again.")] = None,
+    activate: Annotated[
+        str | None, typer.Option(metavar="REALM", help="Activate this realm, so that it can be opened again.")
+    ] = None,
     deactivate: Annotated[
-        str | None, typer.Option(metavar="REALM", help="Let nobody open this realm any more.")
+        str | None,
+        typer.Option(metavar="REALM", help="Deactivate this realm, so that it can no longer be opened."),
     ] = None,
     purge: Annotated[
         str | None,
         typer.Option(
-            metavar="REALM", help="Delete all rows of this realm, which does not serve; not its files."
+            metavar="REALM",
+            help="Delete all rows of this realm, which must be deactivated. Table files are not deleted.",
         ),
     ] = None,
     upgrade: Annotated[
         str | None,
         typer.Option(
             metavar="REALM",
-            help="Let this realm hold formats that only the present release can read. Run it once every process has "
+            help="Allow formats in this realm that only the present release can read. Run it after every process has "
             "this release: earlier ones must not use the realm afterwards, nor any realm that this release creates, "
             "because they would answer without refs and properties that are in an index.",
         ),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Purge without asking; needed where there is no terminal to ask on.")
+        bool, typer.Option("--yes", help="Purge without confirmation; required without a terminal.")
     ] = False,
     password: Password = None,
     as_json: AsJSON = False,
@@ -50,7 +54,9 @@ def realms(
     from polaris_spark.system.realms import Realms
 
     if sum(name is not None for name in (activate, deactivate, purge, upgrade)) > 1:
-        raise InputError("--activate, --deactivate, --purge and --upgrade are asked for one at a time")
+        raise InputError(
+            "--activate, --deactivate, --purge and --upgrade exclude each other: give only one of them"
+        )
     with open_store(store, password) as opened:
         if purge is not None and not yes:
             _require_inactive(Realms(opened.backend, SystemClock()), purge)
@@ -97,7 +103,7 @@ def _confirm(opened: OpenStore, name: str) -> None:
     """
     what = f"all rows of realm {plain(name)!r} in {opened.uri}"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InputError(f"--purge deletes {what} permanently; add --yes if that is meant")
+        raise InputError(f"--purge deletes {what} permanently; add --yes to confirm")
     if not typer.confirm(f"Delete {what} permanently?", err=True):
         raise InputError(f"realm {name!r} was not purged")
 
@@ -114,7 +120,9 @@ def _require_inactive(records: Realms, name: str) -> None:
     if record is None:
         raise RealmStateError(f"there is no realm {name!r}")
     if record.state is RealmState.ACTIVE:
-        raise RealmStateError(f"realm {name!r} is ACTIVE: deactivate it first, so that nobody opens it")
+        raise RealmStateError(
+            f"realm {name!r} is ACTIVE: deactivate it first (--deactivate), so that no process opens it"
+        )
 
 
 def _activate(records: Realms, name: str) -> None:
@@ -128,7 +136,11 @@ def _activate(records: Realms, name: str) -> None:
 
     record = records.find(name)
     if record is not None and record.state is RealmState.LOADING:
-        raise RealmStateError(f"realm {name!r} is LOADING: a migration fills it; finish or abort it")
+        raise RealmStateError(
+            f"realm {name!r} is LOADING: a migration is copying rows into it; finish or abort the migration"
+        )
     if record is not None and record.state is RealmState.INITIALIZING:
-        raise RealmStateError(f"realm {name!r} is INITIALIZING: open it with create=true, which finishes it")
+        raise RealmStateError(
+            f"realm {name!r} is INITIALIZING: open it with create=true to finish its creation"
+        )
     records.move(name, RealmState.ACTIVE, instance=None if record is None else record.instance)

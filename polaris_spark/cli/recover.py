@@ -34,8 +34,8 @@ SHOWN = 20
 """Number of lost changes that are shown per reference; JSON has them all."""
 
 _AFTERWARDS = (
-    "Start every process that uses this store anew (servers, Spark drivers, Python programs): "
-    "one that ran before may have lost rows in its cache, and would write commits that point to them."
+    "Restart every process that uses this store (servers, Spark drivers, Python programs): an older process may "
+    "have lost rows in its cache, and would write commits that point to them."
 )
 
 
@@ -49,18 +49,20 @@ def recover(
         str | None,
         typer.Option(
             metavar="COMMIT-ID",
-            help="The commit to go on from, older or newer than the head; for one reference.",
+            help="Commit from which one reference continues; older or newer than its head.",
             show_default=False,
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; otherwise only say what would be done.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Recover the references. By default, only show what would be done.")
+    ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Do it although processes seem to be running that use the store.")
+        bool, typer.Option("--force", help="Recover even if processes that use the store seem to be running.")
     ] = False,
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Go on from the newest complete commits after rows were lost; says what is lost, and does it with --yes."""
+    """After rows were lost, continue from the newest complete commits; shows what is lost, and acts only with --yes."""
     from polaris_spark.cli.opening import open_store
     from polaris_spark.cli.surveying import INCOMPLETE, chosen, reading, stray_words, strays
     from polaris_spark.rest.session import os_user
@@ -101,7 +103,7 @@ def _commit(text: str | None, name: str | None) -> int | None:
     if text is None:
         return None
     if name is None:
-        raise InputError("--to needs --reference, or --catalog, to say whose commit it is")
+        raise InputError("--to needs --reference, or --catalog, to say which reference the commit belongs to")
     return possible_ids(text)[0]
 
 
@@ -179,15 +181,13 @@ def _show(steps: list[Step], running: list[str], done: Recovered | None, console
     console.print(Text(f"{whole:,} of {len(steps):,} references keep their heads.", style="dim"))
     if done is not None:
         console.print(
-            f"Every reference has a fresh version. Ids made from now on say {utc(done.ids_from_ms)} or later."
+            f"Every reference has a new version. New ids contain times from {utc(done.ids_from_ms)} or later."
         )
         console.print(Text(_AFTERWARDS, style="bold"), soft_wrap=True)
         return
     if running:
-        console.print(
-            Text(f"Running processes, to be stopped first: {plain(', '.join(running))}", style="red")
-        )
-    console.print("Nothing was changed; --yes does it.")
+        console.print(Text(f"Stop these running processes first: {plain(', '.join(running))}", style="red"))
+    console.print("Nothing was changed; add --yes to recover.")
 
 
 def _show_step(step: Step, done: Recovered | None, console: Console) -> None:
@@ -203,7 +203,7 @@ def _show_step(step: Step, done: Recovered | None, console: Console) -> None:
         console.print(line, soft_wrap=True)
     if step.action == "leave":
         console.print(
-            "  left as it is: what is not lost can still be read; restore the rest from a backup (see heads)",
+            "  not changed: the remaining rows can still be read; restore the lost rows from a backup (see heads)",
             soft_wrap=True,
         )
     if step.action == "give-up":
@@ -229,12 +229,10 @@ def _show_undone(step: Step, console: Console) -> None:
     if not undone.commits:
         return
     names = {name for _, entry in undone.entries if (name := entity_name(entry.key)[1])}
-    told = (
-        f"  commits lost: {undone.commits:,}, with changes to {len(names):,} entities that can still be named"
-    )
+    told = f"  commits lost: {undone.commits:,}, with changes to {len(names):,} entities whose names are still known"
     console.print(Text(told, style="red"), soft_wrap=True)
     if undone.unreadable:
-        console.print(f"  commits that do not say any more what they changed: {undone.unreadable:,}")
+        console.print(f"  commits whose changes can no longer be read: {undone.unreadable:,}")
     for known, entry in undone.entries[:SHOWN]:
         name = plain(entity_name(entry.key)[1])
         line = f"    {known.number:,}  {utc(entry.time)}  {plain(entry.principal)}  {entry.action}  {name}"

@@ -28,17 +28,19 @@ Warehouse = Annotated[
         show_default=False,
     ),
 ]
-Port = Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for one that is free.")]
+Port = Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 selects a free port.")]
 Token = Annotated[
     str | None,
     typer.Option(
-        metavar="env:NAME", help="Environment variable with the token of clients.", show_default=False
+        metavar="env:NAME",
+        help="Environment variable that contains the token of clients.",
+        show_default=False,
     ),
 ]
 TokenFile = Annotated[
     Path | None,
     typer.Option(
-        help="File with tokens, a line each: principal:token, or principal:token administrator.",
+        help="File with one line for each token: principal:token, or principal:token administrator.",
         show_default=False,
     ),
 ]
@@ -49,9 +51,11 @@ Principal = Annotated[
         show_default=False,
     ),
 ]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Need no token; on loopback only.")]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Accept requests without a token; on loopback only.")
+]
 Certificate = Annotated[Path | None, typer.Option(help="Certificate chain for TLS, PEM.", show_default=False)]
-Key = Annotated[Path | None, typer.Option(help="Its private key, PEM.", show_default=False)]
+Key = Annotated[Path | None, typer.Option(help="Private key of the certificate, PEM.", show_default=False)]
 Allowed = Annotated[
     list[str] | None,
     typer.Option(
@@ -64,14 +68,14 @@ FollowLinks = Annotated[
     typer.Option(
         "--follow-links",
         help="Follow symbolic links below the warehouse and the allowed locations that lead below one of them; "
-        "without it, whatever lies behind such a link is refused.",
+        "without it, access through such links is refused.",
     ),
 ]
 MetadataFiles = Annotated[
     str | None,
     typer.Option(
-        help="every-commit or never: whether commits write metadata.json files, too; if left out, as the catalog's "
-        "properties say.",
+        help="every-commit or never: whether commits also write metadata.json files; by default, as the "
+        "catalog's properties say.",
         show_default=False,
     ),
 ]
@@ -80,7 +84,7 @@ MetadataFiles = Annotated[
 def serve(
     store: Store,
     realm: Realm = "default",
-    catalog: Annotated[str, typer.Option(help="Catalog for clients that name none.")] = "polaris",
+    catalog: Annotated[str, typer.Option(help="Catalog for clients that do not name one.")] = "polaris",
     warehouse: Warehouse = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Port = 8_181,
@@ -93,16 +97,17 @@ def serve(
     allow_location: Allowed = None,
     follow_links: FollowLinks = False,
     threads: Annotated[int, typer.Option(help="Threads that handle requests.")] = 16,
-    max_body: Annotated[str, typer.Option(help="Largest body of a request.")] = "16 MiB",
+    max_body: Annotated[str, typer.Option(help="Maximum size of a request body.")] = "16 MiB",
     max_memory: Annotated[
         str,
         typer.Option(
-            help="Memory of all requests at a time, with their large answers until clients have read them."
+            help="Maximum memory of all concurrent requests, including large answers until clients have read them."
         ),
     ] = "1 GiB",
-    max_connections: Annotated[int, typer.Option(help="Connections at a time.")] = 1_000,
+    max_connections: Annotated[int, typer.Option(help="Maximum number of connections.")] = 1_000,
     max_connections_per_address: Annotated[
-        int, typer.Option(help="Connections at a time from one IPv4 address or IPv6 network of 64 bits.")
+        int,
+        typer.Option(help="Maximum number of connections from one IPv4 address or IPv6 network of 64 bits."),
     ] = 250,
     metadata_files: MetadataFiles = None,
     property: Property = None,

@@ -110,8 +110,8 @@ def lost_words(lost: tuple[Lost, ...]) -> str:
 def stray_words(name: str) -> Text:
     """Return a message to the operator about a reference whose catalog is lost."""
     return Text(
-        f"{plain(name)} belongs to a catalog that is lost: see whether a commit of {CATALOGS} can be found that lists "
-        f"it (heads --reference {CATALOGS} --search), else register its tables anew",
+        f"{plain(name)} belongs to a lost catalog: search for a commit of {CATALOGS} that lists the catalog "
+        f"(heads --reference {CATALOGS} --search), otherwise register its tables again",
         style="yellow",
     )
 

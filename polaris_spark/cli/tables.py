@@ -26,7 +26,7 @@ def tables(
     store: Store,
     realm: Realm = "default",
     catalog: Annotated[
-        str | None, typer.Option(help="Catalog to show; may be left out if there is only one.")
+        str | None, typer.Option(help="Catalog to show; required if there are several.")
     ] = None,
     branch: Annotated[str, typer.Option(help="Branch of the catalog.")] = MAIN,
     password: Password = None,

@@ -20,7 +20,7 @@ def undrop(
         str | None,
         typer.Argument(
             metavar="REFERENCE",
-            help="Its name, as `info` lists it with the state dropped.",
+            help="Name of the reference, as `info` lists it with the state dropped.",
             show_default=False,
         ),
     ] = None,
@@ -28,7 +28,7 @@ def undrop(
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Bring a dropped reference back, such as a branch of a catalog, until the grace period ends."""
+    """Restore a dropped reference, such as a branch of a catalog, before its grace period ends."""
     from polaris_spark.cli.opening import open_store
     from polaris_spark.commits.change import Operation
     from polaris_spark.rest.session import os_user
@@ -42,7 +42,9 @@ def undrop(
     if as_json:
         print_json({"name": name, "commit": head.number, "id": hexadecimal(head.commit)})
     else:
-        screen().print(f"{plain(name)} is back, at commit {head.number:,} {head.commit:x}", soft_wrap=True)
+        screen().print(
+            f"{plain(name)} was restored at commit {head.number:,} {head.commit:x}", soft_wrap=True
+        )
 
 
 def _bind(references: References, store: str, name: str) -> None:
@@ -76,7 +78,8 @@ def _bind(references: References, store: str, name: str) -> None:
                 bind_branch(references, context, Operation(b"", os_user()), row, name)
     except PolarisError as error:
         error.args = (
-            f"{name!r} is back, but the properties of its catalog do not bind it yet: {error}; open the branch to "
+            f"{name!r} was restored, but the properties of its catalog do not apply to it yet: {error}; open the "
+            "branch to "
             "complete this",
         )
         raise

@@ -230,7 +230,7 @@ class Attempts:
         """Make writers try again while their realm is being moved to another store, because the move may be undone."""
         if base.head.move is not None:
             raise TryAgainError(
-                f"{self._name!r} takes no commits at this moment: its realm is being moved to {base.head.move.to}"
+                f"{self._name!r} accepts no commits at this moment: its realm is being moved to {base.head.move.to}"
             )
 
     def _built(self, applied: Applied) -> Publication:

@@ -189,6 +189,6 @@ class Committer:
 
     def _contended(self) -> TryAgainError:
         return TryAgainError(
-            f"{self.name!r} is contended: what the change was prepared for moved again and again; "
-            "nothing was changed"
+            f"{self.name!r} is contended: other commits changed the base of this change again and again; nothing "
+            "was changed"
         )

@@ -66,7 +66,7 @@ class BatchFiles:
     def _write(self, pending: Pending, files: _Files) -> None:
         try:
             if self._writer is None:
-                raise CorruptionError(f"reference {self._name!r} cannot carry files")
+                raise CorruptionError(f"reference {self._name!r} cannot have files")
             self._writer.write_all(files)
         except Exception as error:
             pending.refused = error

@@ -94,7 +94,7 @@ class Pending:
 
     @property
     def done(self) -> bool:
-        """Whether it has its result or its error, which is so once its batch is over."""
+        """Whether the change has a result or an error. It has one as soon as its batch has ended."""
         return self.batch is not None and self.batch.over
 
     def succeed(self, result: Any) -> None:
@@ -333,7 +333,8 @@ def _late(pending: Pending) -> Exception:
     """Return the error for a submitter that left at its deadline."""
     if pending.batch is not None and pending.batch.sent:
         return OutcomeUnknownError(
-            "the deadline passed while the commit was being written; the operation id will tell"
+            "the deadline passed while the commit was being written; look up the operation id to find out "
+            "whether it succeeded"
         )
     return TryAgainError("the deadline passed before the change had its turn; nothing was changed")
 

@@ -14,7 +14,7 @@ from polaris_spark.commits.rows import FIRST_SKIP, Commit, Head
 
 
 class Known(NamedTuple):
-    """A commit whose id is known."""
+    """The id, number and time of a commit."""
 
     number: int
     id: int

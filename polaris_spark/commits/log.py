@@ -14,13 +14,13 @@ def ancestor(store: ObjectStore, head: Head, number: int) -> int:
     """Return the id of the commit with `number` in the history of `head`, in O(log n) reads.
 
     Raises:
-        HistoryTrimmedError: `number` lies below the history floor.
+        HistoryTrimmedError: `number` is below the history floor.
         ValueError: `number` is larger than the head's, or negative.
     """
     if number < 0 or number > head.number:
         raise ValueError(f"no commit {number} in a history of {head.number}")
     if number < head.floor_number:
-        raise HistoryTrimmedError(f"commit {number} lies below the history floor, commit {head.floor_number}")
+        raise HistoryTrimmedError(f"commit {number} is below the history floor, commit {head.floor_number}")
     id, at = head.commit, head.number
     while at > number:
         id, at = _step(store.get(id, Commit), number)

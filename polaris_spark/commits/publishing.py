@@ -26,10 +26,10 @@ _decode_head = msgspec.msgpack.Decoder(Head).decode
 class Outcome(Enum):
     """Outcome of one try to publish a commit."""
 
-    COMMITTED = "it is in force"
-    LOST = "another commit came first; this one is not in force and never will be"
-    BUSY = "nothing was changed as yet; try again"
-    IN_DOUBT = "it may be in force, or come into force; try again to know"
+    COMMITTED = "it succeeded"
+    LOST = "another commit came first; this one did not succeed and never will"
+    BUSY = "nothing was changed so far; try again"
+    IN_DOUBT = "it may have succeeded, or may still succeed; try again to find out"
 
 
 class Publication:

@@ -233,9 +233,7 @@ class State:
         if mine is None or isinstance(mine, cls):
             return mine
         found, wanted = type_name(type(mine)), type_name(cls)
-        raise WrongTypeError(
-            f"new object {id} is of type {found!r} where {wanted!r} belongs", id=id, found=found
-        )
+        raise WrongTypeError(f"new object {id} has type {found!r} instead of {wanted!r}", id=id, found=found)
 
     def get_many(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
         """Return objects by id, including those that were added to this state."""
@@ -364,7 +362,7 @@ class Effects:
         self.trees: list[Replanted] = []
 
     def copy(self) -> Effects:
-        """Return a copy that effects added to this object later do not change."""
+        """Return a copy. Effects that are added to this object later are not added to the copy."""
         copy = Effects()
         copy.puts, copy.objects = list(self.puts), list(self.objects)
         copy.files, copy.entries = list(self.files), list(self.entries)

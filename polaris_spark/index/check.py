@@ -65,7 +65,7 @@ def _embedded_problems(root: IndexRoot) -> Iterator[str]:
             f"and {len(root.values)} values"
         )
     if len(set(root.keys)) < len(root.keys):
-        yield "the embedded part has a key twice"
+        yield "the embedded part contains a key twice"
     for key, pointer, value in zip(root.keys, root.pointers, root.values, strict=False):
         if len(key) > MAX_KEY_BYTES:
             yield f"an embedded key has {len(key)} bytes, over the limit of {MAX_KEY_BYTES}"
@@ -127,9 +127,9 @@ def _children(branch: Branch, place: Place) -> list[Place]:
 def _branch_problems(branch: Branch, place: Place) -> Iterator[str]:
     yield from _order_problems(branch.separators, place, "separators")
     if len(branch.children) < 2:
-        yield f"shard {place.id} is a branch of a single child"
+        yield f"shard {place.id} is a branch with only one child"
     if not all(branch.children):
-        yield f"shard {place.id} is a branch with a child that is no shard"
+        yield f"shard {place.id} is a branch with a child that is not a shard"
     if sum(branch.counts) != place.entries:
         yield f"shard {place.id} counts {sum(branch.counts)} entries below it, its parent {place.entries}"
 

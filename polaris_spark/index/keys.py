@@ -142,8 +142,8 @@ def _escape(text: str) -> bytes:
         data = text.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"the name {text!r} holds a lone surrogate at position {error.start}, "
-            "which is no Unicode character: rename it"
+            f"the name {text!r} contains a lone surrogate at position {error.start}, "
+            "which is not a Unicode character: rename it"
         ) from error
     return _SPECIAL.sub(lambda found: bytes((0, found[0][0] + 4)), data)
 
@@ -171,6 +171,6 @@ def _bounded(key: bytes) -> bytes:
     if len(key) > MAX_KEY_BYTES:
         raise ObjectTooLargeError(
             f"the path and name beginning {key[:64]!r} take {len(key)} bytes as an index key; "
-            f"at most {MAX_KEY_BYTES} are possible: use shorter names"
+            f"the maximum is {MAX_KEY_BYTES}: use shorter names"
         )
     return key

@@ -84,9 +84,7 @@ def load(read: ShardReader, ids: Collection[int]) -> Mapping[int, Shard]:
 def as_leaf(shard: Shard, id: int) -> Leaf:
     """Return the shard as a leaf; raise CorruptionError if it is not a leaf."""
     if not isinstance(shard, Leaf):
-        raise CorruptionError(
-            f"shard {id} of an index is a {type(shard).__name__.lower()} where a leaf must be"
-        )
+        raise CorruptionError(f"shard {id} of an index is a {type(shard).__name__.lower()} instead of a leaf")
     return shard
 
 
@@ -94,6 +92,6 @@ def as_branch(shard: Shard, id: int) -> Branch:
     """Return the shard as a branch; raise CorruptionError if it is not a branch."""
     if not isinstance(shard, Branch):
         raise CorruptionError(
-            f"shard {id} of an index is a {type(shard).__name__.lower()} where a branch must be"
+            f"shard {id} of an index is a {type(shard).__name__.lower()} instead of a branch"
         )
     return shard

@@ -32,7 +32,9 @@ PROCEDURE = job(
     comment="Rewrite the indexes of references into fewer, fuller shards; their content stays the same.",
     parameters=(
         Parameter(
-            "reference", "STRING", "the only reference whose indexes are compacted; else all of the realm"
+            "reference",
+            "STRING",
+            "compact the indexes of only this reference; by default, of all references of the realm",
         ),
     ),
     columns=(

@@ -106,10 +106,12 @@ PROCEDURE = job(
         Parameter(
             "older_than",
             "STRING",
-            f"snapshots that may be removed, instead of what properties say about age: {OLDER_THAN}",
+            f"snapshots that may be removed, instead of the age in properties: {OLDER_THAN}",
         ),
         Parameter(
-            "retain_last", "INT", "how many snapshots of a branch are kept, instead of what properties say"
+            "retain_last",
+            "INT",
+            "number of snapshots of a branch to keep, instead of the number in properties",
         ),
         Parameter(
             "clean_expired_metadata",
@@ -117,11 +119,11 @@ PROCEDURE = job(
             "also remove schemas and partition specs that no snapshot needs",
         ),
         Parameter("dry_run", "BOOLEAN", "only say what would be removed and deleted"),
-        Parameter("max_tables", "INT", "most tables that one run removes snapshots from"),
+        Parameter("max_tables", "INT", "maximum number of tables from which one run removes snapshots"),
         Parameter(
             "max_files",
             "BIGINT",
-            "number of files after which a run leaves those of further tables to the next run",
+            "number of files after which the files of further tables are left to the next run",
         ),
         Parameter(
             "check_files",

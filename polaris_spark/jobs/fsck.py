@@ -31,8 +31,8 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 PROCEDURE = job(
     name="fsck",
-    comment="Find every row of the store that is damaged, missing, or at odds with others, and name it.",
-    parameters=(Parameter("only", "STRING", "the only realm to be checked; else all of the store are"),),
+    comment="Find every row of the store that is damaged, missing or inconsistent with others, and name it.",
+    parameters=(Parameter("only", "STRING", "check only this realm; by default, all realms of the store"),),
     columns=(
         Column("severity", "STRING"),
         Column("kind", "STRING"),

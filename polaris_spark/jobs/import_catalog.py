@@ -21,8 +21,8 @@ _CHOICE = (
     Parameter("include", "ARRAY<STRING>", "only tables and views with names such as sales.*"),
 )
 _HOW = (
-    Parameter("dry_run", "BOOLEAN", "say what would be done, and do nothing"),
-    Parameter("parallelism", "INT", "portions that the work is cut into"),
+    Parameter("dry_run", "BOOLEAN", "only report what would be done"),
+    Parameter("parallelism", "INT", "number of portions of the work"),
 )
 
 
@@ -80,12 +80,22 @@ def _namespace(text: str) -> tuple[str, ...]:
 
     path = parse_dotted(text) if text else ()
     if path is None:
-        raise InputError(f"{text!r} is no namespace")
+        raise InputError(f"{text!r} is not a namespace")
     return path
 
 
 def _scrubbed(row: Row, scrub: Callable[[str], str]) -> Row:
     return row if row.message is None else row._replace(message=scrub(row.message))
+
+
+def _failure(rows: list[tuple[Any, ...]]) -> str | None:
+    from polaris_spark.catalog.importing.importer import Row, summary
+    from polaris_spark.catalog.importing.placing import CONFLICT, FAILED
+
+    done = [Row(*row) for row in rows]
+    if not done or any(row.status not in (CONFLICT, FAILED) for row in done):
+        return None
+    return f"nothing was imported ({summary(done)}); the messages above say why"
 
 
 IMPORT = Procedure(
@@ -98,16 +108,19 @@ IMPORT = Procedure(
             "MAP<STRING,STRING>",
             "options of the source; values may be env:NAME of a listed variable",
         ),
-        Parameter("into", "STRING", "namespace below which everything is put"),
+        Parameter("into", "STRING", "namespace below which everything is imported"),
         *_CHOICE,
         Parameter("lazy", "BOOLEAN", "register locations only; metadata is loaded on first use"),
-        Parameter("overwrite", "BOOLEAN", "replace what has the name but another metadata file"),
+        Parameter(
+            "overwrite", "BOOLEAN", "replace tables and views that have the name but another metadata file"
+        ),
         *_HOW,
     ),
     columns=_COLUMNS,
     run=_import,
     comment="Import tables and views by their metadata files from another catalog or a directory tree.",
     uses_spark=True,
+    failure=_failure,
 )
 
 LOAD = Procedure(

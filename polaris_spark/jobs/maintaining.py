@@ -32,7 +32,7 @@ Deletes = Callable[[Mapping[str, Any]], bool]
 _RIGHT = Parameter(
     "clock_is_right",
     "BOOLEAN",
-    "this machine's clock is known to be right, although the newest time in the store is long ago",
+    "this machine's clock is known to be right, although the newest time in the store is old",
 )
 _WAIT = Parameter("wait", "BOOLEAN", "wait while another process runs this job, instead of failing")
 
@@ -125,7 +125,7 @@ def _check_clock(session: Session, *, deletes: bool, clock_is_right: bool) -> No
     except ClockError as error:
         doubt = str(error)
     if doubt is not None:
-        log.warning("this dry run goes by a clock that would not be allowed to delete: %s", doubt)
+        log.warning("this dry run uses a clock with which deletions would be refused: %s", doubt)
 
 
 def task_scope(session: Session, scope: Scope) -> str:
@@ -193,8 +193,9 @@ def time_before_ms(name: str, text: str, now_ms: int, zone: Zone = lambda: timez
         return iso_time_ms(text, zone)
     except ValueError:
         raise InputError(
-            f"{name} is {text!r}; write a time in ISO 8601 such as 2026-01-31T12:00:00Z, or a duration with its unit, "
-            "which means that long before now, such as '5 d'"
+            f"{name} is {text!r}; write a time in ISO 8601 such as 2026-01-31T12:00:00Z, or a duration with its "
+            "unit, "
+            "which is subtracted from now, such as '5 d'"
         ) from None
 
 
@@ -210,5 +211,5 @@ def _zone(call: Call) -> tzinfo:
         return timezone(timedelta(milliseconds=-iso_time_ms(f"1970-01-01T00:00:00{name}")))
     except ValueError:
         raise InputError(
-            f"the session's time zone, {name!r}, is not known here: write times with theirs"
+            f"the session's time zone, {name!r}, is unknown: write times with their zones"
         ) from None

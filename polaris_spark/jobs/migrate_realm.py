@@ -76,7 +76,7 @@ def _target(arguments: Mapping[str, Any], *, aborting: bool) -> Properties | Non
     for name, text in given.items():
         if is_secret(name, text) and not text.startswith(REFERENCE):
             raise InputError(
-                f"migrate_realm: the target's secret {name!r} would stand in the statement for everyone to read; "
+                f"migrate_realm: the target's secret {name!r} would be readable in the statement; "
                 "give it as env:NAME, the name of an environment variable that holds it, and list that name in the "
                 "catalog's property 'procedure-variables'"
             )
@@ -122,22 +122,24 @@ def _rows(step: Step) -> Iterator[Row]:
 
 PROCEDURE = job(
     name="migrate_realm",
-    comment="Move the realm to another database while commits go on, and compare both sides.",
+    comment="Move the realm to another database while commits continue, and compare both sides.",
     parameters=(
         Parameter("target", "STRING", "URI of the store to move to, without a password"),
-        Parameter("target_realm", "STRING", "name of the realm there, if another one"),
+        Parameter("target_realm", "STRING", "name of the realm there, if it differs"),
         Parameter(
             "target_options", "MAP<STRING,STRING>", "options of that store, such as password = env:NAME"
         ),
         Parameter(
-            "max_pause", "STRING", f"for how long commits may be stopped at the switch, {_PAUSE} if left out"
+            "max_pause",
+            "STRING",
+            f"maximum time for which commits are stopped at the switch; default {_PAUSE}",
         ),
         Parameter(
             "verify",
             "BOOLEAN",
-            "whether both sides are compared before and after the switch; true if left out",
+            "whether both sides are compared before and after the switch; default true",
         ),
-        Parameter("abort", "BOOLEAN", "give up a migration that was begun, and let the source go on"),
+        Parameter("abort", "BOOLEAN", "abort a migration, so that the source continues to serve the realm"),
     ),
     columns=(
         Column("step", "STRING"),

@@ -138,7 +138,7 @@ class Call:
             TryAgainError: the call was cancelled, because its caller no longer waits for it.
         """
         if self._cancelled.is_set():
-            raise TryAgainError("the call was cancelled; what was done until then stays")
+            raise TryAgainError("the call was cancelled; completed steps remain")
 
     def progress(self, doing: str, done: int = 0, total: int = 0) -> None:
         """Report the progress of the call, and call `check`. Long procedures call this method often.
@@ -188,18 +188,22 @@ class Procedure:
     """Whether the rows are faults; the command line then exits with a failure if there are rows."""
     idle: Callable[[tuple[Any, ...]], bool] | None = None
     """A function that returns whether a row only reports that there was nothing to do."""
+    failure: Callable[[list[tuple[Any, ...]]], str | None] | None = None
+    """A function that returns the error with which the command line ends after it has shown the rows, or None."""
 
     def __post_init__(self) -> None:
         typed: list[Parameter | Column] = [*self.parameters, *self.columns]
         for name in (self.name, *(one.name for one in typed)):
             if not name.isidentifier() or name != name.lower():
-                raise InputError(f"procedure {self.name!r}: {name!r} is no lower-case SQL identifier")
+                raise InputError(f"procedure {self.name!r}: {name!r} is not a lower-case SQL identifier")
         for one in typed:
             if one.type not in TYPES:
                 raise InputError(f"procedure {self.name!r}: {one.name!r} has unknown type {one.type!r}")
         for names in ([one.name for one in self.parameters], [one.name for one in self.columns]):
             if len(set(names)) < len(names):
-                raise InputError(f"procedure {self.name!r} has two of the same name among {names}")
+                raise InputError(
+                    f"procedure {self.name!r} has two parameters or columns with the same name: {names}"
+                )
         if not self.columns:
             raise InputError(f"procedure {self.name!r} has no columns")
         required = [one.required for one in self.parameters]

@@ -132,10 +132,10 @@ def _purge(
 
 PROCEDURE = job(
     name="purge_dropped",
-    comment="Delete the files of tables that were dropped with PURGE, where that was left to maintenance.",
+    comment="Delete the files of tables that were dropped with PURGE, if this was left to maintenance.",
     parameters=(
         Parameter("dry_run", "BOOLEAN", "only say what would be deleted"),
-        Parameter("max_files", "BIGINT", f"how many files at most; {DEFAULT_FILES} if left out"),
+        Parameter("max_files", "BIGINT", f"maximum number of files to delete; default {DEFAULT_FILES}"),
     ),
     columns=COLUMNS,
     run=_run,

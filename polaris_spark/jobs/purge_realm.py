@@ -21,7 +21,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     if name is not None and instance is not None:
         raise InputError("purge_realm takes a name or an instance, not both")
     if name == session.properties.realm:
-        raise InputError(f"realm {name!r} is the one that this catalog is in: purge it from another one")
+        raise InputError(f"realm {name!r} contains this catalog: purge it from a catalog of another realm")
     if name is None and arguments.get("deactivate", False):
         raise InputError("purge_realm: 'deactivate' says what to do with a realm; give its name")
     purge = Purge(session.connection.backend, session.connection.clock, progress=call.progress)
@@ -41,11 +41,11 @@ PROCEDURE = job(
     comment="Delete every row of a deactivated realm; without arguments, list what can be purged.",
     parameters=(
         Parameter("name", "STRING", "the realm to be purged; not the one of this catalog"),
-        Parameter("instance", "STRING", "rows to be purged that no realm has, such as `fsck` finds"),
+        Parameter("instance", "STRING", "instance of rows without a realm, as `fsck` reports it"),
         Parameter(
             "deactivate",
             "BOOLEAN",
-            "deactivate the realm first if it is ACTIVE; or purge it although it is being migrated to here",
+            "deactivate the realm first if it is ACTIVE, or purge it even if a migration is copying into it",
         ),
     ),
     columns=(

@@ -123,7 +123,7 @@ def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
 
     table, location = arguments.get("table"), arguments.get("location")
     if table is not None and location is not None:
-        raise InputError("a table or a location can be cleaned, not both at once")
+        raise InputError("give a table or a location, not both")
     if location is not None:
         root = folder(location)
         if not Folders(session.catalog.files).exists(root):
@@ -132,7 +132,7 @@ def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
     if table is not None:
         levels = levels_of(table)
         if levels is None:
-            raise InputError(f"{table!r} is no identifier of a table: write namespace.name")
+            raise InputError(f"{table!r} is not a table identifier: write namespace.name")
         return _places_of(session, levels)
     owned = [_uri(decode_key(key).path) for key, _ in session.catalog.head().index(LOCATIONS).range()]
     return [session.catalog.context.warehouse, *owned]
@@ -252,7 +252,7 @@ COLUMNS = (
 
 PROCEDURE = job(
     name="remove_orphans",
-    comment="Delete files that no table or view of the store needs; by default, only say which.",
+    comment="Delete files that no table or view of the store needs; by default, only report them.",
     parameters=(
         Parameter("table", "STRING", "only the locations of this table or view"),
         Parameter(
@@ -261,12 +261,12 @@ PROCEDURE = job(
             "only this folder; by default, the warehouse and the locations outside it that tables own",
             is_location=True,
         ),
-        Parameter(
-            "older_than", "STRING", f"age of files by their last change: {OLDER_THAN}; '3 d' if left out"
-        ),
-        Parameter("dry_run", "BOOLEAN", "only say what would be deleted; true if left out"),
+        Parameter("older_than", "STRING", f"age of files by their last change: {OLDER_THAN}; default '3 d'"),
+        Parameter("dry_run", "BOOLEAN", "only report what would be deleted; default true"),
         Parameter("force", "BOOLEAN", "whether older_than may be less than 24 hours"),
-        Parameter("max_files", "BIGINT", f"most files that one run deletes; {DEFAULT_FILES} if left out"),
+        Parameter(
+            "max_files", "BIGINT", f"maximum number of files that one run deletes; default {DEFAULT_FILES}"
+        ),
         Parameter(
             "equal_schemes", "MAP<STRING,STRING>", "schemes that count as equal, such as 's3a,s3n' to 's3'"
         ),
@@ -278,7 +278,8 @@ PROCEDURE = job(
         Parameter(
             "prefix_mismatch_mode",
             "STRING",
-            "what to do with a file whose path a table names with another scheme or authority: error, ignore or delete",
+            "what to do with a file whose path a table names with another scheme or authority: error, ignore or "
+            "delete",
         ),
     ),
     columns=COLUMNS,

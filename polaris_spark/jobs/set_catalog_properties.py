@@ -24,7 +24,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 PROCEDURE = Procedure(
     name="set_catalog_properties",
-    comment="Set and remove properties of the catalog, which bind all sessions; show all properties.",
+    comment="Set and remove properties of the catalog, which apply to all sessions; show all properties.",
     parameters=(
         Parameter(
             "properties",

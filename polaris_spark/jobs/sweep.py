@@ -60,16 +60,16 @@ def _time(ms: int) -> datetime:
 
 PROCEDURE = job(
     name="sweep",
-    comment="Delete every object of the realm that no reference and no history needs any more.",
+    comment="Delete every object of the realm that no reference and no history needs.",
     parameters=(
         Parameter("dry_run", "BOOLEAN", "only say what would be deleted, and change nothing"),
         Parameter(
-            "retention", "STRING", "how long history is kept; the property history-retention if left out"
+            "retention", "STRING", "time for which history is kept; default: the property history-retention"
         ),
         Parameter(
             "grace",
             "STRING",
-            "how long rows that nothing needs, and dropped references, are kept; the property grace if left out",
+            "time for which unneeded rows and dropped references are kept; default: the property grace",
         ),
     ),
     columns=(

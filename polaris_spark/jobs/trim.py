@@ -28,12 +28,12 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 PROCEDURE = job(
     name="trim",
-    comment="Give up the history of all references that is older than the retention.",
+    comment="Trim the history of all references that is older than the retention.",
     parameters=(
         Parameter(
-            "retention", "STRING", "how long history is kept; the property history-retention if left out"
+            "retention", "STRING", "time for which history is kept; default: the property history-retention"
         ),
-        Parameter("dry_run", "BOOLEAN", "only say what would be given up"),
+        Parameter("dry_run", "BOOLEAN", "only report what would be trimmed"),
     ),
     columns=(
         Column("reference", "STRING"),

@@ -98,7 +98,7 @@ class _Portion(Change[None, Compacted]):
         return state.compact(self.index, self.start, self.leaves)
 
     def repeat(self, state: State, entries: list[LogEntry]) -> Compacted:
-        raise AssertionError("it has no operation id, so nobody finds that it was done")
+        raise AssertionError("compaction has no operation id, so a repeated request cannot be recognized")
 
 
 def size_of(store: ObjectStore, snapshot: Snapshot, name: str) -> Size:

@@ -155,7 +155,7 @@ def marked_from(references: References, roots: Roots, progress: Progress) -> set
 def explained(references: References, roots: Roots, error: CorruptionError) -> PolarisError:
     """Return the error to raise for a needed object that cannot be read: another sweep deleted it, or it is lost."""
     if was_overtaken(references, roots):
-        return TryAgainError(f"another sweep of this realm is at work: {error}")
+        return TryAgainError(f"another sweep of this realm is running: {error}")
     return CorruptionError(f"{error}; nothing was deleted: `fsck` shows what is damaged")
 
 

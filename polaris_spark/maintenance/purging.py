@@ -105,13 +105,13 @@ class Purge:
         if record.state is RealmState.ACTIVE:
             if not deactivate:
                 raise RealmStateError(
-                    f"realm {name!r} is ACTIVE: deactivate it first, so that nobody opens it"
+                    f"realm {name!r} is ACTIVE: deactivate it first, so that no process opens it"
                 )
             self._realms.move(name, RealmState.INACTIVE, instance=record.instance)
         if record.state in _UNFINISHED and MOVING_FROM_INSTANCE in record.properties and not deactivate:
             raise RealmStateError(
-                f"realm {name!r} is being moved here from {record.properties.get(MOVING_FROM)}, and may be all that "
-                "serves it already: abort the migration first; if that store is lost, purge with 'deactivate'"
+                f"realm {name!r} is being moved here from {record.properties.get(MOVING_FROM)}, and may be the "
+                "only copy that serves it: abort the migration first; if that store is lost, purge with 'deactivate'"
             )
         references = objects = 0
         if record.state is not RealmState.PURGED:
@@ -135,7 +135,7 @@ class Purge:
             )
             raise InputError(f"the rows of {instance!r} are those of {whose}: purge realms by name")
         if not INSTANCE.fullmatch(instance):
-            raise InputError(f"{instance!r} is no instance of a realm, whose ids are like 5c3f0a12b4d6e000")
+            raise InputError(f"{instance!r} is not the instance id of a realm, such as 5c3f0a12b4d6e000")
         references, objects = self._delete_rows(instance)
         return Purged(None, instance, None, references, objects, deleted=True)
 

@@ -172,7 +172,7 @@ def _list_roots(references: References, policy: Policy, operation: Operation, pr
         fence = fencing.run()
         roots = fencing.roots()
     except (ReferenceGoneError, HistoryTrimmedError) as error:
-        raise TryAgainError(f"another sweep of this realm is at work: {error}") from error
+        raise TryAgainError(f"another sweep of this realm is running: {error}") from error
     limit = min(fence, _id_at(now - policy.rows_ms))
     return Roots(roots, fence, limit, tuple(one.name for one in ended), fencing.floors)
 
@@ -266,7 +266,7 @@ class _Fencing:
             self._progress("listing commits", position, len(self.floors))
             head = self._head(row_name)
             if head is None or not head.commit:
-                raise ReferenceGoneError(f"{row_name!r} was given up meanwhile")
+                raise ReferenceGoneError(f"{row_name!r} was given up during the sweep")
             found += _history(self._references, head, floor)
         return found
 
@@ -291,7 +291,7 @@ class _Fencing:
         if after.head.commit == before.commit:
             return []
         if after.head.number <= last or ancestor(after.store, after.head, last) != before.commit:
-            raise ReferenceGoneError("the registry was recovered meanwhile")
+            raise ReferenceGoneError("the registry was recovered during the sweep")
         born: dict[str, Registered] = {}
         for _, commit, _, entry in entries(after.store, after.head):
             if commit.number <= last:

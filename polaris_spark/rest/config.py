@@ -33,7 +33,7 @@ def config(catalog: Catalog, request: Request) -> Response:
     """GET config"""
     warehouse = request.query.get("warehouse")
     if warehouse and warehouse != catalog.name and not same_place(warehouse, catalog.context.warehouse):
-        raise NotFoundError(f"no warehouse {warehouse!r} here; this is catalog {catalog.name!r}")
+        raise NotFoundError(f"there is no warehouse {warehouse!r}; this is catalog {catalog.name!r}")
     lifetime = catalog.context.operation_lifetime_ms // 1_000
     answer = {
         "defaults": {},

@@ -53,7 +53,7 @@ def response_of(error: Exception) -> Response:
     if isinstance(error, RequestError):
         status, type = error.status, error.type
     elif isinstance(error, RecursionError):
-        return response_of(BadRequestError("what was sent is nested too deeply"))
+        return response_of(BadRequestError("the request is nested too deeply"))
     else:
         for cls, code, name in _STATUS:
             if isinstance(error, cls):

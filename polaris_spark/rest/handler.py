@@ -56,7 +56,7 @@ def handle(
         match = router.find(method, path)
         authorize(caller, match.route.least, path)
         if match.prefix is not None and match.prefix != catalog.name:
-            raise NotFoundError(f"no catalog {match.prefix!r} here; this is catalog {catalog.name!r}")
+            raise NotFoundError(f"there is no catalog {match.prefix!r}; this is catalog {catalog.name!r}")
         request = Request(method, path, match.params, dict(query), lower, body, caller, session)
         return match.route.answer(catalog, request)
     except Exception as error:

@@ -152,6 +152,7 @@ def decode(body: str | None, cls: type[T]) -> T:
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
         if _LONE_SURROGATE.search(body):
             raise BadRequestError(
-                "cannot parse the request: it has half of a surrogate pair, such as \\ud800, which is not Unicode text"
+                "cannot parse the request: it contains half of a surrogate pair, such as \\ud800, which is not "
+                "Unicode text"
             ) from error
         raise BadRequestError(f"cannot parse the request: {error}") from error

@@ -315,7 +315,7 @@ def _wanted(properties: Properties, sharing: str | None) -> dict[str, str]:
 def _warn_of_nesting(store: StoreURI, warehouse: str, catalog: str) -> None:
     if is_around(store, warehouse):
         log.warning(
-            "store %s and warehouse %s of catalog %r lie one inside the other: no job of a catalog deletes files of "
+            "store %s and warehouse %s of catalog %r overlap: no job of a catalog deletes files of "
             "the store, but other programs that clean the warehouse may; put the store elsewhere",
             store,
             warehouse,
@@ -339,7 +339,7 @@ def check_principal(principal: str) -> str:
         raise InputError(f"the principal {principal[:200]!a} {problem}")
     size = len(principal.encode())
     if size > MAX_PRINCIPAL_BYTES:
-        raise InputError(f"the principal has {size} bytes; at most {MAX_PRINCIPAL_BYTES} are possible")
+        raise InputError(f"the principal has {size} bytes; the maximum is {MAX_PRINCIPAL_BYTES}")
     return principal
 
 
@@ -363,7 +363,7 @@ def _context(properties: Properties, row: CatalogRow, context: Context) -> Conte
     if not warehouse:
         raise InputError(
             f"the property 'warehouse' is missing, and catalog {row.name!r} has none of its own: "
-            "give the location below which tables are to be put"
+            "give the location below which tables are created"
         )
     return context._replace(
         warehouse=absolute(warehouse),

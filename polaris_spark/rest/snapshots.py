@@ -62,7 +62,7 @@ def load_snapshots(catalog: Catalog, request: Request) -> Response:
         raise NoSuchTableError("Table does not exist: it was dropped")
     if table is None:
         raise NotFoundError(
-            f"version {version:x} of this table is not there, or no longer: load the table again"
+            f"version {version:x} of this table does not exist, or no longer exists: load the table again"
         )
     known = _version(view, table_id, _number(since)) if since else None
     changes = changes_between(known, table, view) if known else None

@@ -268,7 +268,7 @@ def keep_metadata(catalog: Catalog, name: TableName, dropped: Table | View | Unl
             return
         catalog.files.write_all([metadata_file(dropped, catalog.reader)])
     except Exception as error:  # any error of a file system or database: the rows are still in the history
-        log.warning("%s was dropped, its metadata file not written: %s", name, error, exc_info=error)
+        log.warning("%s was dropped, but its metadata file was not written: %s", name, error, exc_info=error)
 
 
 def _purge(catalog: Catalog, name: TableName, table: Table) -> None:
@@ -279,7 +279,7 @@ def _purge(catalog: Catalog, name: TableName, table: Table) -> None:
         log.warning("purge of %s is left to maintenance: %s", name, error, exc_info=error)
         return
     if kept.because:
-        log.warning("purge of %s is left to maintenance, no file was deleted: %s", name, kept.because)
+        log.warning("purge of %s is left to maintenance, and no file was deleted: %s", name, kept.because)
     elif kept.files:
         log.warning(
             "purge of %s left %d files to maintenance, such as %s", name, len(kept.files), kept.files[0]

@@ -152,7 +152,7 @@ class Protocol:
         gzipped = requests.accepts_gzip(request)
         # Requests count from here on. A client that sends its body slowly uses no thread, so it must not count.
         if self._under_way >= self._most:
-            raise TryAgainError("too many requests are under way; nothing was changed")
+            raise TryAgainError("too many requests are running; nothing was changed")
         self._under_way += 1
         try:
             return await self._in_thread(arguments, claim, gzipped=gzipped)

@@ -73,8 +73,8 @@ class ServedCatalogs:
                     break
         if found is not self.default and found.catalog.name in found.router.roots:
             raise BadRequestError(
-                f"catalog {found.catalog.name!r} has a name that the protocol's paths use: "
-                "only a server that was started with it can serve it"
+                f"catalog {found.catalog.name!r} has a name that is also part of the protocol's paths: only a "
+                "server that was started with this catalog can serve it"
             )
         return found
 

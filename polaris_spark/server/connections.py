@@ -155,7 +155,7 @@ class BoundedConnection(HttpToolsProtocol):
             # The parser treats the body as data of the other protocol, so the body would be lost.
             raise ValueError("this server does not upgrade connections; send the request without Upgrade")
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise ValueError("too many requests wait for their answers on this connection")
+            raise ValueError("too many requests are waiting for answers on this connection")
         super().on_headers_complete()
         self._state, self._deadline = _State.REQUEST, math.inf
         self._body_awaited = True

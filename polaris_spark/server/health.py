@@ -64,7 +64,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, RealmStateError):
         return "the realm was deactivated or purged"
     if isinstance(error, NoStoreError):
-        return "the database holds no store any more"
+        return "the database no longer contains a store"
     if isinstance(error, StateError):
         return "the store or the catalog is not in a state to serve"
     return "the store cannot be read"

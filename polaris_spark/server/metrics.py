@@ -30,12 +30,12 @@ class Metrics:
         )
         self._changes = Counter(
             "polaris_spark_changes",
-            "Changes asked for, by outcome: committed, refused, conflict (409), or unknown (504).",
+            "Requested changes, by outcome: committed, refused, conflict (409), or unknown (504).",
             ("outcome",),
             registry=self._registry,
         )
         self.in_flight = Gauge(
-            "polaris_spark_http_requests_in_flight", "Requests under way.", registry=self._registry
+            "polaris_spark_http_requests_in_flight", "Requests in progress.", registry=self._registry
         )
 
     def record(self, method: str, route: str | None, status: int, seconds: float) -> None:

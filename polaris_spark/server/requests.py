@@ -132,7 +132,7 @@ async def _read(request: Request, limit: int, claim: Claim, claimed: int) -> byt
 
 
 def _too_large(limit: int) -> RequestTooLargeError:
-    return RequestTooLargeError(f"the body has more than {limit} bytes, the most that this server takes")
+    return RequestTooLargeError(f"the body has more than {limit} bytes, the maximum of this server")
 
 
 def _check_type(request: Request) -> None:
@@ -146,7 +146,9 @@ def _check_type(request: Request) -> None:
         raise UnsupportedMediaTypeError(f"the body is {kind[:80]!r}; it must be application/json")
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding != "identity":
-        raise UnsupportedMediaTypeError(f"the body is encoded with {encoding[:80]!r}; send it as it is")
+        raise UnsupportedMediaTypeError(
+            f"the body is encoded with {encoding[:80]!r}; send it without encoding"
+        )
 
 
 def require_local_host(request: Request) -> None:
@@ -160,7 +162,7 @@ def require_local_host(request: Request) -> None:
     host = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
     if host is None or not is_loopback(host["address"] or host["name"]):
         raise ForbiddenError(
-            "without tokens, this server answers to names of loopback only, such as localhost"
+            "without tokens, this server accepts only loopback host names, such as localhost"
         )
 
 

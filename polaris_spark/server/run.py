@@ -79,7 +79,7 @@ class Endpoint(NamedTuple):
         if bool(self.certificate) != bool(self.key):
             raise InputError("TLS needs both a certificate and its key: --tls-cert and --tls-key")
         if self.tokens is not None and self.insecure:
-            raise InputError("--insecure is for a server without tokens; leave one of the two out")
+            raise InputError("--insecure cannot be combined with tokens; leave one of them out")
         if self.tokens is None and not local:
             raise InputError(
                 f"a server on {self.host} can be reached by others, so it needs tokens: "
@@ -87,8 +87,8 @@ class Endpoint(NamedTuple):
             )
         if self.tokens is None and not self.insecure:
             raise InputError(
-                "a server needs tokens: --token env:NAME or --token-file; on loopback --insecure does without, "
-                "and lets in everyone on this machine"
+                "a server needs tokens: --token env:NAME or --token-file; on loopback, --insecure allows "
+                "requests without tokens from all users of this machine"
             )
         if not 0 < self.threads <= 1_000:
             raise InputError(f"the number of threads is {self.threads}; it must be from 1 to 1000")
@@ -100,7 +100,7 @@ class Endpoint(NamedTuple):
         if self.max_memory < 4 * self.max_body:
             raise InputError(
                 f"--max-memory is {self.max_memory} bytes; it must be at least four times --max-body, "
-                f"{4 * self.max_body} bytes, because a request is held as it came and as it was parsed"
+                f"{4 * self.max_body} bytes, because a request is kept both as received and as parsed"
             )
         return local
 
@@ -123,8 +123,8 @@ def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str]
         _return_memory()
         if not local and not endpoint.certificate:
             log.warning(
-                "serving %s without TLS: whoever sees the traffic can read the tokens; give --tls-cert and --tls-key, "
-                "or let a proxy in front do it",
+                "serving %s without TLS: anyone who can see the traffic can read the tokens; give --tls-cert and "
+                "--tls-key, or use a proxy with TLS",
                 endpoint.host,
             )
         app = create_app(
@@ -241,7 +241,7 @@ class BoundedServer(uvicorn.Server):
         await self._ends(lambda: len(self.connections), FAREWELL_SECONDS)
         if left := self._unanswered():
             log.warning(
-                "%d requests were still under way after %d s: their clients get no answer",
+                "%d requests were still running after %d s: their clients get no answer",
                 left,
                 GRACE_SECONDS,
             )

@@ -34,11 +34,11 @@ class Tokens:
             InputError: there are no tokens, or a token or principal cannot be used. The message never contains a token.
         """
         if not principals:
-            raise InputError("there is no token to accept")
+            raise InputError("no token is configured")
         for token, principal in principals.items():
             check_principal(principal)
             if not principal.isprintable() or principal != principal.strip() or not principal:
-                raise InputError(f"the principal {principal!r} of a token is empty or does not print")
+                raise InputError(f"the principal {principal!r} of a token is empty or not printable")
             if not _TOKEN.fullmatch(token):
                 raise InputError(
                     f"the token of {principal!r} is empty or has characters that HTTP does not allow in one: "
@@ -65,7 +65,7 @@ class Tokens:
         if not name.startswith("env:"):
             raise InputError(
                 "--token takes env:NAME, the name of an environment variable: "
-                "a token itself would be shown to everyone in the list of processes"
+                "a token on the command line is visible to all users of this machine"
             )
         token = os.environ.get(name[4:])
         if token is None:
@@ -88,7 +88,9 @@ class Tokens:
         try:
             with path.open(encoding="utf-8") as file:
                 if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-                    raise InputError(f"others may read or write {path}, which holds tokens: chmod 600 {path}")
+                    raise InputError(
+                        f"other users can read or write {path}, which holds tokens: chmod 600 {path}"
+                    )
                 lines = file.read().splitlines()
         except UnicodeDecodeError:
             raise InputError(f"the token file {path} is not UTF-8") from None
@@ -122,13 +124,13 @@ class Tokens:
             raise NotAuthorizedError("the request has no bearer token")
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
-            raise NotAuthorizedError("requests are authorized by a bearer token and nothing else")
+            raise NotAuthorizedError("requests must be authorized by a bearer token")
         given, found = _digest(token.strip()), None
         for digest, caller in self._digests:
             if hmac.compare_digest(digest, given):
                 found = caller
         if found is None:
-            raise NotAuthorizedError("the bearer token is not known here")
+            raise NotAuthorizedError("the bearer token is unknown")
         return found
 
 

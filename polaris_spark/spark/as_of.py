@@ -134,7 +134,7 @@ def _at(head: Head, id: int, commit: Commit) -> Head:
 
 def _trimmed(as_of: AsOf, head: Head) -> HistoryTrimmedError:
     return HistoryTrimmedError(
-        f"{as_of.option} {as_of.text!r} lies below the history floor, commit number {head.floor_number}: "
+        f"{as_of.option} {as_of.text!r} is below the history floor, commit number {head.floor_number}: "
         "that part of the history was trimmed"
     )
 
@@ -149,7 +149,7 @@ def _none_of(as_of: AsOf, head: Head) -> InputError:
 def _milliseconds(text: str, option: str) -> int:
     def no_zone() -> tzinfo:
         raise InputError(
-            f"{option} is {text[:80]!r}, a time without a zone: write it with its own, such as 2026-01-31T12:00:00Z or "
+            f"{option} is {text[:80]!r}, a time without a zone: add its zone, such as 2026-01-31T12:00:00Z or "
             "2026-01-31T12:00:00+02:00"
         )
 

@@ -207,9 +207,9 @@ def serve(channel: ControlChannel, bridge: Bridge) -> None:
         return
     if hello.get("protocol") != PROTOCOL:
         channel.send(
-            fatal=f"The jar of polaris_spark speaks bridge protocol {hello.get('protocol')}, the Python "
+            fatal=f"The jar of polaris_spark uses bridge protocol {hello.get('protocol')}, the Python "
             f"package of {sys.executable} {PROTOCOL}: reinstall the package there (in a checkout with "
-            "'pip install -e .'), which builds its jar, and let Spark use that one"
+            "'pip install -e .'), which builds its jar, and use that jar in Spark"
         )
         return
     with contextlib.closing(Server(hello["token"], bridge.request)) as server:

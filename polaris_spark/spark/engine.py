@@ -158,7 +158,7 @@ class _ExecutorReach(Reach):
     def writable(self) -> ObjectStore:
         record = self._store.realm(self._name).record
         if record.instance != self.own.realm:
-            raise StateError(f"realm {self._name!r} was dropped and created anew meanwhile")
+            raise StateError(f"realm {self._name!r} was dropped and created again during the job")
         return self._store.objects(record.instance, record.revisions)
 
 

@@ -148,7 +148,7 @@ def verify(store: ObjectStore, followed: Followed, at: Position) -> None:
     if at.next < head.floor_number:
         raise HistoryTrimmedError(
             f"the stream has read {followed.name!r} up to {at}, but its history was trimmed meanwhile and begins "
-            f"with commit number {head.floor_number}: changes were lost to this stream; begin a new one, with "
+            f"with commit number {head.floor_number}: this stream has missed changes; begin a new one, with "
             "another checkpoint, and keep history for longer (history-retention)"
         )
     if at.number > head.number:
@@ -197,7 +197,7 @@ def tasks(
     verify(store, followed, start)
     if (start.number, _read(start)) > (end.number, _read(end)):
         raise StateError(
-            f"the stream would go back from {start} to {end}: another checkpoint, or other options?"
+            f"the stream cannot go back from {start} to {end}: check the checkpoint and the options"
         )
     time = store.get(end.commit, Commit).time
     head = msgspec.structs.replace(followed.head, commit=end.commit, number=end.number, time=time)

@@ -80,7 +80,9 @@ class FeedReader(DataSourceStreamReader):
         if options.view != Changes.name:
             raise InputError(f"the view {options.view!r} cannot be streamed; {Changes.name!r} can")
         if options.as_of is not None or options.since is not None:
-            raise InputError("a stream takes neither as-of nor from and to: 'start' says where it begins")
+            raise InputError(
+                "a stream does not support as-of, from and to: set 'start' to choose where it begins"
+            )
         self._options = options
         self._columns = [column.name for column in chosen(Changes.columns, schema, options.view)]
         self._start: Offset | None = None
@@ -183,4 +185,4 @@ def _parsed(plain: dict[str, Any]) -> Offset:
     try:
         return msgspec.convert(plain, Offset)
     except msgspec.ValidationError as error:
-        raise StateError(f"the checkpoint holds an offset that is none of this stream: {error}") from error
+        raise StateError(f"the checkpoint contains an offset of another stream: {error}") from error

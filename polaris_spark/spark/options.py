@@ -19,20 +19,20 @@ DESCRIPTIONS = {
     "store.<option>": "an option of the store; 'store.password' is the password, or env:NAME of a listed variable",
     "view": "which view",
     "realm": "the realm (default: default)",
-    "catalog": "the catalog; without it, all of the realm",
+    "catalog": "the catalog; without it, all catalogs of the realm",
     "branch": "the branch of the catalog (default: main)",
     "as-of": "a commit number or id, or a time (ISO 8601 with its zone, or milliseconds since 1970); without it, now",
-    "from": "of changes and commits: only what came after this point, given as for as-of; the point itself is excluded",
-    "to": "of changes and commits: only what came up to this point, given as for as-of; the point itself is included",
-    "content": "true to have the column 'content' of the view 'objects' filled (default: false)",
+    "from": "of changes and commits: only those after this point, in the format of as-of; the point itself is excluded",
+    "to": "of changes and commits: only those up to this point, in the format of as-of; the point itself is included",
+    "content": "whether to fill the column 'content' of the view 'objects' (default: false)",
     "snapshots": "of the view 'files': those of the 'current' snapshots (default), of all that 'refs' name, or 'all'",
-    "unreadable": "of the view 'files': 'fail' (default) where a manifest cannot be read, or 'report' it in 'error'",
+    "unreadable": "of the view 'files': if a manifest cannot be read, 'fail' (default), or 'report' it in 'error'",
     "files.<property>": "of the view 'files': a property of pyiceberg's FileIO, such as files.s3.endpoint, or env:NAME",
     "splits": "approximate number of partitions for a large view, at most 100000 (default: twice the processors)",
-    "prune": "true to let pushed filters leave partitions out; for a table that is read by one scan only",
+    "prune": "whether pushed filters may skip partitions; only for a table that is read by one scan",
     "reference": "of a stream: a reference of the realm (root, catalogs, ...), instead of a catalog's branch",
     "start": "of a stream: earliest (the default), latest, or a commit number, id or past time after which it begins",
-    "max-changes-per-batch": "of a stream: most changes in a batch (default: no limit)",
+    "max-changes-per-batch": "of a stream: maximum number of changes in a batch (default: no limit)",
 }
 """Descriptions of every option, by name."""
 
@@ -144,7 +144,7 @@ class ViewOptions:
         if not named.get("view"):
             raise InputError(f"the option 'view' is missing; there are: {', '.join(views)}")
         if "to" in named and "as-of" in named:
-            raise InputError("the options 'to' and 'as-of' both say where a history ends; give one of them")
+            raise InputError("the options 'to' and 'as-of' both set the end of a history; give one of them")
         _refuse_numbers_of_no_branch(named)
         view = named["view"].strip().lower()
         if view not in views:
@@ -204,7 +204,7 @@ def refuse_memory(uri: StoreURI) -> None:
     """
     if uri.scheme == "memory":
         raise InputError(
-            f"a memory: store ({uri}) lives in the process that made it, so Spark's workers cannot read it; "
+            f"a memory: store ({uri}) exists only in the process that created it, so Spark's workers cannot read it; "
             "use sqlite:///path/of/store.db or a database server"
         )
 
@@ -231,7 +231,8 @@ def _refuse_numbers_of_no_branch(named: Mapping[str, str]) -> None:
         point = _point(named, option)
         if point is not None and point.number is not None and "catalog" not in named:
             raise InputError(
-                f"{option} is {point.text!r}, the number of a commit of a catalog's branch: give the option 'catalog' "
+                f"{option} is {point.text!r}, the number of a commit of a catalog's branch: give the option "
+                "'catalog' "
                 "as well, or a commit id or a time"
             )
 

@@ -176,7 +176,7 @@ def open_for_reading(location: StoreLocation) -> ReadStore:
         try:
             if backend.scope == "process":
                 raise InputError(
-                    f"a {uri.scheme}: store lives in one process; Spark's workers cannot read it"
+                    f"a {uri.scheme}: store exists in one process only; Spark's workers cannot read it"
                 )
             check_store(backend)
         except BaseException:
@@ -209,8 +209,8 @@ def refuse_other_machine(location: StoreLocation, planned_on: str) -> None:
     scheme = StoreURI.parse(location.uri).scheme
     if scheme in FILE_SCHEMES and machine() != planned_on:
         raise InputError(
-            f"a {scheme}: store serves the processes of one machine, but Spark's driver and this executor "
-            "run on two: use a database server"
+            f"a {scheme}: store can be used on one machine only, but Spark's driver and this executor run on "
+            "different machines: use a database server"
         )
 
 
@@ -236,7 +236,7 @@ def _file(uri: StoreURI) -> tuple[int, int] | None:
         found = os.stat(uri.path)
     except FileNotFoundError:
         raise StoreURIError(
-            f"there is no store {uri}: the file does not exist on {platform.node()}; reading creates none"
+            f"there is no store {uri}: the file does not exist on {platform.node()}; reading does not create one"
         ) from None
     except OSError as error:
         raise StoreURIError(f"{uri} cannot be opened: {error.strerror}") from None

@@ -65,12 +65,14 @@ def configure(
         StateError: this installation has no jar.
     """
     if not name.isidentifier():
-        raise InputError(f"a catalog is named by a plain SQL identifier such as 'polaris', not {name!r}")
+        raise InputError(
+            f"the name of a catalog must be a plain SQL identifier such as 'polaris', not {name!r}"
+        )
     for option, uri in (("store", store), ("warehouse", warehouse)):
         if uri is not None and holds_secret(str(uri)):
             raise InputError(
-                f"{option} {without_secrets(str(uri))!r} has a secret in it, which the configuration would show to "
-                "everyone; take it out and give it as an option of its own, such as store.password"
+                f"{option} {without_secrets(str(uri))!r} contains a secret, which everyone can read in the "
+                "configuration; remove it and set a separate option, such as store.password"
             )
     lineage = {"type": "rest", "uri": lineage_uri(store)}
     given = {"store": store, "warehouse": warehouse, "python": sys.executable, **lineage, **properties}

@@ -70,7 +70,7 @@ def _refuse_uncreatable(store: StoreURI) -> None:
     where, directory = f"{store.scheme}://{store.path}", os.path.dirname(os.path.abspath(store.path))
     if not os.path.isdir(directory):
         raise StoreURIError(
-            f"{where} cannot be created: the directory {directory} does not exist; check the path, or make the "
+            f"{where} cannot be created: the directory {directory} does not exist; check the path, or create the "
             "directory first"
         )
     if not os.access(directory, os.W_OK | os.X_OK):
@@ -117,8 +117,8 @@ def refuse_other_jvm(name: str, classes: Sequence[str]) -> None:
             loader.loadClass(each)
         except Py4JJavaError:
             raise StateError(
-                f"Spark runs already in this process, and was started without the jars of the catalog {name!r}, which "
-                "it takes at its start only: restart the notebook's kernel, or the program, and run "
+                f"Spark is already running in this process, and was started without the jars of the catalog "
+                f"{name!r}, which it loads only at its start: restart the notebook's kernel, or the program, and run "
                 "configure(...).getOrCreate() before any other code that starts Spark"
             ) from None
 
@@ -140,12 +140,12 @@ def refuse_other_session(name: str, options: Mapping[str, str], extension: str) 
     running = dict(context.getConf().getAll())
     if extension not in [part.strip() for part in running.get("spark.sql.extensions", "").split(",")]:
         raise StateError(
-            f"a Spark session runs already, and it was started without the catalog {name!r}: {_STOP_IT}"
+            f"a Spark session is already running, and was started without the catalog {name!r}: {_STOP_IT}"
         )
     first = _first_options.get((context.applicationId, name))
     difference = difference_of(name, options, running=running, first=first)
     if difference:
-        raise StateError(f"a Spark session runs already, and it was started {difference}: {_STOP_IT}")
+        raise StateError(f"a Spark session is already running, and was started {difference}: {_STOP_IT}")
 
 
 def difference_of(

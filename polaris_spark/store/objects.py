@@ -230,8 +230,9 @@ class ObjectStore:
         allowed, revision = self._revisions.get(name, newest), objects.written_revision(value)
         if revision > allowed:
             raise NewerFormatError(
-                f"this release writes {name!r} revision {revision}, realm {self.realm} allows {allowed}: once every "
-                "process has the new release, run 'polaris-spark realms STORE --upgrade REALM' and start them again"
+                f"this release writes {name!r} revision {revision}, realm {self.realm} allows {allowed}: after "
+                "every process has the new release, run 'polaris-spark realms STORE --upgrade REALM' and start "
+                "them again"
             )
         if newest <= allowed:  # no value of this type can be refused
             self._allowed.add(type(value))
@@ -240,10 +241,9 @@ class ObjectStore:
         wanted, name = objects.type_name(cls), found.header.type
         if found.value is None:
             return CorruptionError(
-                f"object {self.key(id)} is of type {name!r}, which is not installed here, "
-                f"where {wanted!r} belongs"
+                f"object {self.key(id)} has type {name!r}, which is not installed here, instead of {wanted!r}"
             )
-        message = f"object {self.key(id)} is of type {name!r} where {wanted!r} belongs"
+        message = f"object {self.key(id)} has type {name!r} instead of {wanted!r}"
         return WrongTypeError(message, id=id, found=name)
 
 

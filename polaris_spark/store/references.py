@@ -80,7 +80,9 @@ class ReferenceStore:
         try:
             return Versioned(row.version, _decoder(cast("Hashable", cls)).decode(row.value))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise CorruptionError(f"reference {self.realm}/{name} is no {cls.__name__}: {error}") from error
+            raise CorruptionError(
+                f"reference {self.realm}/{name} is not a {cls.__name__}: {error}"
+            ) from error
 
     def insert(self, name: str, new: ReferenceRow) -> Swapped | Conflict:
         """Insert a row if no row of that name exists."""
@@ -124,7 +126,7 @@ class ReferenceStore:
                 return True
             current = outcome.current or self.backend.read_reference(self.realm, name)
             return current is not None and current.version == new.version
-        raise OutcomeUnknownError(f"whether reference {self.realm}/{name} was swapped is not known")
+        raise OutcomeUnknownError(f"whether reference {self.realm}/{name} was swapped is unknown")
 
     def _insert_or_swap(
         self, name: str, expected_version: bytes | None, new: ReferenceRow

@@ -136,7 +136,7 @@ class StoreClock:
             raise ClockError(
                 f"this machine's clock says {iso_text(database + off)}, {_span(off)} the database's clock "
                 f"({iso_text(database)}), so this process may not write: correct this machine's clock, or that of "
-                "the database server if that is the wrong one"
+                "the database server if it is wrong"
             )
         return True
 
@@ -187,9 +187,10 @@ class StoreClock:
         if now <= trusted + TRUST_MS or self._has_measured(now):
             return None
         return (
-            f"this machine's clock says {iso_text(now)}, {_span(now - trusted)} the newest time that this store trusts "
-            f"({iso_text(trusted)}). If the clock is wrong, correct it: everything would look old. If it is "
-            "right and the store was not used meanwhile, run the job with clock_is_right => true "
+            f"this machine's clock says {iso_text(now)}, {_span(now - trusted)} the newest time that this store "
+            "trusts "
+            f"({iso_text(trusted)}). If the clock is wrong, correct it, because it would make all rows look old. "
+            "If it is right and the store was idle, run the job with clock_is_right => true "
             "(--clock-is-right), once"
         )
 
@@ -286,7 +287,8 @@ def _refuse_behind(now: int, last: ClockRecord) -> None:
     if any(start - BEHIND_MS < now < end - FAR_MS for start, end in last.gaps):
         return
     raise ClockError(
-        f"this machine's clock says {iso_text(now)}, {_span(now - last.time_ms)} the time that {last.holder} noted in "
+        f"this machine's clock says {iso_text(now)}, {_span(now - last.time_ms)} the time that {last.holder} "
+        "noted in "
         f"this store ({iso_text(last.time_ms)}), so this process may not write: correct this machine's clock; if it "
         f"is right and that of {last.holder} was ahead, run polaris-spark fsck --repair STORE"
     )

@@ -60,7 +60,7 @@ class Connection:
         """
         found = self.realms.find(name)
         if found is None and not create:
-            raise RealmStateError(f"realm {name!r} does not exist, and is not to be created")
+            raise RealmStateError(f"realm {name!r} does not exist, and create is false")
         if found is not None and (not create or found.state.value not in ("CREATED", "INITIALIZING")):
             return self.realms.active(name)
         return self.realms.create(

@@ -192,7 +192,7 @@ class Realms:
         """
         found = self._read(name)
         if found is not None and found.value.state is not RealmState.GONE:
-            raise RealmStateError(f"realm {name!r} exists already and is {found.value.state.value}")
+            raise RealmStateError(f"realm {name!r} already exists and is {found.value.state.value}")
         record = self._new(name, ids, revisions, properties)
         if not self._replace(found, record):
             raise RealmStateError(f"realm {name!r} has just been created by another process")
@@ -226,7 +226,7 @@ class Realms:
             if state not in FOLLOWING[record.state]:
                 allowed = ", ".join(sorted(s.value for s in FOLLOWING[record.state])) or "nothing"
                 raise RealmStateError(
-                    f"realm {name!r} is {record.state.value}; {state.value} cannot follow that, {allowed} can"
+                    f"realm {name!r} is {record.state.value}; it cannot become {state.value}, only {allowed}"
                 )
             if self._replace(found, _in(record, state)):
                 return _in(record, state)

@@ -277,8 +277,8 @@ class Undrop(RegistryChange[tuple[int, Head | None]]):
         found = self.found(state)
         if found is None or found.registration.state != "dropped":
             raise NotFoundError(
-                f"there is no dropped reference {self.name!r}; one that was dropped longer ago than the grace "
-                "period is given up"
+                f"there is no dropped reference {self.name!r}; references that were dropped longer ago than the "
+                "grace period cannot be restored"
             )
 
 

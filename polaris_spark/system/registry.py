@@ -270,7 +270,7 @@ class References:
             retried(self.clock, once, deadline_ms=self._settings.deadline_ms, rng=self._rng)
         except (TryAgainError, OutcomeUnknownError) as error:
             raise OutcomeUnknownError(
-                f"the registry has the change of reference {name!r}, its row may not: {error}"
+                f"the registry records the change of reference {name!r}, but its row may not have it: {error}"
             ) from error
 
     def _complete_unless_dropped(self, registered: Registered) -> None:
@@ -350,7 +350,7 @@ class References:
         head = None if row is None else read_head(row, registered.row_name)
         if head is None or not head.commit:
             raise ReferenceGoneError(
-                f"reference {registered.name!r} was dropped longer ago than the grace period, and given up"
+                f"reference {registered.name!r} was dropped longer ago than the grace period and cannot be restored"
             )
         return head
 
@@ -362,4 +362,4 @@ def _tombstone(head: Head) -> Head:
 
 
 def _dropped_again(name: str) -> ReferenceGoneError:
-    return ReferenceGoneError(f"reference {name!r} is dropped and created again and again")
+    return ReferenceGoneError(f"reference {name!r} is repeatedly dropped and created by others")

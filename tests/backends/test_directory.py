@@ -70,12 +70,12 @@ def test_what_is_no_store_is_told(root: Path, tmp_path: Path) -> None:
             lambda: backend.insert_reference("realm", "name", row()),
             lambda: backend.splits("objects", None, 2),
         ):
-            with pytest.raises(StoreURIError, match=r"holds no store.*create=true"):
+            with pytest.raises(StoreURIError, match=r"does not contain a store.*create=true"):
                 use()
         assert not root.exists()
     with (
         closing(open_backend(f"file://{tmp_path}/missing/store")) as backend,
-        pytest.raises(StoreURIError, match=r"missing is no directory; make it first"),
+        pytest.raises(StoreURIError, match=r"missing is not a directory; create it first"),
     ):
         backend.setup()
     root.mkdir()
@@ -144,7 +144,7 @@ def test_a_lock_is_waited_for_until_the_time_is_up(backend: Backend, root: Path)
     lock = next(path for path in (root / "locks").iterdir() if path.name != "probe")
     with closing(open_backend(f"file://{root}?timeout=50ms")) as hasty, open(lock, "ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(TryAgainError, match=r"others held the lock.*nothing was changed"):
+        with pytest.raises(TryAgainError, match=r"was locked by other operations; nothing was changed"):
             hasty.swap_reference("realm", "name", first.version, row())
         assert hasty.read_reference("realm", "name") == first
     assert backend.swap_reference("realm", "name", first.version, row()) == Swapped()

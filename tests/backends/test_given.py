@@ -50,7 +50,7 @@ def test_a_password_belongs_to_a_user() -> None:
     assert account(StoreURI.parse("some://me@host/x"), given(password="open")) == ("me", Secret("open"))
     assert account(StoreURI.parse("some://me@host/x"), given()) == ("me", None)
     assert account(StoreURI.parse("some://host/x"), given()) == (None, None)
-    with pytest.raises(StoreURIError, match="no user; write some://user@host") as caught:
+    with pytest.raises(StoreURIError, match="without a user; write some://user@host") as caught:
         account(StoreURI.parse("some://host/x"), given(password="sesame"))
     assert "sesame" not in str(caught.value)
 

@@ -54,5 +54,5 @@ def test_a_memory_store_is_shared_by_name_and_outlives_its_backends() -> None:
 
 def test_a_memory_store_refuses_a_split_of_another_process() -> None:
     foreign = Split("objects", ("shared", 1, None, None, None))
-    with pytest.raises(StateError, match="lives in process 1 alone"):
+    with pytest.raises(StateError, match="exists only in process 1"):
         list(open_backend("memory:shared").scan(foreign))

@@ -130,7 +130,7 @@ def test_reading_a_store_that_was_never_set_up_says_so_and_creates_nothing(path:
         SQLiteBackend(path).read_reference("realm", "name")
     assert not os.path.exists(path)
     Path(path).touch()
-    with pytest.raises(StoreURIError, match=r"holds no store; .* create=true"):
+    with pytest.raises(StoreURIError, match=r"does not contain a store; .* create=true"):
         SQLiteBackend(path).read_reference("realm", "name")
 
 
@@ -202,7 +202,7 @@ def test_a_store_on_a_read_only_mount_says_so(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert "store.db cannot be opened: it lies on a read-only file system" in done.stderr
+    assert "store.db cannot be opened: it is on a read-only file system" in done.stderr
 
 
 def _read_only(path: str) -> bool:

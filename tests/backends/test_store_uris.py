@@ -92,7 +92,7 @@ def test_a_uri_that_names_nothing_that_can_exist_is_refused(scheme: str, rest: s
     ("scheme", "words"),
     [
         ("file", "names a file; a file: store is a directory"),
-        ("rocksdb", "names a file"),
+        ("rocksdb", "is a file"),
         ("sqlite", "not an SQLite"),
     ],
 )

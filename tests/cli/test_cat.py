@@ -47,7 +47,7 @@ def test_digits_alone_may_be_either() -> None:
 
 @pytest.mark.parametrize("text", ["", "xyz", "0", "-1", "1.5", "ffffffffffffffff", "9" * 20])
 def test_what_is_no_id_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="is no object id"):
+    with pytest.raises(InputError, match="is not an object id"):
         possible_ids(text)
 
 

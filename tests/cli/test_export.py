@@ -29,6 +29,15 @@ def test_it_puts_them_into_a_directory(tmp_path: Path) -> None:
     assert len(list((tmp_path / "copy").rglob("*.metadata.json"))) == len(done)
 
 
+def test_an_import_of_the_directory_finds_all_that_was_exported(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    done = run("export", store, "--location", str(tmp_path / "copy"), "--json").json
+    found = run(
+        "import", store, "--source", "directory", "--location", str(tmp_path / "copy"), "--dry-run", "--json"
+    )
+    assert {one["metadata-location"] for one in found.json} == {one["metadata-location"] for one in done}
+
+
 def test_what_it_cannot_do_is_told_in_one_line(tmp_path: Path) -> None:
     store = make_catalog(tmp_path)
     answer = run("export", store, "--table", "db.nosuch")

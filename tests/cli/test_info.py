@@ -53,7 +53,7 @@ def test_a_lease_that_was_given_back_is_shown_as_such(store: str) -> None:
 def test_people_get_tables(store: str) -> None:
     out = run("info", store).out
     assert "realm default: ACTIVE" in out
-    assert "given back" in out
+    assert "released" in out
 
 
 def test_a_branch_has_its_whole_name_slashes_and_all(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_what_it_refuses_is_told_in_one_line(tmp_path: Path) -> None:
 def test_a_job_with_and_without_spark_at_once_is_refused(tmp_path: Path) -> None:
     answer = run("maintain", "trim", make_catalog(tmp_path), "--no-spark", "--master", "local[1]")
     assert answer.code == 2
-    assert "--no-spark runs the job in this process, --master on Spark" in answer.err
+    assert "--no-spark runs the job in this process, and --master runs it on Spark" in answer.err
 
 
 def a_job(*parameters: Parameter, run: Any = lambda call, given: [(str(given),)], **more: Any) -> Procedure:
@@ -232,6 +232,26 @@ def test_tables_of_another_catalog_are_imported(tmp_path: Path) -> None:
     assert [(one["name"], one["status"]) for one in done] == [("db.sales", "imported")]
     assert [one["name"] for one in would] == ["db.sales"]
     assert "db.sales" in [one["name"] for one in run("tables", store, "--json").json]
+
+
+def test_an_import_of_conflicts_only_creates_nothing_and_fails(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    copy = str(tmp_path / "copy")
+    assert (
+        run("export", store, "--location", copy).code == 0
+    )  # its metadata names the locations of the tables here
+    refused = run("import", store, "--source", "directory", "--location", copy, "--into", "fresh.inner")
+    assert (refused.code, "nothing was imported" in refused.err) == (2, True)
+    assert "conflict" in refused.out
+    with polaris_spark.connect(store=store, warehouse=str(tmp_path / "warehouse"), create=False) as catalog:
+        _, _, body = catalog.request("GET", "v1/namespaces")
+    assert "fresh" not in body
+
+
+def test_errors_begin_with_the_name_of_the_command_as_typed(tmp_path: Path) -> None:
+    refused = run("maintain", "migrate-realm", make_catalog(tmp_path))
+    assert refused.code == 2
+    assert "migrate-realm: --target is missing" in refused.err
 
 
 def test_a_dropped_branch_is_brought_back(tmp_path: Path) -> None:

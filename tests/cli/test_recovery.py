@@ -69,7 +69,7 @@ def test_recovering_is_tried_dry_first(damaged: str, tmp_path: Path) -> None:
     assert answer.code == 1
     assert f"would be set to commit {COMMITS - 1}" in answer.out
     assert "commits lost: 1," in answer.out
-    assert "Nothing was changed; --yes does it." in answer.out
+    assert "Nothing was changed; add --yes to recover." in answer.out
     assert rows(tmp_path) == before
 
 
@@ -108,13 +108,13 @@ def test_lost_changes_are_told(tmp_path: Path) -> None:
 
 def test_running_processes_are_to_be_stopped_first(damaged: str, tmp_path: Path) -> None:
     with polaris_spark.connect(store=damaged, warehouse=f"{tmp_path}-other", catalog="other"):
-        assert "Running processes, to be stopped first" in run("recover", damaged).out
+        assert "Stop these running processes first" in run("recover", damaged).out
         refused = run("recover", damaged, "--yes")
         assert refused.code == 2
         assert "stop them" in refused.err
         forced = run("recover", damaged, "--yes", "--force")
         assert forced.code == 0
-        assert "Start every process that uses this store anew" in forced.out
+        assert "Restart every process that uses this store" in forced.out
 
 
 def test_a_commit_can_be_asked_for(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_commit_can_be_asked_for(tmp_path: Path) -> None:
 def test_what_cannot_be_done_is_said_in_a_line(damaged: str) -> None:
     for arguments, message in (
         (("recover", damaged, "--to", "abc"), "--to needs --reference"),
-        (("recover", damaged, "--to", "abc", "--reference", "root"), "no commit that can be read"),
+        (("recover", damaged, "--to", "abc", "--reference", "root"), "not a readable commit"),
         (("heads", damaged, "--reference", "nothing"), "there is no reference 'nothing'; there are: root"),
         (("heads", damaged, "--reference", "root", "--branch", "main"), "--reference cannot be combined"),
     ):
@@ -156,7 +156,7 @@ def test_references_of_a_catalog_that_is_lost_are_named(tmp_path: Path) -> None:
     found = {one["reference"]: one["catalog-is-lost"] for one in run("heads", store, "--json").json}
     (lost,) = [name for name, is_lost in found.items() if is_lost]
     assert lost.endswith("/heads/main")
-    assert f"{lost} belongs to a catalog that is lost" in run("recover", store).out
+    assert f"{lost} belongs to a lost catalog" in run("recover", store).out
     assert run("heads", store, "--reference", lost).code == 0
 
 

@@ -170,8 +170,11 @@ def test_what_time_does_not_allow_for_is_said(busy: Catalog, clock: ManualClock,
     page = tmp_path / "page.html"
     assert run("report", busy.store, "--output", str(page), "--seconds", "0.000001").code == 0
     words = unescape(page.read_text())
-    assert "Time did not allow for counting all tables." in words
-    assert "was not worked out: time did not allow for all rows (see --seconds)" in words
+    assert "Not all tables were counted within the time limit." in words
+    assert (
+        "It is not known which of them are unneeded: not all rows were read within the time limit (--seconds)"
+        in words
+    )
     assert "at least" in words
     refused = run("report", busy.store, "--seconds", "0")
     assert (refused.code, "--seconds is 0; it must be a number above 0" in refused.err) == (2, True)

@@ -95,7 +95,10 @@ def test_a_realm_of_an_earlier_release_still_works_and_one_command_upgrades_it(t
 @pytest.mark.parametrize(
     ("state", "why"),
     [
-        (RealmState.LOADING, "realm 'half' is LOADING: a migration fills it; finish or abort it"),
+        (
+            RealmState.LOADING,
+            "realm 'half' is LOADING: a migration is copying rows into it; finish or abort the migration",
+        ),
         (RealmState.INITIALIZING, "realm 'half' is INITIALIZING: open it with create=true"),
     ],
 )

@@ -107,7 +107,7 @@ def test_which_of_several_catalogs_must_be_said(database: Path) -> None:
     assert list(named.entries()) == [Listed(("a",), "t", VIEW, "s3://b/x")]
     other = open_source("sql", f"sqlite:///{database}", {"catalog": "test"}, {})
     assert list(other.entries()) == [ListedNamespace(("n",), {})]
-    with pytest.raises(SourceError, match="no catalog 'tset', but prod, test"):
+    with pytest.raises(SourceError, match="no catalog 'tset'; it has: prod, test"):
         list(open_source("sql", f"sqlite:///{database}", {"catalog": "tset"}, {}).entries())
 
 
@@ -197,7 +197,7 @@ def test_sources_that_do_not_exist_are_refused_with_those_that_do() -> None:
     ],
 )
 def test_a_password_in_a_location_is_refused_without_repeating_it(location: str) -> None:
-    with pytest.raises(InputError, match="carries a password") as refused:
+    with pytest.raises(InputError, match="contains a password") as refused:
         open_source("sql", location, {}, {})
     assert "hunter2" not in str(refused.value)
 

@@ -110,7 +110,7 @@ def test_a_table_whose_folder_holds_other_tables_is_reported_and_those_are_found
     touch(root, f"{above}metadata/v1.metadata.json", f"{above}{inner}/metadata/v1.metadata.json")
     found = tables(root, hadoop=hadoop)
     outer = above.strip("/") or root.name
-    assert "holds another table" in found.pop(outer)
+    assert "contains another table" in found.pop(outer)
     assert found == {f"{above}{inner}".replace("/", "."): "v1.metadata.json"}
 
 
@@ -158,14 +158,14 @@ def odd_link_for_a_metadata_file(place: Path) -> None:
 
 
 ODD = {
-    odd_link: ("odd", "cannot be looked at: Too many levels of symbolic links"),
-    odd_link_in_a_circle: ("odd", "cannot be looked at: Too many levels of symbolic links"),
+    odd_link: ("odd", "its attributes cannot be read: Too many levels of symbolic links"),
+    odd_link_in_a_circle: ("odd", "its attributes cannot be read: Too many levels of symbolic links"),
     os.mkfifo: ("odd", "a FIFO, socket or device, which is not read"),
     odd_socket: ("odd", "a FIFO, socket or device, which is not read"),
-    odd_metadata: ("odd.metadata", "a file, where tables have a directory"),
+    odd_metadata: ("odd.metadata", "it is a file; the metadata of a table is in a directory of this name"),
     odd_pipe_for_metadata: ("odd.metadata", "a FIFO, socket or device, which is not read"),
     odd_pipe_for_a_metadata_file: ("odd", "a FIFO, socket or device, which is not read"),
-    odd_link_for_a_metadata_file: ("odd", "cannot be looked at: Too many levels of symbolic links"),
+    odd_link_for_a_metadata_file: ("odd", "its attributes cannot be read: Too many levels of symbolic links"),
 }
 """Functions that make something at `odd`, each with the name and problem of the row that reports it."""
 
@@ -258,7 +258,7 @@ class TestHadoop:
         (root / "t/metadata/version-hint.text").write_text(hint)
         found = tables(root, hadoop=True)
         assert found == {
-            "t": "version-hint.text holds a path where the number of a version belongs",
+            "t": "version-hint.text contains a path instead of a version number",
             "u": "v1.metadata.json",
         }
 

@@ -139,6 +139,17 @@ def test_tables_whose_locations_overlap_conflict(catalog: Client, root: Path) ->
     assert catalog.names("db") == ["t"]
 
 
+def test_an_import_of_conflicts_only_creates_no_namespace(catalog: Client, root: Path) -> None:
+    where = table_in(root, "db", "t")
+    run(catalog, Entries(Listed(("db",), "t", TABLE, where)))
+    before = catalog.session.catalog.head().head.commit
+    again = Entries(
+        ListedNamespace(("a",)), ListedNamespace(("b",), {"x": "y"}), Listed(("a",), "t", TABLE, where)
+    )
+    assert statuses(run(catalog, again, into=("fresh",))) == {"fresh.a.t": "conflict"}
+    assert catalog.session.catalog.head().head.commit == before
+
+
 def test_one_table_under_two_names_conflicts_with_itself(catalog: Client, root: Path) -> None:
     where = table_in(root, "db", "t")
     source = Entries(Listed(("db",), "t", TABLE, where), Listed(("db",), "u", TABLE, where))
@@ -308,7 +319,7 @@ def test_a_listing_that_breaks_off_says_so_after_what_was_done(catalog: Client, 
     assert [row.status for row in rows] == ["imported", "failed"]
     message = rows[1].message or ""
     assert rows[1].table is None
-    assert "no further than 1" in message
+    assert "failed after 1 entries" in message
     assert "the line is cut" in message
     assert catalog.names("db") == ["t"]
 

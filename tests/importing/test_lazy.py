@@ -253,7 +253,7 @@ def test_what_is_dropped_or_renamed_while_all_is_loaded_stays_so(
     monkeypatch.setattr(UnloadedContents, "entries", entries)
     rows = load_all(catalog, overwrite=True)
     assert statuses(rows) == {"db.a": "loaded", "db.b": "conflict", "db.c": "conflict"}
-    assert rows[1].message == "it was renamed or dropped meanwhile"
+    assert rows[1].message == "it was renamed or dropped during the import"
     assert catalog.names("db") == ["a", "new"]
 
 

@@ -338,7 +338,7 @@ def test_a_dry_run_of_adopt_changes_nothing(catalog: Client, root: Path, preciou
 def test_adopt_refuses_the_name_of_a_missing_table(catalog: Client) -> None:
     with pytest.raises(NoSuchTableError, match=r"db\.missing"):
         adopted(catalog, table="db.missing")
-    with pytest.raises(InputError, match="no identifier"):
+    with pytest.raises(InputError, match="not a table identifier"):
         adopted(catalog, table="t")
 
 
@@ -409,7 +409,9 @@ def test_a_folder_with_a_garbled_metadata_file_is_not_adopted(
 ) -> None:
     write(precious / "other", text, "v1.metadata.json")
     imports(catalog, root, lying(root, location=f"file://{precious}"))
-    assert adopted(catalog)[str(precious)].startswith(("it may hold another table", "it holds another table"))
+    assert adopted(catalog)[str(precious)].startswith(
+        ("it may contain another table", "it contains another table")
+    )
 
 
 def test_a_folder_of_another_catalogs_table_is_not_adopted(

@@ -123,10 +123,10 @@ def test_shapes_that_cannot_be_are_found(shelf: Shelf, root: IndexRoot) -> None:
     single = Branch(FrontCoded(), (root.shard,), (1000,))
     shelf.rows[1] = objects.encode(single)
     (problem, *_) = check(IndexRoot(1, root.height + 1, 1000), shelf.read)
-    assert problem == "shard 1 is a branch of a single child"
+    assert problem == "shard 1 is a branch with only one child"
     childless = Branch(FrontCoded.of([b"m"]), (root.shard, 0), (1000, 0))
     shelf.rows[2] = objects.encode(childless)
-    assert "shard 2 is a branch with a child that is no shard" in list(
+    assert "shard 2 is a branch with a child that is not a shard" in list(
         check(IndexRoot(2, root.height + 1, 1000), shelf.read)
     )
     assert list(check(IndexRoot(0, 1, 5), shelf.read)) == ["an empty tree has height 1 and 5 entries"]

@@ -269,5 +269,5 @@ def test_the_report_goes_on_and_names_the_row(lake: Lake, tmp_path: Path, damage
     answer = run("report", f"sqlite://{tmp_path}/c.db", "--output", str(page))
     assert answer.code == 0, answer.err
     text = page.read_text()
-    assert "Damaged rows of the log, of which nothing is shown: " in text
+    assert "Damaged rows of the log, which are not shown: " in text
     assert escape(row_key(lake, damaged)) in text

@@ -201,4 +201,6 @@ def test_a_store_and_a_warehouse_inside_each_other_cause_one_warning(
     with caplog.at_level(logging.WARNING, logger="polaris_spark"):
         for _ in range(2):
             connect(**given).close()
-    assert ["one inside the other" in record.getMessage() for record in caplog.records] == [True] * warned
+    assert ["overlap: no job of a catalog" in record.getMessage() for record in caplog.records] == [
+        True
+    ] * warned

@@ -248,7 +248,7 @@ def test_files_outside_of_the_table_and_the_warehouse_are_left(lake: PolarisCata
     table.delete("id = 500")
     [row] = expire(lake, older_than="0 s")
     assert foreign.exists()
-    assert row["note"] == "1 files are left: they lie in no place of the table"
+    assert row["note"] == "1 files are left: they are outside the table's locations"
     assert there(table) == needed(table.refresh())
 
 

@@ -41,6 +41,7 @@ class Tables:
 
     def __init__(self, lake: Lake) -> None:
         lake.catalog.create_namespace("no", NO)
+        lake.catalog.create_namespace("odd", {"gc.enabled": "perhaps"})
         lake.catalog.create_namespace("no.plain")
         lake.catalog.create_namespace("no.yes", YES)
         self.may = [
@@ -53,7 +54,7 @@ class Tables:
             self._table(lake, "no.kept"),
             self._table(lake, "no.plain.kept"),
             self._table(lake, "no.yes.kept", **NO),
-            self._table(lake, "db.odd", **{"gc.enabled": "perhaps"}),
+            self._table(lake, "odd.kept"),
         ]
 
     def _table(self, lake: Lake, name: str, **properties: str) -> Any:

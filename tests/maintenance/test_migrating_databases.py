@@ -122,7 +122,7 @@ def test_wrong_targets_leave_the_source_as_it_was(
     with opened(source, warehouse=str(tmp_path)) as session:
         with pytest.raises(InputError, match="'target' is missing"):
             call(session, "migrate_realm")
-        with pytest.raises(StoreURIError, match="carries a password"):
+        with pytest.raises(StoreURIError, match="contains a password"):
             call(session, "migrate_realm", target="postgresql://me:secret@host/db")
         with pytest.raises(InputError, match="env:NAME") as told:
             call(

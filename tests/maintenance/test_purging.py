@@ -245,10 +245,10 @@ Act = Callable[[Client], object]
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (lambda c: call(c.session, "purge_realm", name="kept"), "the one that this catalog is in"),
+        (lambda c: call(c.session, "purge_realm", name="kept"), "contains this catalog"),
         (lambda c: call(c.session, "purge_realm", name="a", instance="b"), "not both"),
-        (lambda c: call(c.session, "purge_realm", instance="zz"), "'zz' is no instance of a realm"),
-        (lambda c: call(c.session, "purge_realm", instance=""), "'' is no instance of a realm"),
+        (lambda c: call(c.session, "purge_realm", instance="zz"), "'zz' is not the instance id of a realm"),
+        (lambda c: call(c.session, "purge_realm", instance=""), "'' is not the instance id of a realm"),
         (lambda c: call(c.session, "purge_realm", deactivate=True), "give its name"),
         (lambda c: call(c.session, "purge_realm", instance="a1", deactivate=True), "give its name"),
         (lambda c: call(c.session, "purge_realm", name="nobody"), "no realm 'nobody'"),

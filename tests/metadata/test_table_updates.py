@@ -23,6 +23,17 @@ def test_properties_are_set_and_removed() -> None:
     assert catalog.json()["properties"] == {"a": "3", "write.parquet.compression-codec": "zstd"}
 
 
+@pytest.mark.parametrize("name", ["gc.enabled", "polaris.append-rebase", "polaris.schema-merge"])
+def test_a_boolean_property_must_be_true_or_false(name: str) -> None:
+    message = f"the property '{name}' is 'maybe'; it must be true or false"
+    with pytest.raises(BadRequestError, match=message):
+        Catalog().create(properties={name: "maybe"})
+    catalog = Catalog().create(properties={name: "TRUE"})
+    with pytest.raises(BadRequestError, match=message):
+        catalog.commit({"action": "set-properties", "updates": {name: "maybe"}})
+    assert catalog.json()["properties"][name] == "TRUE"
+
+
 def test_older_names_of_property_updates_are_understood() -> None:
     catalog = Catalog().create(properties={"b": "2"})
     catalog.commit(

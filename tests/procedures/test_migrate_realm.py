@@ -115,7 +115,7 @@ def test_after_a_move_the_source_purges_nothing_and_says_where_the_realm_is(
 
 def test_nothing_is_moved_from_a_database_into_memory(store_on: StoreOn, tmp_path: Path) -> None:
     session = opened(store_on("sqlite"), warehouse=str(tmp_path))
-    with pytest.raises(InputError, match="lives in the process that made it"):
+    with pytest.raises(InputError, match="exists only in the process that created it"):
         call(session, "migrate_realm", target="memory:lost")
     fill(session)
     session.close()

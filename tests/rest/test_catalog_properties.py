@@ -353,7 +353,7 @@ def test_a_branch_that_cannot_be_read_is_named_with_its_repair_and_the_others_ar
     backend.swap_reference(realm, row_name, row.version, garbage)
     updates = {"gc.enabled": "false"}
     with pytest.raises(
-        CorruptionError, match=r"are set, but branch 'damaged' .* repair the branch \(polaris-spark fsck"
+        CorruptionError, match=r"are set, but branch 'damaged' .* repair the branch \(run polaris-spark fsck"
     ):
         client.session.set_catalog_properties(updates)
     assert client.session.catalog_properties()["gc.enabled"] == "false"
@@ -556,7 +556,7 @@ def test_a_catalog_of_another_identity_is_not_changed(opened: Open, sqlite: str,
     client = opened(sqlite, warehouse)
     catalog = client.session.catalog
     other = CatalogRow(catalog.row.entity_id + 1, catalog.name, 0, "ann")
-    with pytest.raises(NotFoundError, match="does not exist any more"):
+    with pytest.raises(NotFoundError, match="no longer exists"):
         set_properties(catalog.references, catalog.context, WHO, other, {"gc.enabled": "false"}, ())
     head = catalog.head()
     assert complete_copy(catalog.references, catalog.context, WHO, other, head, catalog.reference) == other

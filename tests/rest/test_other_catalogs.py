@@ -52,7 +52,7 @@ def test_a_table_around_another_catalogs_warehouse_is_refused(
     opened: Open, place: str, tmp_path: Path
 ) -> None:
     one, _ = both(opened, place, tmp_path / "inner")
-    assert "lies in it" in refused(one, tmp_path)
+    assert "it contains the warehouse" in refused(one, tmp_path)
     third = opened(place, tmp_path / "far", catalog="third")
     third.namespace("db")
     assert "warehouse of catalog" in refused(third, tmp_path / "inner")

@@ -229,6 +229,6 @@ def test_a_purge_waits_for_maintenance_while_a_branch_may_need_the_files(
     assert files_below(warehouse) == before
     [warning] = [record.getMessage() for record in caplog.records if "purge of" in record.getMessage()]
     assert warning == (
-        "purge of db.t is left to maintenance, no file was deleted: the catalog has other branches, which may hold "
-        "the table"
+        "purge of db.t is left to maintenance, and no file was deleted: the catalog has other branches, which may "
+        "contain the table"
     )

@@ -266,7 +266,7 @@ def test_other_operations_are_neither_rebased_nor_passed_over(
     newest = attempt(load(catalog), new_append(1))
     accepted(catalog, newest.changed(summary={**newest.snapshot["summary"], "operation": operation}))
     accepted(catalog, attempt(load(catalog), new_append(1)))
-    assert f"is of operation {operation}" in refusal(catalog, attempt(base, new_append(1)))
+    assert f"has the operation {operation}" in refusal(catalog, attempt(base, new_append(1)))
 
 
 def test_an_append_that_merged_manifests_is_not_rebased(catalog: Client, base: Json) -> None:

@@ -78,7 +78,7 @@ def test_nothing_is_created_where_that_is_forbidden(
 ) -> None:
     with pytest.raises(StoreURIError, match="does not exist"):
         opened(sqlite, warehouse, create=False)
-    with pytest.raises(NoStoreError, match="holds no store"):
+    with pytest.raises(NoStoreError, match="does not contain a store"):
         opened(f"memory:{uuid.uuid4()}", warehouse, create=False)
     assert not (tmp_path / "store.db").exists()
     opened(sqlite, warehouse)

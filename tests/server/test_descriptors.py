@@ -136,7 +136,7 @@ def test_a_log_reports_how_many_records_it_suppressed(
     clock.now += 60
     logger.warning("refused %d", 1_000)
     assert stream.getvalue().splitlines()[-2:] == [
-        f"{1_000 - PER_MINUTE} more records like this were not logged: refused %d",
+        f"{1_000 - PER_MINUTE} more log records of this kind were suppressed: refused %d",
         "refused 1000",
     ]
 
@@ -147,7 +147,7 @@ def test_a_log_reports_suppressed_records_when_it_closes(logged: tuple[StringIO,
         logger.error("failed %d", number)
     logger.handlers[0].close()
     assert stream.getvalue().splitlines()[PER_MINUTE:] == [
-        "90 more records like this were not logged: failed %d"
+        "90 more log records of this kind were suppressed: failed %d"
     ]
 
 

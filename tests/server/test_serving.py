@@ -163,8 +163,8 @@ def test_metrics_count_requests_by_route_and_changes_by_outcome(tmp_path: Path) 
     ("damage", "reason"),
     [
         ("ALTER TABLE 'references' RENAME COLUMN version TO other", "the store cannot be read"),
-        ("DROP TABLE 'references'", "the database holds no store any more"),
-        ("DELETE FROM 'references'", "the database holds no store any more"),
+        ("DROP TABLE 'references'", "the database no longer contains a store"),
+        ("DELETE FROM 'references'", "the database no longer contains a store"),
     ],
 )
 def test_health_tells_that_the_store_is_damaged_or_gone(tmp_path: Path, damage: str, reason: str) -> None:

@@ -106,7 +106,7 @@ def test_unsafe_servers_do_not_start(tmp_path: Path) -> None:
         "needs tokens": [],
         "can be reached by others": ["--host", "0.0.0.0"],
         "so it needs tokens": ["--host", "0.0.0.0", "--insecure"],
-        "leave one of the two out": ["--token", "env:TOKEN", "--insecure"],
+        "leave one of them out": ["--token", "env:TOKEN", "--insecure"],
         "env:NAME, the name": ["--token", SECRET],
         "is not set": ["--token", "env:NO_SUCH_VARIABLE"],
         "characters that HTTP does not allow": ["--token", "env:JUNK"],

@@ -226,7 +226,10 @@ def test_errors_of_python_come_with_their_own_words(
 def test_a_child_that_dies_is_told_and_the_procedure_not_repeated(spark: SparkSession, probes: str) -> None:
     call(spark, f"{probes}.system.probe_many(1)")
     said = refusal(spark, f"{probes}.system.probe_fail('die')")
-    assert "was lost in the middle of procedure probe_fail; how far it came is not known" in said
+    assert (
+        "was lost in the middle of procedure probe_fail; it is unknown which of its steps were completed"
+        in said
+    )
     # The next one gets a new child, and with it a new way to Spark.
     assert call(spark, f"{probes}.system.probe_session()")[0].total == 499_500
 
@@ -296,9 +299,7 @@ def test_a_call_that_is_interrupted_ends_at_once_and_the_procedure_is_stopped(
         if job == "true":
             wait_until(tracker.getActiveJobsIds, "its job runs", every_s=0.05)
         thread[0].interrupt()
-        assert "The call of probe_wait was interrupted; what it did until then stays" in working.result(
-            PATIENCE_S
-        )
+        assert "The call of probe_wait was interrupted; completed steps remain" in working.result(PATIENCE_S)
     wait_until(begun.with_suffix(".stopped").exists, "the procedure stopped", every_s=0.05)
     wait_until(lambda: not tracker.getActiveJobsIds(), "its job is cancelled", every_s=0.05)
 

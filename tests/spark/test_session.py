@@ -222,7 +222,7 @@ def test_a_store_that_does_not_exist_yet_is_refused_only_if_it_may_not_be_create
     given = stores.configured(store_on(database)) | {"warehouse": str(tmp_path)}
     configure(SparkSession.builder, **given)
     if database != "memory":
-        with pytest.raises(StoreURIError, match=r"does not exist|holds no store"):
+        with pytest.raises(StoreURIError, match=r"does not exist|does not contain a store"):
             configure(SparkSession.builder, create=False, **given)
 
 
@@ -288,7 +288,7 @@ def test_a_session_that_was_started_without_the_catalog_is_refused_in_one_line(t
     told = lines_of(PLAIN, tmp_path)
     assert len(told) == 3
     for line in told:
-        assert line.startswith("Spark runs already in this process, and was started without the jars")
+        assert line.startswith("Spark is already running in this process, and was started without the jars")
         assert "restart the notebook's kernel" in line
 
 
@@ -397,7 +397,7 @@ def test_a_reference_to_a_variable_is_configured_as_it_is() -> None:
 )
 def test_a_password_in_a_uri_is_refused_before_the_jvm_is_started(places: dict[str, str]) -> None:
     builder = SparkSession.builder
-    with pytest.raises(InputError, match="has a secret in it") as refused:
+    with pytest.raises(InputError, match="contains a secret") as refused:
         configure(builder, **places)  # type: ignore[arg-type]  # both are given
     assert "hunter2" not in str(refused.value)
     assert "hunter2" not in str(options(builder))

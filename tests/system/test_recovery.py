@@ -247,7 +247,7 @@ def test_only_commits_of_the_reference_can_be_asked_for(history: History) -> Non
     root = head_of(backend, ROOT).commit
     with pytest.raises(InputError, match="neither precedes nor follows"):
         recover(backend, history.clock, MAIN, root)
-    with pytest.raises(InputError, match="no commit that can be read"):
+    with pytest.raises(InputError, match="not a readable commit"):
         recover(backend, history.clock, MAIN, 5)
     head = head_of(backend, row_of(backend))
     lose(backend, {entry_of(history).after})

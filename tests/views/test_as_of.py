@@ -92,7 +92,7 @@ def test_a_number_that_no_commit_has_is_refused(catalog: Catalog) -> None:
         with pytest.raises(InputError, match=f"as-of '{text}' names no commit .* \\(number 12\\)"):
             catalog.read("tables", as_of=text)
     _raise_floor(catalog, 10)
-    with pytest.raises(HistoryTrimmedError, match="as-of '9' lies below the history floor, commit number 10"):
+    with pytest.raises(HistoryTrimmedError, match="as-of '9' is below the history floor, commit number 10"):
         catalog.read("tables", as_of="9")
 
 

@@ -125,7 +125,7 @@ def test_a_beginning_after_the_end_is_refused(catalog: Catalog) -> None:
 
 
 def test_an_end_is_given_once(catalog: Catalog) -> None:
-    with pytest.raises(InputError, match="'to' and 'as-of' both say where a history ends"):
+    with pytest.raises(InputError, match="'to' and 'as-of' both set the end of a history"):
         catalog.read("changes", **{"to": "2101-01-01T00:00:00Z", "as-of": "2101-01-01T00:00:00Z"})
 
 
@@ -144,12 +144,12 @@ def test_what_was_trimmed_is_refused_and_what_follows_is_not(catalog: Catalog, c
     process_cache().clear()
     assert _numbers(catalog, **{"from": str(commits[5]["commit_id"])}) == [6, 7, 8, 9, 10, 11]
     assert _numbers(catalog, **{"from": "5"}) == [6, 7, 8, 9, 10, 11]
-    with pytest.raises(HistoryTrimmedError, match="from '4' lies below the history floor"):
+    with pytest.raises(HistoryTrimmedError, match="from '4' is below the history floor"):
         catalog.read("changes", **{"from": "4"})
     until = str(commits[8]["commit_id"])
     assert _numbers(catalog, **{"from": str(commits[5]["commit_id"]), "to": until}) == [6, 7, 8]
     gone = f"0x{commits[4]['commit_id']:x}"
-    with pytest.raises(HistoryTrimmedError, match=f"from '{gone}' lies below the history floor"):
+    with pytest.raises(HistoryTrimmedError, match=f"from '{gone}' is below the history floor"):
         catalog.read("changes", **{"from": gone})
 
 

@@ -224,7 +224,7 @@ def test_a_start_that_is_none_is_refused(busy: Catalog) -> None:
         HistoryTrimmedError, match=r"begins at .*, after the time asked for, 1990-01-01T00:00:00.000Z"
     ):
         Stream(busy.store, start="1990-01-01T00:00:00Z").batch()
-    with pytest.raises(HistoryTrimmedError, match="start '1' lies below the history floor, commit number 10"):
+    with pytest.raises(HistoryTrimmedError, match="start '1' is below the history floor, commit number 10"):
         Stream(busy.store, start="1").batch()
 
 
@@ -397,8 +397,8 @@ def test_a_stream_whose_history_is_swept_while_it_plans_is_told_so(
 def test_only_changes_are_a_stream_and_its_options_are_not_for_tables(busy: Catalog) -> None:
     for options, message in (
         ({"view": "tables"}, "view 'tables' cannot be streamed; 'changes' can"),
-        ({"as_of": "5"}, "a stream takes neither as-of nor from and to"),
-        ({"from": "5"}, "a stream takes neither as-of nor from and to"),
+        ({"as_of": "5"}, "a stream does not support as-of, from and to"),
+        ({"from": "5"}, "a stream does not support as-of, from and to"),
         ({"max_changes_per_batch": "0"}, "'max-changes-per-batch' is '0'"),
         ({"max_changes_per_batch": "9" * 5_000}, "'max-changes-per-batch' is '999.* number from 1 to 9+"),
     ):

@@ -83,7 +83,7 @@ def test_a_store_in_memory_is_refused() -> None:
 
 def test_a_missing_store_is_refused_and_not_created(tmp_path: Path) -> None:
     path = tmp_path / "missing.db"
-    with pytest.raises(StoreURIError, match=r"does not exist on .*; reading creates none"):
+    with pytest.raises(StoreURIError, match=r"does not exist on .*; reading does not create one"):
         rows("tables", store=f"sqlite://{path}")
     assert list(tmp_path.iterdir()) == []
 
@@ -91,7 +91,7 @@ def test_a_missing_store_is_refused_and_not_created(tmp_path: Path) -> None:
 def test_a_file_that_holds_no_store_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "empty.db"
     path.touch()
-    with pytest.raises(StoreURIError, match="holds no store"):
+    with pytest.raises(StoreURIError, match="does not contain a store"):
         rows("tables", store=f"sqlite://{path}")
     assert path.stat().st_size == 0
 
@@ -109,7 +109,7 @@ def test_another_machine_is_refused(shop: Catalog, monkeypatch: pytest.MonkeyPat
     found = reader("tables", store=shop.store)
     [partition] = found.partitions()
     monkeypatch.setattr("polaris_spark.spark.reading.machine", lambda: "another")
-    with pytest.raises(InputError, match="driver and this executor run on two"):
+    with pytest.raises(InputError, match="driver and this executor run on different machines"):
         list(found.read(partition))
 
 

@@ -214,7 +214,7 @@ def test_a_schema_chooses_columns(spark: SparkSession, shop: Catalog) -> None:
 
 
 def test_a_missing_store_is_refused_and_not_created(load: Load, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="reading creates none"):
+    with pytest.raises(Exception, match="reading does not create one"):
         load(f"sqlite://{tmp_path}/missing.db", "tables").count()
     assert list(tmp_path.iterdir()) == []
 

@@ -59,7 +59,7 @@ class Calls:
         self._refuse_if_unusable()
         if not self._opening.acquire(timeout=self._settings.timeout / 1_000):
             raise TryAgainError(
-                f"{self._settings.where} could not be reached by another thread for {self._settings.timeout} ms; "
+                f"{self._settings.where} was being connected to by another thread for {self._settings.timeout} ms; "
                 "nothing was changed"
             )
         try:

@@ -93,7 +93,7 @@ def explained(
     if writes and (_was_reset(error) or (doubtful and may_be_repeated(error))):
         return OutcomeUnknownError(f"{where}: {doing} failed ({said}); it may or may not have happened")
     if _without_credentials(error):
-        return StateError(f"{where}: no access token could be got ({said}): check the credentials")
+        return StateError(f"{where}: no access token could be obtained ({said}): check the credentials")
     if was_not_sent(error):
         return TryAgainError(f"{where} cannot be reached ({said}); nothing was changed")
     if status == "RESOURCE_EXHAUSTED":

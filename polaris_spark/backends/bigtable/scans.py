@@ -76,7 +76,7 @@ def _samples(calls: Calls, table: Table) -> list[bytes]:
     def settle(_: Any, answers: Sequence[Any]) -> None:
         found[:] = [answer.row_key for answer in answers]
 
-    calls.each("SampleRowKeys", [table.sample()], settle, "asking for splits")
+    calls.each("SampleRowKeys", [table.sample()], settle, "reading splits")
     return sorted({key for key in found if keys.FIRST < key < _END})
 
 

@@ -56,7 +56,8 @@ class Settings:
         """
         if uri.user is not None or "password" in options:
             raise StoreURIError(
-                "a bigtable: store has no user and password; give the option 'credentials', the path of a file, or "
+                "a bigtable: store does not take a user and password; give the option 'credentials', the path of "
+                "a file, or "
                 "set up application default credentials"
             )
         given = Given(uri.scheme, options, _OPTIONS)

@@ -43,7 +43,7 @@ def check(ask: Ask, settings: Settings) -> None:
     def settle(_: Any, answers: Sequence[Any]) -> None:
         found.extend(cells.get(VALUE, b"") for _, cells in merged(answers))
 
-    ask("ReadRows", [_references(settings).read([_MARK])], settle, "reading what the store is")
+    ask("ReadRows", [_references(settings).read([_MARK])], settle, "reading the store's mark")
     if not found:
         raise NoStoreError(settings.where)
     if not re.fullmatch(rb"[0-9]{1,9}", found[0]) or int(found[0]) > _FORMAT:
@@ -88,7 +88,9 @@ def _refuse_others(ask: Ask, settings: Settings) -> None:
 
     for kind in KINDS:
         table = Table(settings.table_name(kind), settings.app_profile)
-        ask("ReadRows", [table.read_range(b"\x00", b"\xff" * 9, most=1)], settle, "looking at tables")
+        ask(
+            "ReadRows", [table.read_range(b"\x00", b"\xff" * 9, most=1)], settle, "reading the list of tables"
+        )
     if found:
         try:
             check(ask, settings)
@@ -128,7 +130,7 @@ class _Administration:
             name = settings.table_name(kind)
             view = types.Table.View.SCHEMA_VIEW
             read = types.GetTableRequest(name=name, view=view)
-            table = self._call(self._transport.get_table, read, f"name={name}", "looking at tables")
+            table = self._call(self._transport.get_table, read, f"name={name}", "reading the list of tables")
             self._refuse_foreign(kind, table)
 
     def drop(self, kind: TableKind, prefix: bytes) -> bool:
@@ -173,8 +175,8 @@ class _Administration:
             )
         if "max_age" in str(family.gc_rule):
             raise StoreURIError(
-                f"{self._settings.where}: the table {name!r} forgets cells by age, as its garbage collection says; set "
-                f"that of its column family {FAMILY!r} to 'maxversions=1'"
+                f"{self._settings.where}: the table {name!r} deletes cells by age; set the garbage-collection "
+                f"rule of its column family {FAMILY!r} to 'maxversions=1'"
             )
 
 

@@ -219,5 +219,5 @@ def _batches(rows: Sequence[Row]) -> Iterator[list[Row]]:
 def _check_version(name: str, version: bytes) -> None:
     if not isinstance(version, bytes) or not version:
         raise InputError(
-            f"the version expected of reference {name!r} is {version!r}; it must be bytes, and not empty"
+            f"the expected version of reference {name!r} is {version!r}; it must be bytes, and not empty"
         )

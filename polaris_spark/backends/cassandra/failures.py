@@ -73,11 +73,11 @@ def explained(
         return error
     text = described(error)
     if isinstance(error, Unauthorized):
-        return StoreURIError(f"{where}: {text}; grant the user what it needs, or use another user")
+        return StoreURIError(f"{where}: {text}; grant the user the missing permissions, or use another user")
     if isinstance(error, InvalidRequest):
         if any(words in text for words in _MISSING):
             return NoStoreError(where, text)  # or the node has not loaded the tables yet
-        return StateError(f"{where} refused: {text}; are its tables those of a store?")
+        return StateError(f"{where} refused: {text}; check that its tables belong to a store")
     if isinstance(error, Unavailable) and not (conditional and error.consistency not in _SERIAL):
         return TryAgainError(
             f"{where}: {error.alive_replicas} of the {error.required_replicas} replicas that {text} needs are up; "
@@ -86,7 +86,7 @@ def explained(
     if not sent:
         return TryAgainError(f"{where} cannot be reached: {text}; nothing was changed")
     if writes:
-        return OutcomeUnknownError(f"{where} failed: {text}; what was sent may or may not have been done")
+        return OutcomeUnknownError(f"{where} failed: {text}; the change may or may not have been made")
     return TryAgainError(f"{where} failed: {text}; nothing was changed")
 
 
@@ -94,7 +94,7 @@ def connecting(where: str, error: Exception) -> PolarisError:
     """Return the error for a session that could not be opened."""
     text = described(error)
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        return StoreURIError(f"{where} shows a certificate that is not trusted: {text}; check tls and tls_ca")
+        return StoreURIError(f"{where} presents an untrusted certificate: {text}; check tls and tls_ca")
     if any(isinstance(cause, AuthenticationFailed) for cause in _causes(error)):
         return StoreURIError(f"{where} refuses the connection: {text}; check the user and store.password")
     return TryAgainError(f"{where} cannot be reached: {text}; nothing was changed")

@@ -63,8 +63,9 @@ class Settings:
         given = Given(uri.scheme, options, _KNOWN)
         if not _KEYSPACE.fullmatch(uri.path) or uri.path.lower().startswith("system"):
             raise StoreURIError(
-                f"{uri} names no keyspace that could be a store: {uri.path!r}; write {uri.scheme}://host:9042/keyspace "
-                "with up to 48 letters, digits and underscores, and none of those of the system"
+                f"{uri} names a keyspace that cannot be used for a store: {uri.path!r}; write "
+                f"{uri.scheme}://host:9042/keyspace "
+                "where keyspace has at most 48 letters, digits and underscores, and is not a system keyspace"
             )
         tls = given.one_of("tls", VERIFICATIONS)
         if tls is None and "tls_ca" in given.texts:
@@ -94,7 +95,8 @@ def _replication(given: Given) -> Mapping[str, int]:
         datacenter = EVERYWHERE if match is None or match["datacenter"] is None else match["datacenter"]
         if match is None or not _DATACENTER.fullmatch(datacenter) or datacenter in found:
             raise given.refused(
-                "replication", "the number of copies, such as 3, or that of each datacenter: dc1:3,dc2:3"
+                "replication",
+                "the number of replicas, such as 3, or the number for each datacenter, such as dc1:3,dc2:3",
             )
         found[datacenter] = int(match["factor"])
     return found

@@ -119,14 +119,16 @@ def _keyspace(settings: Settings, nodes: Sequence[str]) -> str:
     if not wanted:
         raise StoreURIError(
             f"{settings.where}: there is no keyspace {settings.keyspace!r}, and it cannot be created without the "
-            "option 'replication': add replication=3, or copies by datacenter such as replication=dc1:3,dc2:3 (1 on a "
+            "option 'replication': add replication=3, or a number for each datacenter such as "
+            "replication=dc1:3,dc2:3 (1 on a "
             "single node)"
         )
     for place, copies in wanted.items():
         for each in sorted(set(nodes)) if place == EVERYWHERE else [place]:
             if nodes.count(each) < copies:
                 raise StoreURIError(
-                    f"{settings.where}: replication={copies} is more than the number of nodes: datacenter {each!r} has "
+                    f"{settings.where}: replication={copies} is more than the number of nodes: datacenter "
+                    f"{each!r} has "
                     f"{nodes.count(each)}; the datacenters are: {', '.join(sorted(set(nodes)))}"
                 )
     copies_of = ", ".join(f"'{place}': {copies}" for place, copies in wanted.items())
@@ -157,13 +159,14 @@ def _level(mark: str, settings: Settings, datacenter: str) -> Level:
     serial, _, home = serial.partition(" in ")
     if settings.serial not in (None, serial):
         raise StateError(
-            f"{settings.where}: the clients of this store agree at {serial}, and serial={settings.serial} would not "
-            "see their swaps: leave the option out, or change the mark in the comments of its tables while "
-            "nobody uses the store"
+            f"{settings.where}: the clients of this store use the serial consistency level {serial}, and "
+            f"serial={settings.serial} would not see their swaps: leave the option out, or change the level in "
+            "the comments of its tables while no process uses the store"
         )
     if home not in ("", datacenter):
         raise StateError(
-            f"{settings.where}: the clients of this store agree at {serial} within the datacenter {home!r}, and this "
+            f"{settings.where}: the clients of this store use the serial consistency level {serial} within the "
+            f"datacenter {home!r}, and this "
             f"one is in {datacenter!r}: set datacenter={home}"
         )
     return Level(serial, datacenter)

@@ -119,9 +119,11 @@ def explained(where: str, operation: str, error: Exception, *, writes: bool) -> 
         return _answered(where, operation, error, writes=writes)
     text = f"{where}: {operation} failed: {_line(str(error))}"
     if isinstance(error, _NO_CREDENTIALS):
-        return StateError(f"{text}; give an access key, or run where the environment or the instance has one")
+        return StateError(
+            f"{text}; give an access key, or set one in the environment or in the role of the instance"
+        )
     if "certificate verify failed" in text.lower():
-        return StateError(f"{text}; check the endpoint and the certificates that are trusted here")
+        return StateError(f"{text}; check the endpoint, and the certificates that this machine trusts")
     if isinstance(error, _NOT_SENT):
         return TryAgainError(f"{where} cannot be reached: {_line(str(error))}; nothing was changed")
     return _unknown(text, writes=writes)
@@ -145,10 +147,13 @@ def _answered(where: str, operation: str, error: Any, *, writes: bool) -> Except
             f"{where} refused {operation} ({said}): check the access key, its secret and this machine's clock"
         )
     if code.startswith("AccessDenied"):
-        return StateError(f"{where} refused {operation} ({said}): grant what the page of databases lists")
+        return StateError(
+            f"{where} refused {operation} ({said}): grant the permissions that the documentation page 'Databases' "
+            "lists"
+        )
     if 400 <= status < 500:
         return StateError(
-            f"{where} refused {operation} ({said}); is it DynamoDB, and are its tables a store's?"
+            f"{where} refused {operation} ({said}); check that it is DynamoDB and that its tables belong to a store"
         )
     return _unknown(f"{where}: {operation} failed with status {status} ({said})", writes=writes)
 

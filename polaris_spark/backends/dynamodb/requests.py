@@ -103,7 +103,7 @@ class Requests:
             found += items
             if pending and not pauses.wait(again=bool(items)):
                 raise TryAgainError(
-                    f"{self.settings.where} is overloaded and gives no rows; nothing was changed"
+                    f"{self.settings.where} is overloaded and returns no rows; nothing was changed"
                 )
         return found
 
@@ -116,7 +116,8 @@ class Requests:
             before, left = left, len(pending[table]) if pending else 0
             if pending and not pauses.wait(again=left < before):
                 raise OutcomeUnknownError(
-                    f"{self.settings.where} is overloaded: {len(requests) - left} of {len(requests)} rows were written"
+                    f"{self.settings.where} is overloaded: {len(requests) - left} of {len(requests)} rows were "
+                    "written"
                 )
 
     def each(self, function: Callable[[A], T], arguments: Iterable[A]) -> list[T]:

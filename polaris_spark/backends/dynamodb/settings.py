@@ -52,8 +52,8 @@ class Settings:
         given = Given(uri.scheme, options, _OPTIONS)
         if (uri.user is None) != (given.password is None):
             raise StoreURIError(
-                f"{uri}: an access key has two halves: its id as the user of the URI, and its secret as "
-                "store.password; without both of them, the environment's or the instance's credentials are used"
+                f"{uri}: an access key needs both its id, as the user of the URI, and its secret, as "
+                "store.password; if both are missing, the credentials of the environment or the instance are used"
             )
         return cls(
             _matching(

@@ -61,7 +61,8 @@ def _status(requests: Requests, table: Table) -> str | None:
     types = {each["AttributeName"]: each["AttributeType"] for each in found["AttributeDefinitions"]}
     if found["KeySchema"] != wanted["KeySchema"] or any(types[key] != "B" for key in KEYS[table]):
         raise StateError(
-            f"{requests.settings.where}: the table {wanted['TableName']!r} is another program's; choose another prefix"
+            f"{requests.settings.where}: the table {wanted['TableName']!r} belongs to another program; choose "
+            "another prefix"
         )
     status: str = found["TableStatus"]
     return status

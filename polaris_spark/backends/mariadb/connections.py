@@ -67,7 +67,7 @@ class Connections(Sessions[Session]):
             raise failures.connecting(where, error) from error
         except GARBLED as error:
             raise TryAgainError(
-                f"{where} answers unlike MariaDB or MySQL: {error!r}; nothing was changed"
+                f"{where} does not answer like MariaDB or MySQL: {error!r}; nothing was changed"
             ) from error
         except LostError as error:
             raise self._unreachable(error) from error

@@ -68,12 +68,12 @@ _ADVICE: Final = {
     "1045": "check the user and store.password",
     "1698": "check the user and store.password, and how the server authenticates the user",
     "1044": "grant the user its privileges on the database, or create the database first",
-    "1130": "the server does not admit this user from here",
+    "1130": "the server does not allow this user to connect from this host",
     "1251": "check how the server authenticates the user",
     "2026": "check ssl_mode and ssl_ca",
     "2059": "check how the server authenticates the user",
     "2061": "check how the server authenticates the user",
-    "3159": "the server admits nobody without TLS: check ssl_mode",
+    "3159": "the server requires TLS: check ssl_mode",
 }
 
 
@@ -81,7 +81,7 @@ def refused(where: str, error: RefusedError) -> PolarisError:
     """Return a refusal as an error of this package; nothing was changed."""
     code, text = error.code, f"{error} (error {error.code})"
     if code in _DENIED:
-        return StoreURIError(f"{where}: {text}; grant the user what it needs, or use another user")
+        return StoreURIError(f"{where}: {text}; grant the user the missing permissions, or use another user")
     if code in ("1146", NO_DATABASE):
         return NoStoreError(where, str(error))
     if code in _DAMAGED:
@@ -94,7 +94,7 @@ def refused(where: str, error: RefusedError) -> PolarisError:
         return TryAgainError(f"{where} failed: {text}; nothing was changed")
     if code == "1665":
         return StateError(f"{where} refused: {text}; set its binlog_format to ROW or MIXED")
-    return StateError(f"{where} refused: {text}; are its tables those of a store?")
+    return StateError(f"{where} refused: {text}; check that its tables belong to a store")
 
 
 def connecting(where: str, error: Exception) -> PolarisError:

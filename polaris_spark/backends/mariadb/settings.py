@@ -61,7 +61,7 @@ def _database(uri: StoreURI) -> str:
     if not uri.path:
         raise StoreURIError(f"{uri} names no database; write {uri.scheme}://user@host:3306/database")
     if len(uri.path) > 64 or "/" in uri.path or "\x00" in uri.path or uri.path.endswith(" "):
-        raise StoreURIError(f"{uri}: {uri.path!r} is no name of a database: 1 to 64 characters, no '/'")
+        raise StoreURIError(f"{uri}: {uri.path!r} is not a valid database name: 1 to 64 characters, no '/'")
     return uri.path
 
 
@@ -74,7 +74,9 @@ def _place(uri: StoreURI, given: Given) -> dict[str, object]:
         return {"unix_socket": given.texts["socket"]}
     found = hosts(uri, 3306)
     if len(found) > 1:
-        raise StoreURIError(f"{uri} names several hosts; name one, or the address of a proxy before them")
+        raise StoreURIError(
+            f"{uri} names several hosts; name one host, or the address of a proxy in front of them"
+        )
     return {"host": found[0].name, "port": found[0].port}
 
 
@@ -85,11 +87,11 @@ def _encryption(uri: StoreURI, given: Given) -> dict[str, object]:
     mode = given.one_of("ssl_mode", _SSL_MODES) or usual
     for name, path in files.items():
         if not Path(path).is_file():
-            raise StoreURIError(f"{name}={path!r} of a {uri.scheme}: store is no file")
+            raise StoreURIError(f"{name}={path!r} of a {uri.scheme}: store is not a file")
     if mode in ("disabled", "preferred"):
         if files:
             raise StoreURIError(
-                f"{next(iter(files))} of a {uri.scheme}: store has no use with ssl_mode={mode}"
+                f"{next(iter(files))} of a {uri.scheme}: store cannot be combined with ssl_mode={mode}"
             )
         return {"ssl_disabled": True} if mode == "disabled" else {}
     try:

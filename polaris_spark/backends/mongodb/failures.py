@@ -97,7 +97,7 @@ def of_write(where: str, error: PyMongoError) -> PolarisError:
     """Return the failure of a write as an error of this package."""
     if lost(error):
         return OutcomeUnknownError(
-            f"{where} did not acknowledge a write ({error}), which may or may not have been done"
+            f"{where} did not acknowledge a write ({error}); it may or may not have been made"
         )
     return _refused(where, error)
 
@@ -109,7 +109,9 @@ def _refused(where: str, error: PyMongoError) -> PolarisError:
         return StoreURIError(f"{where} cannot be opened: {error}")
     if isinstance(error, ConnectionFailure):
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return StoreURIError(f"{where} cannot be trusted: {error}; check tls and tlsCAFile")
+            return StoreURIError(
+                f"{where} presents an untrusted certificate: {error}; check tls and tlsCAFile"
+            )
         return TryAgainError(f"{where} cannot be reached: {error}; nothing was changed")
     codes = _codes(error)
     if not _UNAUTHENTICATED.isdisjoint(codes):
@@ -124,7 +126,7 @@ def _refused(where: str, error: PyMongoError) -> PolarisError:
         )
     if not _AGAIN.isdisjoint(codes):
         return TryAgainError(f"{where} failed: {error}; nothing was changed")
-    return StateError(f"{where} refused: {error}; are its collections those of a store?")
+    return StateError(f"{where} refused: {error}; check that its collections belong to a store")
 
 
 def _codes(error: PyMongoError) -> list[int]:

@@ -25,9 +25,9 @@ _DECIDED: Final = {
     "w": "writes wait for a majority",
     "journal": "writes wait for the journal",
     "wtimeoutMS": "the option 'timeout' bounds the wait",
-    "readConcernLevel": "each operation reads as it must",
-    "readPreference": "a secondary answers with what was true before",
-    "retryWrites": "a repeated swap would take its own first try for another's",
+    "readConcernLevel": "the store sets the read concern of each operation",
+    "readPreference": "a secondary may return outdated rows",
+    "retryWrites": "a repeated swap cannot tell its own first attempt from another client's swap",
     "ssl": "write tls",
 }
 _PORT: Final = 27017
@@ -104,7 +104,7 @@ def _database(uri: StoreURI) -> str:
         raise StoreURIError(f"{uri} names no database; write {uri.scheme}://user@host:27017/database")
     if not _DATABASE.fullmatch(uri.path) or len(uri.path.encode()) > 63 or uri.path in _TAKEN:
         raise StoreURIError(
-            f"{uri.path!r} is no name of a MongoDB database for a store: 1 to 63 bytes without any of "
+            f"{uri.path!r} is not a valid name of a MongoDB database for a store: 1 to 63 bytes without any of "
             f'/\\. "$*<>:|?, and none of {", ".join(_TAKEN)}'
         )
     return uri.path

@@ -215,7 +215,8 @@ class ObjectStoreBackend(Backend):
 
     def _undecided(self, name: str) -> TryAgainError:
         return TryAgainError(
-            f"{self._requests.where} would not decide between writers of reference {name!r}; nothing was changed"
+            f"{self._requests.where} did not decide between concurrent writers of reference {name!r}; nothing was "
+            "changed"
         )
 
 

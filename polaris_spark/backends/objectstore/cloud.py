@@ -153,7 +153,7 @@ class CloudRequests(Requests):
         )
         if _METADATA.search(text.partition("\n")[0]):
             return TryAgainError(
-                f"{where}: no user and password are given, and this machine's service for credentials fails ({said}); "
+                f"{where}: no user and password are given, and this machine's credential service fails ({said}); "
                 "nothing was changed"
             )
         if code in _NO_BUCKET:
@@ -166,12 +166,12 @@ class CloudRequests(Requests):
                 "put, list and delete objects there"
             )
         if isinstance(error, (exceptions.NotFoundError, FileNotFoundError)) and code in _ABSENT:
-            return _AbsentError(f"{where} has no such object: {doing}")
+            return _AbsentError(f"{where} does not have the object: {doing}")
         if isinstance(error, NotImplementedError) or status == "501":
             return StoreURIError(f"{where} cannot hold a catalog: it has no conditional writes ({said})")
         if code in _WRONG or status in ("301", "307"):
             return StoreURIError(
-                f"{where} is not served as asked ({said}): check its name, endpoint and region"
+                f"{where} rejected the request ({said}): check its name, endpoint and region"
             )
         if kind == "Connect" and not status:  # with a status, a server answered and quotes another failure
             return TryAgainError(f"{where} cannot be reached ({doing}); nothing was changed")

@@ -30,7 +30,7 @@ def refuse_without_conditions(requests: Requests, settings: Settings) -> None:
             requests.delete([key])
     if wrong:
         raise StoreURIError(
-            f"{settings.where} cannot hold a catalog: it {wrong}; it takes a store that decides conditional writes "
+            f"{settings.where} cannot hold a catalog: it {wrong}; use a service that supports conditional writes "
             "(If-None-Match and If-Match of PUT), or a database"
         )
     requests.put(noted, b"conditional writes were tried and are decided\n")
@@ -39,18 +39,18 @@ def refuse_without_conditions(requests: Requests, settings: Settings) -> None:
 def _first_wrong(requests: Requests, key: str) -> str:
     first = requests.put_if(key, b"1", None)
     if first is None:
-        return "refused a new object under a condition that holds"
+        return "refused to create an object although the condition was met"
     if requests.put_if(key, b"2", None) is not None:
-        return "replaced an object that was to be written only if there was none"
+        return "replaced an existing object although the condition (If-None-Match) was not met"
     got = requests.get(key)
     if got is None or got[0] != b"1" or not got[1]:
         return "did not return an object, or its ETag, right after it was written"
     second = requests.put_if(key, b"3", got[1])
     if second is None:
-        return "refused to replace an object under a condition that holds"
+        return "refused to replace an object although the condition was met"
     if requests.put_if(key, b"4", got[1]) is not None:
-        return "replaced an object whose ETag was another than asked for"
+        return "replaced an object although its ETag differed from the condition (If-Match)"
     if requests.put_if(f"{key}-none", b"5", second) is not None:
         requests.delete([f"{key}-none"])
-        return "wrote an object that was to be replaced only, and did not exist"
+        return "created an object although the condition (If-Match) required an existing one"
     return ""

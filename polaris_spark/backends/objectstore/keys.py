@@ -81,7 +81,7 @@ def decode_reference(body: bytes, key: str) -> StoredReference:
     try:
         return _decode_reference(body)
     except msgspec.MsgspecError as error:
-        raise CorruptionError(f"the object {key!r} holds no reference: {error}") from error
+        raise CorruptionError(f"the object {key!r} does not contain a reference: {error}") from error
 
 
 def segment(name: str) -> str:

@@ -95,7 +95,7 @@ class DirectoryRequests(Requests):
                 others = set(os.listdir(self._root)) - {"locks", "new", "format"}
                 if others and not marker.exists():  # another process may have written the marker since
                     raise StoreURIError(
-                        f"{self.where} holds other files; a store takes a directory of its own"
+                        f"{self.where} holds other files; a store needs a directory of its own"
                     )
                 for name in ("locks", "new"):
                     (self._root / name).mkdir(0o700, exist_ok=True)
@@ -138,7 +138,7 @@ class DirectoryRequests(Requests):
                 return None
             self._write(path, body)
             if not self._is_current():
-                raise OutcomeUnknownError(f"{self._replaced()}; the last change may be lost with it")
+                raise OutcomeUnknownError(f"{self._replaced()}; the last change may be lost")
         return _mark(body)
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -205,7 +205,8 @@ class DirectoryRequests(Requests):
 
     def _replaced(self) -> StateError:
         return StateError(
-            f"{self.where} was removed or replaced while this process had it open: end this process, put the directory "
+            f"{self.where} was removed or replaced while this process had it open: end this process, put the "
+            "directory "
             "back if it was removed by mistake, then start it again"
         )
 
@@ -247,7 +248,7 @@ class DirectoryRequests(Requests):
             self._unflushed.add(directory)
             raise OutcomeUnknownError(
                 f"{self.where}: files of {directory.name!r} were {done}, but not flushed "
-                f"({error.strerror}); a power cut may undo that"
+                f"({error.strerror}); a power failure may undo this"
             ) from error
 
     def _make_directories(self, directory: Path) -> None:
@@ -270,7 +271,9 @@ class DirectoryRequests(Requests):
         with open(path, "ab") as file, _closed_in_children(file.fileno()):
             while not _lock(file.fileno()):
                 if time.monotonic() > end:
-                    raise TryAgainError(f"{self.where}: others held the lock of {key!r}; nothing was changed")
+                    raise TryAgainError(
+                        f"{self.where}: {key!r} was locked by other operations; nothing was changed"
+                    )
                 time.sleep(random.uniform(0.0, pause))
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
             try:
@@ -299,18 +302,21 @@ class DirectoryRequests(Requests):
             )
         if error.errno in _FORBIDDEN:
             return StoreURIError(
-                f"{self.where}: {doing}: {error.strerror}; check the permissions of the directory and all in it, and "
-                "whether its file system is read-only"
+                f"{self.where}: {doing}: {error.strerror}; check the permissions of the directory and its files, "
+                "and whether its file system is read-only"
             )
         if error.errno == errno.ENAMETOOLONG:
-            return StoreURIError(f"{self.where} is too long a path for its file system: take a shorter one")
+            return StoreURIError(
+                f"{self.where} is a path that is too long for its file system: use a shorter one"
+            )
         if isinstance(error, NotADirectoryError) and self._root.exists():
             return StoreURIError(
-                f"{self.where} names a file; a file: store is a directory: take the path of one, or of one to be made"
+                f"{self.where} names a file; a file: store is a directory: give the path of a directory, which "
+                "may be new"
             )
         if isinstance(error, (FileNotFoundError, NotADirectoryError)) and not self._root.is_dir():
             return StoreURIError(
-                f"{self.where} cannot be made: {self._root.parent} is no directory; make it first"
+                f"{self.where} cannot be made: {self._root.parent} is not a directory; create it first"
             )
         return TryAgainError(f"{self.where}: {doing} failed ({error.strerror}); nothing was changed")
 
@@ -325,11 +331,12 @@ class DirectoryRequests(Requests):
         found = _body(self._root / "format")
         if found is None:
             raise StoreURIError(
-                f"{self.where} holds no store; check the path, or open a catalog there with create=true, which makes it"
+                f"{self.where} does not contain a store; check the path, or open a catalog there with create=true "
+                "to create one"
             )
         if found.decode(errors="replace") != _FORMAT:
             raise NewerFormatError(
-                f"{self.where} is of another format than this release knows; use a newer release"
+                f"{self.where} has a format that this release does not know; use a newer release"
             )
         self._checked = True
 
@@ -348,7 +355,9 @@ class DirectoryRequests(Requests):
                     raise
                 excluded = False
         if not excluded:
-            raise StoreURIError(f"{self.where} is on a file system without locks (flock); take a local one")
+            raise StoreURIError(
+                f"{self.where} is on a file system without locks (flock); use a local file system"
+            )
 
 
 _held: set[int] = set()

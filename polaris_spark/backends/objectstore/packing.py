@@ -201,7 +201,9 @@ class PackedRows:
                 time.sleep(random.uniform(0.0, _LONGEST_PAUSE_S))
 
     def _given_up(self, key: str, seen: _Seen) -> PolarisError:
-        return seen.doubt or TryAgainError(f"too many others are changing the object {key!r}; try again")
+        return seen.doubt or TryAgainError(
+            f"too many other writers are changing the object {key!r}; try again"
+        )
 
     def _remembered(self, key: str) -> _Seen:
         with self._lock:
@@ -288,4 +290,4 @@ def _settled(content: Content, rows: Collection[ObjectRow]) -> bool:
 
 
 def _broken_off() -> OutcomeUnknownError:
-    return OutcomeUnknownError("the call that wrote the rows, too, was broken off; write them again")
+    return OutcomeUnknownError("another call that was writing these rows was interrupted; write them again")

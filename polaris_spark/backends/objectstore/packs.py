@@ -99,7 +99,7 @@ def decode(body: bytes, key: str) -> Pack:
     try:
         return _decode(body)
     except msgspec.MsgspecError as error:
-        raise CorruptionError(f"the object {key!r} holds no rows: {error}") from error
+        raise CorruptionError(f"the object {key!r} does not contain rows: {error}") from error
 
 
 def content(body: bytes, key: str) -> Content:

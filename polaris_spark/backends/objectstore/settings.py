@@ -111,7 +111,7 @@ class Settings:
         except exceptions.BaseError as error:
             problem = str(error).partition("\n")[0]
             raise StoreURIError(
-                f"{self.where} cannot be opened: {problem}; see its user and password"
+                f"{self.where} cannot be opened: {problem}; check its user and password"
             ) from None
 
 

@@ -57,7 +57,7 @@ _ADVICE: Final = (
     ("authentication failed", "check the user and how the server authenticates it (pg_hba.conf)"),
     (
         "no pg_hba.conf entry",
-        "the server's pg_hba.conf does not admit this user from here; check sslmode, too",
+        "the server's pg_hba.conf does not allow this user to connect from this host; also check sslmode",
     ),
     ("permission denied for database", "grant the user CONNECT on the database"),
     ("certificate", "check sslmode and sslrootcert"),
@@ -70,7 +70,7 @@ def refused(where: str, error: RefusedError) -> PolarisError:
     """Return a refusal as an error of this package; nothing was changed."""
     code, text = error.code, f"{error} (SQLSTATE {error.code})"
     if code == "42501":
-        return StoreURIError(f"{where}: {text}; grant the user what it needs, or use another user")
+        return StoreURIError(f"{where}: {text}; grant the user the missing permissions, or use another user")
     if code in _MISSING:
         return NoStoreError(where, str(error))
     if code in _DAMAGED:
@@ -80,10 +80,10 @@ def refused(where: str, error: RefusedError) -> PolarisError:
             f"the disk of {where} is full; nothing was changed: free space, then try again"
         )
     if code == "57014":
-        return TryAgainError(f"{where} cancelled the statement, which was undone: {text}")
+        return TryAgainError(f"{where} cancelled the statement; nothing was changed: {text}")
     if code.startswith(_AGAIN):
         return TryAgainError(f"{where} failed: {text}; nothing was changed")
-    return StateError(f"{where} refused: {text}; are its tables those of a store?")
+    return StateError(f"{where} refused: {text}; check that its tables belong to a store")
 
 
 def connecting(where: str, message: str) -> PolarisError:

@@ -119,7 +119,7 @@ class Session:
         if failed is not None:
             raise _failure(failed)
         if last is None:
-            raise LostError("the server answered nothing")
+            raise LostError("the server sent an empty answer")
         return last
 
     @staticmethod
@@ -127,7 +127,7 @@ class Session:
         left = deadline - time.monotonic()
         events = poll.poll(left * 1_000) if left > 0 else []
         if not events:
-            raise LostError("no answer until the deadline")
+            raise LostError("the server did not answer before the deadline")
         return events
 
 

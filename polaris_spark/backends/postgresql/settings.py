@@ -85,8 +85,8 @@ def _of_libpq(uri: StoreURI, texts: Mapping[str, str], timeout: int, patience: i
     kind = given.setdefault("target_session_attrs", "read-write")
     if kind not in _PRIMARY:
         raise StoreURIError(
-            f"target_session_attrs={kind!r} of a {uri.scheme}: store; it must be {' or '.join(_PRIMARY)}, because a "
-            "standby answers with what was true before"
+            f"target_session_attrs={kind!r} of a {uri.scheme}: store; it must be {' or '.join(_PRIMARY)}, because "
+            "a standby may return outdated rows"
         )
     parameters: dict[str, str | int] = {
         **_place(uri),
@@ -97,7 +97,7 @@ def _of_libpq(uri: StoreURI, texts: Mapping[str, str], timeout: int, patience: i
     }
     for name, value in parameters.items():
         if "\x00" in str(value):  # libpq would stop reading there
-            raise StoreURIError(f"the {name} of a {uri.scheme}: store holds a NUL: {value!r}")
+            raise StoreURIError(f"the {name} of a {uri.scheme}: store contains the character NUL: {value!r}")
     return parameters
 
 
@@ -129,5 +129,5 @@ def _liveliness(timeout: int, patience: int) -> dict[str, str | int]:
 
 def _schema(text: str) -> str:
     if not text or "\x00" in text or len(text.encode()) > 63:
-        raise StoreURIError(f"schema={text!r} is no name of a PostgreSQL schema: 1 to 63 bytes")
+        raise StoreURIError(f"schema={text!r} is not a valid name of a PostgreSQL schema: 1 to 63 bytes")
     return text

@@ -200,8 +200,8 @@ class RocksDBBackend(Backend):
             raise StateError(f"the store rocksdb://{self._path} is closed")
         if self._process != os.getpid():
             raise StateError(
-                f"the store rocksdb://{self._path} was opened before this process was forked from its parent; RocksDB "
-                "does not survive that, use a new process"
+                f"the store rocksdb://{self._path} was opened before this process was forked from its parent; "
+                "RocksDB does not work after a fork; use a new process"
             )
 
 

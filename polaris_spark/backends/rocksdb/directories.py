@@ -65,12 +65,12 @@ def create(path: str) -> None:
             _flush(path)
     except NotADirectoryError:
         raise StoreURIError(
-            f"{where} names a file, or lies below one; a rocksdb: store is a directory"
+            f"{where} is a file, or is below a file; a rocksdb: store is a directory"
         ) from None
     except FileNotFoundError:
         raise StoreURIError(
-            f"{where} cannot be created: the directory {os.path.dirname(path)} does not exist; check the path, or make "
-            "the directory first"
+            f"{where} cannot be created: the directory {os.path.dirname(path)} does not exist; check the path, or "
+            "create the directory first"
         ) from None
     except OSError as error:
         raise StoreURIError(f"{where} cannot be created: {error.strerror}") from error
@@ -119,7 +119,7 @@ def _check_format(path: str) -> None:
         raise StoreURIError(f"{where} cannot be opened: {error}") from None
     number = text.removeprefix(_TEXT)
     if not number.isdecimal():
-        raise StoreURIError(f"{where} is no store: its file {MARK} says {text[:60]!r}")
+        raise StoreURIError(f"{where} is not a store: its file {MARK} says {text[:60]!r}")
     if int(number) > FORMAT:
         raise NewerFormatError(
             f"{where} has rows of format {number}; this release knows format {FORMAT}: use the release that made it, "

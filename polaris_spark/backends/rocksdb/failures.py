@@ -29,15 +29,16 @@ def full(error: Exception) -> bool:
 def written_elsewhere(where: str) -> WrittenElsewhereError:
     """Return the error for a process that may not write, because another process does."""
     return WrittenElsewhereError(
-        f"{where} is being written by another process, and a rocksdb: store has one writing process; this one may "
-        "read it: write through that process, end it first, or use a database server"
+        f"{where} is being written by another process, and only one process can write to a rocksdb: store; this "
+        "process can only read it: write from the other process, end it first, or use a database server"
     )
 
 
 def replaced(where: str) -> StateError:
     """Return the error for a process whose store was removed or replaced."""
     return StateError(
-        f"{where} was removed or replaced while this process had it open: close whatever uses it, then try again"
+        f"{where} was removed or replaced while this process had it open: end the processes that use it, then try "
+        "again"
     )
 
 

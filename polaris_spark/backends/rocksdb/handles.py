@@ -180,9 +180,7 @@ class Handle:
             if number:
                 self._synced(key, number)
             if batch is not None and directories.stamp(self._path) != self._stamp:
-                raise OutcomeUnknownError(
-                    f"{failures.replaced(self._where)}; the last change may be lost with it"
-                )
+                raise OutcomeUnknownError(f"{failures.replaced(self._where)}; the last change may be lost")
             return before, batch is not None
 
         try:
@@ -195,7 +193,7 @@ class Handle:
             if not begun or (failures.full(error) and not logged):
                 raise failures.explained(self._where, error) from error
             raise OutcomeUnknownError(
-                f"{self._where} failed ({error}): the change may or may not survive"
+                f"{self._where} failed ({error}): the change may or may not be lost after a crash"
             ) from error
 
     def _refuse_replaced(self) -> None:
@@ -276,7 +274,9 @@ class Handle:
         """Run a function that opens or closes databases, while no operation is in progress."""
         with self._turnstile.changing:
             if not self._turnstile.ended(_PATIENCE_S):
-                raise TryAgainError(f"operations on {self._where} do not end; nothing was changed")
+                raise TryAgainError(
+                    f"running operations on {self._where} did not end in time; nothing was changed"
+                )
             function()
 
     def _open_primary(self) -> None:

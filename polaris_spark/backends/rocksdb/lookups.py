@@ -15,9 +15,9 @@ from rocksdict import Rdict, ReadOptions
 _FEWEST: Final = 8
 """Minimum number of keys for an iterator. For fewer keys the lookup is as fast."""
 _SEEK: Final = 3
-"""Number of consecutive keys from which a seek of the iterator is worth its time (measured with rows of 500 bytes)."""
+"""Number of consecutive keys from which a seek of the iterator saves time (measured with rows of 500 bytes)."""
 _PATIENCE: Final = 24
-"""Budget for seeks that are not worth their time, in keys. Once it is used up, the lookup finds the remaining keys."""
+"""Budget for seeks that save no time, in keys. Once it is used up, the lookup finds the remaining keys."""
 _SKIPPED: Final = 100
 """Maximum number of deleted rows that the iterator skips. After more, it is invalid, and seeks the next key."""
 
@@ -40,8 +40,9 @@ def _looked_up(sought: Sequence[bytes], database: Rdict) -> list[bytes | None]:
 
 
 def _followed(sought: Sequence[bytes], database: Rdict) -> list[bytes | None]:
-    """Return the values of the first keys, for as many as the iterator is worth its time. None means that the iterator
-    did not find the key, for any reason; the lookup then distinguishes errors from missing rows."""
+    """Return the values of the first keys, until seeks of the iterator cost more time than single lookups would. None
+    means that the iterator did not find the key, for any reason; the lookup then distinguishes errors from missing
+    rows."""
     options = ReadOptions()
     options.set_max_skippable_internal_keys(_SKIPPED)
     found: list[bytes | None] = []

@@ -61,7 +61,7 @@ def _page(low: bytes, end: bytes, database: Rdict) -> _Page:
         rows = _rows(low, end, database)
         if rows or _first(low, end, database) is None:
             return rows
-    raise RuntimeError(f"no row could be read of a range that holds some, {_ATTEMPTS} times")
+    raise RuntimeError(f"no row of a non-empty range could be read in {_ATTEMPTS} times")
 
 
 def _rows(low: bytes, end: bytes, database: Rdict) -> _Page:

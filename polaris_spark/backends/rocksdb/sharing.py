@@ -28,8 +28,8 @@ def share(path: str, user: object) -> Handle:
     """
     if _inherited:
         raise StateError(
-            f"rocksdb://{path} cannot be opened: this process was forked from one that used RocksDB, which does not "
-            "survive that; start processes by 'spawn'"
+            f"rocksdb://{path} cannot be opened: this process was forked from one that used RocksDB, which does "
+            "not work after a fork; start processes with 'spawn'"
         )
     with _guard:
         identity = directories.identity(path)

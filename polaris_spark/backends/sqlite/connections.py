@@ -138,7 +138,9 @@ class Connections(Forkable):
 
     def _refuse_if_unusable(self) -> None:
         if not self._refusal and self._process != os.getpid():
-            self._refusal = "was open when this process was forked behind Python's back; use a new process"
+            self._refusal = (
+                "was open when this process was forked without Python's fork hooks; use a new process"
+            )
         if self._refusal:
             raise self._unusable()
 
@@ -238,10 +240,10 @@ class Connections(Forkable):
             if files.full(error):
                 raise files.explained(self._path, error) from error
             raise OutcomeUnknownError(
-                f"the commit to sqlite://{self._path} failed ({error}): it may or may not survive"
+                f"the commit to sqlite://{self._path} failed ({error}): it may or may not be lost after a crash"
             ) from error
         if not connection.is_current():
-            raise OutcomeUnknownError(f"{self._replaced()}; the last commit may be lost with it")
+            raise OutcomeUnknownError(f"{self._replaced()}; the last commit may be lost")
         return outcome
 
     def _patiently(self, attempt: Callable[[], T]) -> T:

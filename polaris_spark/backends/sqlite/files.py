@@ -242,7 +242,7 @@ def explained(path: str, error: sqlite3.Error) -> PolarisError:
             f"the disk of {where} is full; nothing was changed: free space, then try again"
         )
     if "readonly" in text:
-        return StoreURIError(f"{where} is read-only for this process; a catalog must be able to write it")
+        return StoreURIError(f"{where} is read-only for this process; a catalog needs write access")
     if "not a database" in text:
         return StoreURIError(f"{where} is not an SQLite database")
     if "unable to open" in text:
@@ -260,14 +260,16 @@ def _reason(path: str) -> str:
         os.stat(path)
     except FileNotFoundError:
         if not os.path.isdir(directory):
-            return f"the directory {directory} does not exist; check the path, or make the directory first"
-        return "the file does not exist; check the path, or open a catalog there with create=true, which makes it"
+            return f"the directory {directory} does not exist; check the path, or create the directory first"
+        return (
+            "the file does not exist; check the path, or open a catalog there with create=true to create it"
+        )
     except OSError as error:
         return f"{(error.strerror or str(error)).lower()} in the directory {directory}"
     if not os.access(path, os.R_OK):
         return "permission denied"
     if os.statvfs(path).f_flag & os.ST_RDONLY:
-        return "it lies on a read-only file system, where SQLite cannot open the log beside it"
+        return "it is on a read-only file system, where SQLite cannot open the log beside it"
     return "not a regular file, or its log cannot be opened"
 
 

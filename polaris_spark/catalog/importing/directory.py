@@ -112,7 +112,13 @@ class DirectoryTree:
             yield Listed(path, name, None, f"{at}/{name}", what), None
         if METADATA in found.files:
             yield (
-                Listed(path, METADATA, None, f"{at}/{METADATA}", "a file, where tables have a directory"),
+                Listed(
+                    path,
+                    METADATA,
+                    None,
+                    f"{at}/{METADATA}",
+                    "it is a file; the metadata of a table is in a directory of this name",
+                ),
                 None,
             )
         for name in found.directories:
@@ -141,7 +147,7 @@ class DirectoryTree:
                 below = self._list(here)
                 if METADATA in below.directories and versions(self._list(f"{here}/{METADATA}")):
                     problem = (
-                        f"its folder holds another table, {here}: register this one by its metadata file"
+                        f"its folder contains another table, {here}: register this one by its metadata file"
                     )
                     return table._replace(problem=problem), found._replace(directories=within)
             except OSError:  # reported when the folder itself is searched
@@ -172,7 +178,7 @@ class DirectoryTree:
         except BadRequestError:
             return found[-1], ""
         if b"/" in text:
-            return found[-1], f"{HINT} holds a path where the number of a version belongs"
+            return found[-1], f"{HINT} contains a path instead of a version number"
         try:
             hint = int(text)
         except ValueError:

@@ -30,7 +30,6 @@ from polaris_spark.catalog.importing.placing import (
     Place,
     Placement,
     PlaceNamespaces,
-    Properties,
 )
 from polaris_spark.catalog.importing.reading import Portion, Result, Wanted, WritePortion
 from polaris_spark.catalog.importing.sources import Listed, ListedNamespace, Source
@@ -125,6 +124,10 @@ class Importer:
         self._ids_each = IDS_EACH
         self._namespaces_left: dict[NamespaceName, dict[str, str]] = {}
         """Listed namespaces with no table so far that matches a pattern, and their properties."""
+        self._unplaced: dict[NamespaceName, dict[str, str]] = {}
+        """Listed namespaces that are not created yet, and their properties. They are created as soon as a table or view
+        is placed, or at the end if none was refused."""
+        self._placed_any = self._refused_any = False
         self._scratch: State | None = None
         """The state that a dry run changes, in memory only."""
 
@@ -139,11 +142,14 @@ class Importer:
         while wave := list(islice(listing, WAVE)):
             self._check()
             wanted = [entry for entry in wave if isinstance(entry, Listed) and self._wants(entry)]
-            yield from self._wave(wanted, self._namespaces(wave))
+            self._unplaced |= self._namespaces(wave)
+            yield from self._wave(wanted)
+        if not self._refused_any:
+            yield from self._place_namespaces()
         if listing.error is not None:
             if not listing.listed:
                 raise InputError(f"nothing was imported: {listing.error}")
-            message = f"the source could be listed no further than {listing.listed} entries: {listing.error}"
+            message = f"listing the source failed after {listing.listed} entries: {listing.error}"
             yield Row(None, None, None, FAILED, message)
 
     def _wants(self, entry: Listed) -> bool:
@@ -175,31 +181,41 @@ class Importer:
 
     # One wave
 
-    def _wave(self, wave: Sequence[Listed], namespaces: Properties) -> Iterator[Row]:
+    def _wave(self, wave: Sequence[Listed]) -> Iterator[Row]:
         outcomes: dict[int, Outcome] = {}
         kinds = {position: entry.kind for position, entry in enumerate(wave)}
-        if namespaces:
-            change = PlaceNamespaces(self._catalog.context, self._operation, namespaces)
-            for name, outcome in zip(namespaces, self._commit(change), strict=True):
-                if outcome.status == FAILED:
-                    yield Row(dotted(name), "namespace", None, FAILED, outcome.message)
         items = self._plan(wave, outcomes)
         for _ in range(3):  # again for items whose rows a new fence made stale
             placements = self._placements(items, outcomes, kinds)
-            self._place(placements, namespaces, outcomes)
+            self._place(placements, outcomes)
             items = [item for item in items if outcomes[item.position].status == STALE]
             if not items:
                 break
         for item in items:
             outcomes[item.position] = Outcome(
-                FAILED, "sweeps overtook it each time it was written: import it again"
+                FAILED, "sweeps made its new rows invalid each time they were written: import it again"
             )
+        refused = [outcome.status in (FAILED, CONFLICT) for outcome in outcomes.values()]
+        self._refused_any |= any(refused)
+        self._placed_any |= not all(refused)
+        if self._placed_any:
+            yield from self._place_namespaces()
         for position, entry in enumerate(wave):
             outcome = outcomes[position]
             kind = KINDS.get(kinds[position] or b"")
             table = dotted((*self._options.into, *entry.namespace, entry.name))
             message = outcome.message or None
             yield Row(table, kind, entry.metadata_location, outcome.status, message)
+
+    def _place_namespaces(self) -> Iterator[Row]:
+        """Create the listed namespaces. Yield a row for each one that cannot be created."""
+        if not self._unplaced:
+            return
+        namespaces, self._unplaced = self._unplaced, {}
+        change = PlaceNamespaces(self._catalog.context, self._operation, namespaces)
+        for name, outcome in zip(namespaces, self._commit(change), strict=True):
+            if outcome.status == FAILED:
+                yield Row(dotted(name), "namespace", None, FAILED, outcome.message)
 
     def _plan(self, wave: Sequence[Listed], outcomes: dict[int, Outcome]) -> list[_Item]:
         """Return the items to import. All other entries get their outcome here."""
@@ -214,7 +230,7 @@ class Importer:
         chosen = []
         for item, present, entity_id in zip(items, found, fresh, strict=True):
             if present is None and self._options.only_present:
-                outcomes[item.position] = Outcome(CONFLICT, "it was renamed or dropped meanwhile")
+                outcomes[item.position] = Outcome(CONFLICT, "it was renamed or dropped during the import")
                 continue
             if present is None:
                 chosen.append(item._replace(entity_id=entity_id))
@@ -257,7 +273,7 @@ class Importer:
                 continue
             value = contents[entry.pointer].value
             if not isinstance(value, (Table, View, Unloaded)):
-                raise CorruptionError(f"object {head.store.key(entry.pointer)} is no table or view")
+                raise CorruptionError(f"object {head.store.key(entry.pointer)} is neither a table nor a view")
             found.append((id_from(entry.value), entry.pointer, kind, value))
         return found
 
@@ -270,7 +286,7 @@ class Importer:
             return None if to_load else Outcome(EXISTS)
         if self._options.overwrite:
             return None
-        return Outcome(CONFLICT, f"the name stands for another metadata file: {content.metadata_location}")
+        return Outcome(CONFLICT, f"this name already has another metadata file: {content.metadata_location}")
 
     def _placements(
         self, items: Sequence[_Item], outcomes: dict[int, Outcome], kinds: dict[int, bytes | None]
@@ -335,14 +351,12 @@ class Importer:
                 portions.append(Portion(wanted, blocks, now))
         return portions
 
-    def _place(
-        self, placements: dict[int, Placement], namespaces: Properties, outcomes: dict[int, Outcome]
-    ) -> None:
+    def _place(self, placements: dict[int, Placement], outcomes: dict[int, Outcome]) -> None:
         waiting = iter(placements.items())
         while some := list(islice(waiting, self._options.commit_size)):
             self._check()
             placed = [placement for _, placement in some]
-            change = Place(self._catalog.context, self._operation, placed, namespaces)
+            change = Place(self._catalog.context, self._operation, placed, self._unplaced)
             outcomes.update(zip((position for position, _ in some), self._commit(change), strict=True))
 
     def _commit(self, change: Place | PlaceNamespaces) -> list[Outcome]:

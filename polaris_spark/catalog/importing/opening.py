@@ -98,7 +98,8 @@ def _refuse_password(location: str) -> None:
     """
     if holds_secret(location):
         raise InputError(
-            "the location of the source carries a password: give it as an option such as 'password', best as env:NAME"
+            "the location of the source contains a password: give it as an option such as 'password' instead, "
+            "preferably as env:NAME"
         )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from polaris_spark.catalog import locations
 from polaris_spark.catalog.contents import (
     UNCONFIRMED_LOCATIONS,
     content_of,
     holdings_of,
-    occupy,
+    require_available,
 )
 from polaris_spark.catalog.entities import (
     Context,
@@ -110,14 +111,15 @@ class Place(TimedChange[list[Outcome]]):
             check_new_name(name.name)
         if placement.content and placement.first_id <= state.base.head.fence:
             return Outcome(STALE)
-        ensure_namespace(self, state, now, name.namespace, self.properties)
         key = table_key(name, kind)
         found = find(state, key)
         if (0 if found is None else found.content) != placement.replaces:
             present = None if found is None else _content(state, found.content, kind)
             if present is not None and present.metadata_location == placement.metadata_location:
                 return Outcome(EXISTS)
-            raise AlreadyExistsError(f"{name} was created, changed or dropped here during the import")
+            raise AlreadyExistsError(
+                f"{name} was created, changed or dropped in this catalog during the import"
+            )
         if found is None and (taken := taken_by(state, name)) is not None:
             raise AlreadyExistsError(f"{taken} already exists: {name}")
         before = None if found is None else _content(state, found.content, kind)
@@ -125,9 +127,11 @@ class Place(TimedChange[list[Outcome]]):
         held = holdings_of(unloaded) if unloaded else placement.held
         try:
             old = Holdings() if before is None else holdings_of(before)
-            occupy(self.context, state, placement.entity_id, old, held)
+            require_available(self.context, state, placement.entity_id, old, held)
         except ForbiddenError as error:
             raise AlreadyExistsError(str(error)) from error
+        ensure_namespace(self, state, now, name.namespace, self.properties)
+        locations.move(state, placement.entity_id, old, held)
         content = state.add(unloaded) if unloaded else placement.content
         if found is None:
             add_entity(state, key, content, placement.entity_id)
@@ -154,8 +158,8 @@ def _unconfirmed_message(name: TableName, away: str) -> str:
     if not away:
         return ""
     return (
-        f"it names locations outside the folder of its metadata file, which it reads and does not own: {away}; "
-        f"if they are its own, CALL polaris.system.adopt(table => '{name}')"
+        f"it reads locations outside the folder of its metadata file, and does not own them: {away}; "
+        f"if they belong to it, CALL polaris.system.adopt(table => '{name}')"
     )
 
 

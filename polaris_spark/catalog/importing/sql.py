@@ -69,7 +69,7 @@ def _columns(connection: Connection) -> set[str]:
     try:
         return {column["name"].lower() for column in inspect(connection).get_columns(_TABLES)}
     except NoSuchTableError as error:
-        raise SourceError(f"the database holds no catalog: it has no table {_TABLES}") from error
+        raise SourceError(f"the database contains no catalog: it has no table {_TABLES}") from error
 
 
 def _chosen(connection: Connection, asked: str) -> str:
@@ -79,7 +79,7 @@ def _chosen(connection: Connection, asked: str) -> str:
         | {row[0] for row in _select_if_there(connection, f"SELECT DISTINCT catalog_name FROM {_NAMESPACES}")}
     )
     if asked and names and asked not in names:
-        raise SourceError(f"the database holds no catalog {asked!r}, but {', '.join(names)}")
+        raise SourceError(f"the database has no catalog {asked!r}; it has: {', '.join(names)}")
     if len(names) > 1 and not asked:
         raise SourceError(
             f"the database holds several catalogs: say which, of {', '.join(names)}, in the option 'catalog'"
@@ -154,7 +154,7 @@ def _engine(uri: str, options: Mapping[str, str]) -> Engine:
     except ImportError as error:
         raise MissingLibraryError(f"the database's driver is not installed: {error}") from error
     except (SQLAlchemyError, ValueError) as error:
-        raise SourceError(f"the URI names no database: {type(error).__name__}") from error
+        raise SourceError(f"the URI does not name a database: {type(error).__name__}") from error
 
 
 def sqlalchemy_uri(uri: str) -> str:

@@ -65,7 +65,7 @@ def _scan(path: Path) -> Directory:
             except FileNotFoundError:
                 continue  # it was deleted since the directory was listed
             except OSError as error:
-                found.unread[entry.name] = f"cannot be looked at: {error.strerror or error}"
+                found.unread[entry.name] = f"its attributes cannot be read: {error.strerror or error}"
     return found
 
 

@@ -66,7 +66,7 @@ class AvroBlocks:
         """
         header: Any = fastavro.schemaless_reader(stream, _HEADER, None)
         if header["magic"] != _MAGIC:
-            raise ValueError("it does not begin as an Avro file does")
+            raise ValueError("it does not begin like an Avro file")
         self.metadata: dict[str, str] = {key: value.decode() for key, value in header["meta"].items()}
         self.codec = self.metadata.get("avro.codec", "null")
         schema = _with_distinct_names(msgspec.json.decode(self.metadata["avro.schema"]), {})
@@ -90,14 +90,14 @@ class AvroBlocks:
                 raise ValueError("expected sync marker not found")
             # A record takes at least one byte. Records of no bytes could be repeated without limit.
             if not 0 <= count <= min(len(data), MAX_BLOCK_RECORDS):
-                raise ValueError("its blocks cannot hold so many records")
+                raise ValueError("its blocks are too small for their number of records")
             yield AvroBlock(count, data)
 
     def _long(self, byte: bytes) -> int:
         number = shift = 0
         while True:
             if not byte or shift > 63:
-                raise ValueError("it ends within a number")
+                raise ValueError("it ends in the middle of a number")
             number |= (byte[0] & 0x7F) << shift
             if byte[0] < 0x80:
                 return number >> 1 ^ -(number & 1)

@@ -80,7 +80,7 @@ def require_within(what: str, value: int) -> None:
         BadRequestError: the value exceeds the bound; the message names both.
     """
     if value > BOUNDS[what]:
-        raise BadRequestError(f"too many {what}: {value}, and at most {BOUNDS[what]} are possible")
+        raise BadRequestError(f"too many {what}: {value}, the maximum is {BOUNDS[what]}")
 
 
 def require_commits_within(commits: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> int:

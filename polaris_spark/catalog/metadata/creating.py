@@ -15,6 +15,7 @@ from polaris_spark.catalog.metadata.table_updates import (
     FORMAT_VERSION,
     RESERVED_PROPERTIES,
     parse_version,
+    require_booleans,
     strip_trailing_slash,
 )
 from polaris_spark.catalog.metadata.texts import (
@@ -75,6 +76,7 @@ def create_table(
         raise invalid(
             f"Unsupported format version: v{draft.format_version} (supported: v{SUPPORTED_FORMAT_VERSION})"
         )
+    require_booleans(asked)
     properties = {k: v for k, v in {**NEW_TABLE_PROPERTIES, **asked}.items() if k not in RESERVED_PROPERTIES}
     schema, old = fresh_ids(get_object(request, "schema"), 0, count(1).__next__)
     check_time()

@@ -206,7 +206,7 @@ def _decode(like: ManifestList, data: bytes, count: int) -> tuple[Manifest, ...]
     except Exception as error:  # decoders raise many types on bytes that are not Avro
         raise BadRequestError(f"not a manifest list: {error}") from error
     if stream.tell() != len(data) or not all(isinstance(manifest.get(PATH), str) for manifest in found):
-        raise BadRequestError("not a manifest list: its records are something else")
+        raise BadRequestError("its records are not those of a manifest list")
     return tuple(found)
 
 

@@ -151,7 +151,7 @@ def _piece(pieces: tuple[Numbered, ...], id: int, cls: type[Piece], reader: Obje
     for numbered in pieces:
         if numbered.id == id:
             return reader.get(numbered.piece, cls).text
-    raise CorruptionError(f"a table names {cls.__name__} {id}, which it does not hold")
+    raise CorruptionError(f"a table names {cls.__name__} {id}, which does not exist in it")
 
 
 def _texts(ids: list[int], cls: type[Piece], reader: ObjectReader) -> bytes:

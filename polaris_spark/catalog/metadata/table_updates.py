@@ -32,6 +32,7 @@ updates are compared with Iceberg's Java classes in `tests/differential/`; its e
 | remove-statistics, remove-partition-statistics | an unknown snapshot changes nothing | test_snapshots |
 | set-location | trailing slashes are removed; the same location changes nothing | test_table_updates |
 | set-properties | `format-version` upgrades the table; other reserved names are not stored | test_table_updates |
+| | a property that this package reads as a boolean must be true or false | test_table_updates |
 | remove-properties | unknown properties are ignored | test_table_updates |
 | add-encryption-key | a known id changes nothing | test_table_updates |
 | remove-encryption-key | an unknown id changes nothing | test_table_updates |
@@ -44,7 +45,7 @@ make it current); locations that differ only in trailing slashes are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from polaris_spark.catalog.metadata import table_pieces as pieces
@@ -65,7 +66,8 @@ from polaris_spark.catalog.metadata.texts import (
 )
 from polaris_spark.catalog.metadata.versions import SUPPORTED_FORMAT_VERSION
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
-from polaris_spark.errors import BadRequestError
+from polaris_spark.errors import BadRequestError, InputError
+from polaris_spark.property_values import flag
 
 FORMAT_VERSION = "format-version"
 
@@ -83,6 +85,10 @@ RESERVED_PROPERTIES = frozenset(
     }
 )
 """Properties that control requests and are never stored (Iceberg's `TableProperties.RESERVED_PROPERTIES`)."""
+
+
+BOOLEAN_PROPERTIES = frozenset({"gc.enabled", "polaris.append-rebase", "polaris.schema-merge"})
+"""Properties of tables whose value must be `true` or `false`."""
 
 
 def apply(draft: TableDraft, update: Json) -> None:
@@ -124,9 +130,23 @@ def set_properties(draft: TableDraft, update: Json) -> None:
         if FORMAT_VERSION in changed:
             upgrade_format_version(draft, {FORMAT_VERSION: parse_version(changed[FORMAT_VERSION])})
         changed = {name: value for name, value in changed.items() if name not in RESERVED_PROPERTIES}
+    require_booleans(changed)
     if changed:
         draft.own_properties().update(changed)
         draft.record("set-properties")
+
+
+def require_booleans(properties: Mapping[str, str]) -> None:
+    """Refuse properties of `BOOLEAN_PROPERTIES` that are neither true nor false.
+
+    Raises:
+        BadRequestError: a value is neither.
+    """
+    for name in BOOLEAN_PROPERTIES & properties.keys():
+        try:
+            flag(name, properties[name])
+        except InputError as error:
+            raise invalid(str(error)) from error
 
 
 def remove_properties(draft: TableDraft | ViewDraft, update: Json) -> None:

@@ -65,7 +65,7 @@ def write_script(place: Place) -> Path:
     beside = Path(sys.executable).with_name("spark-sql")
     lines = [
         "#!/bin/sh",
-        "# Spark SQL on the catalog that the demo left. Arguments go to spark-sql, such as -e 'SHOW TABLES IN nyc'.",
+        "# Spark SQL on the catalog of the demo. Arguments go to spark-sql, such as -e 'SHOW TABLES IN nyc'.",
         f"export PYSPARK_PYTHON={shlex.quote(sys.executable)}",
         f"exec {shlex.quote(str(beside) if beside.exists() else 'spark-sql')} \\",
         f"  --jars {shlex.quote(jar())} \\",

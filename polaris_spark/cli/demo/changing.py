@@ -37,7 +37,9 @@ def _alter(stage: Stage) -> None:
 
 
 def _merge(stage: Stage) -> None:
-    stage.say("A corrected report for February comes in: diverted flights go, cancelled ones come back.")
+    stage.say(
+        "A corrected report for February comes in: diverted flights are removed, cancelled ones are added again."
+    )
     stage.notes["before merge"] = newest_commit(stage)
     columns = [name for name in stage.flights.inserted.columns if name != "minute"]
     targets = ", ".join(_renamed(name) for name in columns)

@@ -44,7 +44,9 @@ Target = Annotated[
 Folder = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help=f"New directory for all that is made, such as {DIRECTORY}.", show_default=False
+        metavar="DIR",
+        help=f"New directory for all files of the demo, such as {DIRECTORY}.",
+        show_default=False,
     ),
 ]
 Mode = Annotated[
@@ -129,7 +131,7 @@ def _tell_failure(error: Exception, place: Place) -> None:
     errors().print(
         "polaris-spark:",
         plain(
-            f"the demo failed: {type(error).__name__}: {first}; more is in {place.directory / 'spark.log'}"
+            f"the demo failed: {type(error).__name__}: {first}; details are in {place.directory / 'spark.log'}"
         ),
         markup=False,
         soft_wrap=True,
@@ -153,7 +155,8 @@ def _require(store: str | None) -> None:
         )
     if parsed is not None and parsed.password is not None:
         raise InputError(
-            f"a password in a URI would be shown to everyone: write {parsed}, put the password into an environment "
+            f"a password in a URI is visible to all users of this machine: write {parsed}, put the password into "
+            "an environment "
             "variable and name it with --password env:NAME"
         )
 

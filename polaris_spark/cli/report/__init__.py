@@ -1,4 +1,4 @@
-"""`polaris-spark report`: one self-contained HTML page of pictures about a catalog.
+"""`polaris-spark report`: one self-contained HTML page with charts of a catalog.
 
 | module | content |
 | --- | --- |

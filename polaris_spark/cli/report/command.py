@@ -1,4 +1,4 @@
-"""`polaris-spark report`: write a page of pictures about a catalog."""
+"""`polaris-spark report`: write an HTML page with charts of a catalog."""
 
 from __future__ import annotations
 
@@ -30,20 +30,23 @@ SHARES = 3
 
 def report(
     store: Store,
-    output: Annotated[Path, typer.Option(help="File to write; one that is there is replaced.")] = Path(
+    output: Annotated[Path, typer.Option(help="File to write; an existing file is replaced.")] = Path(
         "report.html"
     ),
     realm: Realm = "default",
     catalog: Annotated[
-        str | None, typer.Option(help="Catalog to show; may be left out if there is only one.")
+        str | None, typer.Option(help="Catalog to show; required if there are several.")
     ] = None,
     branch: Annotated[str, typer.Option(help="Branch of the catalog.")] = MAIN,
     seconds: Annotated[
-        float, typer.Option(help="About how long to read; of a large catalog the page then shows a part.")
+        float,
+        typer.Option(
+            help="Approximate time limit for reading, in seconds. For a large catalog, the page then shows a part."
+        ),
     ] = 60,
     password: Password = None,
 ) -> None:
-    """Write a page of pictures about a catalog: its commits, tables, storage, growth and garbage."""
+    """Write an HTML page with charts of a catalog: its commits, tables, storage, growth and garbage."""
     from polaris_spark.cli.opening import open_store
     from polaris_spark.cli.report.page import render
     from polaris_spark.cli.report.plots import require_matplotlib
@@ -108,9 +111,7 @@ def _damage(problems: Sequence[str]) -> list[str]:
         return []
     told = "; ".join(plain(one) for one in problems[:_TOLD])
     more = "" if len(problems) <= _TOLD else f"; and {len(problems) - _TOLD:,} more"
-    return [
-        f"Damaged rows of the log, of which nothing is shown: {told}{more}. `fsck` says what else is damaged."
-    ]
+    return [f"Damaged rows of the log, which are not shown: {told}{more}. Run `fsck` to find other damage."]
 
 
 def _replace(path: Path, text: str) -> None:

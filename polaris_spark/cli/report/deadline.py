@@ -27,4 +27,4 @@ def read_words(read: int, of: int, what: str, order: str) -> str:
     """
     if read >= of:
         return f"All {of:,} {what} were read."
-    return f"Time allowed for {read:,} of {of:,} {what} only, {order}: see --seconds."
+    return f"Only {read:,} of {of:,} {what} were read within the time limit (--seconds), {order}."

@@ -111,7 +111,7 @@ def growth(history: History, lake: Lake, rows: Rows) -> str:
         first, second, third = figure.subplots(1, 3)
         _tables_over_time(first, history, lake)
         _steps(second, history.written, sum(records for _, records in history.written), history)
-        second.set_title("records written less deleted", fontsize=9)
+        second.set_title("records added minus records deleted", fontsize=9)
         total, line = 0, []
         for day, amount in sorted(rows.days.items()):
             total += amount.bytes
@@ -165,7 +165,7 @@ def ages_of(lake: Lake) -> list[int]:
 def _tables_over_time(axes: Any, history: History, lake: Lake) -> None:
     axes.set_title("tables", fontsize=9)
     if not lake.counted:
-        axes.annotate("not counted for want of time", (0.5, 0.5), xycoords="axes fraction", ha="center")
+        axes.annotate("not counted within the time limit", (0.5, 0.5), xycoords="axes fraction", ha="center")
         return
     _steps(axes, history.births, lake.tables, history)
 

@@ -86,7 +86,7 @@ def read_rows(backend: Backend, place: OpenRealm, now_ms: int, deadline: Deadlin
             if stored.header is not None and len(remembered) <= MOST_MARKED:
                 remembered[stored.id] = Stored(stored.header.strong, type, stored.size)
             if position % _LOOK_EVERY == 0 and deadline.passed():
-                found.why_not = "time did not allow for all rows (see --seconds)"
+                found.why_not = "not all rows were read within the time limit (--seconds)"
                 return found
         found.read += 1
     if len(remembered) > MOST_MARKED:
@@ -115,7 +115,7 @@ def _mark(
     reached = set(pending)
     while pending:
         if deadline.passed():
-            found.why_not = "time did not allow for it (see --seconds)"
+            found.why_not = "the time limit was reached (--seconds)"
             return
         id = pending.pop()
         stored = remembered.get(id)

@@ -49,7 +49,7 @@ def sections(figures: Figures) -> list[Section]:
         log += f" The history before commit {history.floor:,} was trimmed."
     seen = read_words(lake.read, lake.tables, "tables", "a random sample")
     if not lake.counted:
-        seen = "Time did not allow for counting all tables. " + seen
+        seen = "Not all tables were counted within the time limit. " + seen
     if lake.unloaded:
         seen += f" {lake.unloaded:,} were imported and never loaded; they are not shown."
     return [
@@ -68,7 +68,8 @@ def _commits(history: History, note: str) -> Section:
     return Section(
         "commits",
         "Commits over time",
-        "Commits of the branch, and the changes that they carried: waiting changes of one process share a commit.",
+        "Commits of the branch, and the changes in them. Changes that wait in one process are combined into one "
+        "commit.",
         plots.commits_over_time(history),
         note,
         Listed(("what was done", "changes"), history.actions.most_common(_LISTED)),
@@ -96,10 +97,11 @@ def _contention(history: History, note: str) -> Section:
     return Section(
         "contention",
         "Contention and retries",
-        "Left: the time from the last preparation of a change to when the commit that carries it was made, just before "
-        "it was written. It holds what the change waited for others and its repetitions after lost swaps, and is short "
-        "where nobody contends. Right: how many changes went into one commit. Attempts that lose are not logged, so "
-        "retries are not counted one by one; rows that such attempts left behind are part of the garbage below.",
+        "Left: the time from the last preparation of a change until its commit was built, just before it was "
+        "written. "
+        "This includes the wait for other changes, and repetitions after lost swaps. It is short without contention. "
+        "Right: the number of changes per commit. The log does not record lost attempts, so retries are not counted. "
+        "The rows that lost attempts wrote are part of the garbage below.",
         plots.contention(history),
         note,
         Listed(("from preparation to commit", "milliseconds"), listed),
@@ -112,8 +114,10 @@ def _writers(history: History, note: str) -> Section:
     return Section(
         "writers",
         "Writers",
-        "Commits by the principals whose changes they carry; a commit that carries changes of several counts for each. "
-        f"{counted(history.takeovers, 'commit')} ({history.takeovers / after:.0%}) followed one of another process.",
+        "Commits by the principals of their changes. A commit with changes of several principals counts for each "
+        "of them. "
+        f"{counted(history.takeovers, 'commit')} ({history.takeovers / after:.0%}) followed a commit of another "
+        "process.",
         plots.writers(history),
         note,
         Listed(("principal", "commits"), rows),
@@ -126,8 +130,9 @@ def _storage(lake: Lake, note: str) -> Section:
     return Section(
         "storage",
         "Storage by namespace",
-        "Bytes of data and delete files (total-files-size) by the summaries of current snapshots; what older "
-        "snapshots keep comes on top. Engines that do not write that total count as 0.",
+        "Bytes of data and delete files (total-files-size) in the summaries of current snapshots. Files that "
+        "only older "
+        "snapshots need are not included. A snapshot without this total counts as 0.",
         plots.storage(lake),
         note,
         Listed(("namespace", "tables", "records", "bytes"), rows),
@@ -140,9 +145,11 @@ def _growth(figures: Figures, note: str) -> Section:
     return Section(
         "growth",
         "Growth",
-        "Left: tables, counted back from now by what the log says came and went. Middle: records that snapshots added "
-        "less those that they deleted, since the oldest commit that was read; tables that were dropped are not taken "
-        "off. Right: bytes of the realm's rows that are there now, by the day they were made.",
+        "Left: number of tables, calculated backwards from now with the creations and drops in the log. Middle: "
+        "records "
+        "that snapshots added minus records that they deleted, since the oldest commit that was read; dropped "
+        "tables are "
+        "not subtracted. Right: bytes of the realm's existing rows, by the day of their creation.",
         plots.growth(history, lake, rows),
         note,
         Listed(("largest tables", "bytes"), listed),
@@ -152,15 +159,15 @@ def _growth(figures: Figures, note: str) -> Section:
 def _garbage(rows: Rows) -> Section:
     note = read_words(rows.read, rows.parts, "parts of the realm's rows", "in random order")
     if rows.unneeded is None:
-        words = f"Which of them are not needed was not worked out: {rows.why_not}."
+        words = f"It is not known which of them are unneeded: {rows.why_not}."
     else:
         count = sum(one.objects for one in rows.unneeded.values())
         bytes = sum(one.bytes for one in rows.unneeded.values())
         be = "is" if count == 1 else "are"
         words = (
-            f"{counted(count, 'object')} of {size(bytes)} {be} not needed: no reference leads there from its history "
-            "floor on. A sweep deletes those that are older than the grace period; the young ones may belong to a "
-            "change that is under way."
+            f"{counted(count, 'object')} of {size(bytes)} {be} not needed: no commit from a history floor to a head "
+            "leads to them. A sweep deletes those that are older than the grace period. Younger ones may belong to a "
+            "commit that is still being written."
         )
     return Section(
         "garbage",
@@ -190,8 +197,8 @@ def _ages(lake: Lake, note: str) -> Section:
     return Section(
         "snapshots",
         "Age of snapshots",
-        "Left: when the current data of tables was written. Right: how many snapshots tables keep; expiry takes away "
-        "those that nobody needs.",
+        "Left: tables by the age of their current snapshot. Right: tables by the number of their snapshots. Expiry "
+        "removes unneeded snapshots.",
         plots.snapshot_ages(lake),
         note,
         Listed(("age of the current snapshot", "tables"), rows),

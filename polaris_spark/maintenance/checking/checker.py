@@ -262,7 +262,7 @@ class Check:
         for split in self._backend.splits("references", None, self._parts):
             for batch in self._backend.scan(split):
                 for realm in set(batch.column("realm").to_pylist()) - known - {SYSTEM_REALM}:
-                    message = "references of an instance that no realm has: purge_realm deletes them"
+                    message = "references of an instance without a realm: purge_realm deletes them"
                     yield Problem(WARNING, LEFTOVER, realm, None, realm, "", message)
 
 

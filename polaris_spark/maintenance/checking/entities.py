@@ -169,7 +169,7 @@ class _Head:
         if not entry.pointer:
             yield "it has no content"
         if len(entry.value) != 8:
-            yield f"its entity id takes {len(entry.value)} bytes"
+            yield f"its entity id has a wrong length, {len(entry.value)} bytes"
         try:
             path, kind, _ = decode_key(key)
         except CorruptionError as error:
@@ -198,9 +198,9 @@ class _Head:
         entity = id_from(entry.value)
         told = None
         if value.entity_id != entity:
-            told = f"it says that it is entity {value.entity_id}; {key!r} in index names is {entity}"
+            told = f"its row names entity {value.entity_id}; {key!r} in index names is {entity}"
         elif isinstance(value, CatalogRow) and value.name != name:
-            told = f"it says that its name is {value.name!r}; in index names it is {name!r}"
+            told = f"its row names it {value.name!r}; in index names it is {name!r}"
         if told:
             yield self._problem(WRONG_ENTITY, entry.pointer, told, self._path(NAMES, key))
 
@@ -245,7 +245,7 @@ class _Head:
         for (key, entry), found in zip(entries, named, strict=True):
             if found is None or found.value != key:
                 there = "nothing" if found is None else f"entity {id_from(found.value)}"
-                message = f"it says {entry.value!r}, where index names has {there}"
+                message = f"it contains {entry.value!r}, where index names has {there}"
                 yield self._entry_problem(IDS, key, message)
 
     # Locations

@@ -157,13 +157,13 @@ class _Walk:
     def _no_commit(self, number: int, id: int) -> None:
         found = self._rows.read([id]).get(id)
         if found is not None:
-            what = f"it is of type {found.header.type!r} where commit {number} belongs"
+            what = f"it has the type {found.header.type!r}, but commit {number} is expected here"
             self._blame(WRONG_TYPE, id, what)
 
     def _check(self, number: int, id: int, commit: Commit) -> None:
         self._times[number] = commit.time
         if commit.number != number:
-            self._blame(WRONG_NUMBER, id, f"it says that it is commit {commit.number}; it is {number}")
+            self._blame(WRONG_NUMBER, id, f"its row contains commit number {commit.number}; it is {number}")
         parents = min(INLINE_PARENTS, number)
         skips = max(0, (number - 1).bit_length() - FIRST_SKIP) if number else 0
         if (len(commit.parents), len(commit.skips)) != (parents, skips):
@@ -176,7 +176,9 @@ class _Walk:
         """Check that every commit is later than the one before, except those that the head lists as time resets."""
         times, head = self._times, self._root.head
         if times.get(head.number, head.time) != head.time:
-            self._blame_row(f"it says that its head is of {head.time}, which is of {times[head.number]}")
+            self._blame_row(
+                f"its row contains the head time {head.time}; the time of that commit is {times[head.number]}"
+            )
         for number in sorted(times):
             newer, older = times[number], times.get(number - 1)
             if older is None or newer > older or number in head.time_resets:
@@ -197,7 +199,7 @@ class _Walk:
                 right = self.commits[recent.number]
                 self._blame_row(f"it keeps {recent.commit} as commit {recent.number}, which is {right}")
             elif self._times.get(recent.number, recent.time) != recent.time:
-                self._blame_row(f"it keeps commit {recent.number} with another time")
+                self._blame_row(f"it contains commit {recent.number} with a different time")
 
 
 def head_faults(head: Head, latest_ms: int, id_time_ms: int) -> Iterator[str]:
@@ -215,9 +217,9 @@ def head_faults(head: Head, latest_ms: int, id_time_ms: int) -> Iterator[str]:
     if not 0 <= head.floor_number <= head.number:
         yield f"its history floor is commit {head.floor_number}, its head commit {head.number}"
     if head.floor_time > head.time and not any(number > head.floor_number for number in head.time_resets):
-        yield f"its history floor is of {head.floor_time}, its head of {head.time}"
+        yield f"the time of its history floor is {head.floor_time}, and of its head {head.time}"
     if head.fence < 0 or (head.fence and id_time_ms > latest_ms):
-        yield f"its fence {head.fence} is later than any id that can have been made: {REPAIR}"
+        yield f"its fence {head.fence} is later than any possible id: {REPAIR}"
     numbers = [recent.number for recent in head.recent]
     if numbers != sorted(set(numbers), reverse=True) or any(n > head.number for n in numbers):
         yield f"its recent heads are commits {list(islice(numbers, 20))}, not the newest first"

@@ -68,7 +68,7 @@ class _Commits:
     def indexes(self, id: int, commit: Commit) -> Iterator[Problem]:
         """Yield the problems of a commit's indexes. Shards that were checked before are skipped."""
         if len(commit.index_names) != len(commit.index_roots):
-            yield self._problem(WRONG_INDEX, id, id, "it has more names of indexes than roots, or fewer")
+            yield self._problem(WRONG_INDEX, id, id, "the numbers of its index names and index roots differ")
             return
         embedded = 0
         for name, root in zip(commit.index_names, commit.index_roots, strict=True):
@@ -141,7 +141,7 @@ class _Commits:
             if found is not None and source and found.pointer != source:
                 yield f"its entries leave {key!r} at {source}; the commit has {found.pointer}"
             if found is None and entry.after:
-                yield f"{key!r} is not there, which its entries made"
+                yield f"{key!r} is missing, although its entries created it"
         for key, _, _ in diff(
             self._root(before, REFERENCES), self._root(after, REFERENCES), self._rows.shards
         ):

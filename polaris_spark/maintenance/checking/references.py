@@ -68,7 +68,7 @@ class _References:
         root = self._head(ROOT)
         if ROOT not in names and root is None:
             self._blame(
-                MISSING, ROOT, ROOT, "the registry has no row: nothing says which references there are"
+                MISSING, ROOT, ROOT, "the registry has no row, so the references of the realm are unknown"
             )
         listed = [] if root is None else self._listed(root)
         roots = [] if root is None else [Root(ROOT, ROOT, root)]
@@ -105,7 +105,7 @@ class _References:
             self._blame(WRONG_HEAD, name, row_name, message)
         latest = max(head.time, id_time_ms(head.commit) if head.commit > 0 else 0)
         if latest > self._times.latest_ms + AHEAD_MS:
-            self._blame(AHEAD, name, row_name, f"its head is of {iso_text(latest)}: {REPAIR}")
+            self._blame(AHEAD, name, row_name, f"the time of its head is {iso_text(latest)}: {REPAIR}")
         return head
 
     def _listed(self, head: Head) -> list[Registered]:
@@ -157,13 +157,16 @@ class _References:
                 self._no_row(registered)
                 return
             if head.sealed:
-                message = "it is sealed, as only dropped references are; the registry lists it as live"
+                message = "it is sealed like a dropped reference, but the registry lists it as live"
                 self._blame(WRONG_SEAL, name, row_name, message)
             if not head.given_up:
                 yield Root(name, row_name, head)
         elif head is not None:
             if not head.sealed:
-                message = "it was dropped and is not sealed: whoever dropped it died; drop or undrop it again"
+                message = (
+                    "it was dropped but is not sealed, because the process that dropped it died; drop or undrop it "
+                    "again"
+                )
                 self._blame(WRONG_SEAL, name, row_name, message, warning=True)
             if said.time >= self._times.dropped_ms and not head.given_up:
                 yield Root(name, row_name, head)
@@ -188,9 +191,14 @@ class _References:
                 continue
             name, _, generation = row_name.rpartition("@")
             if not name or not _is_hexadecimal(generation):
-                self._blame(UNLISTED, row_name, row_name, "its name is not a reference's and a generation")
+                self._blame(
+                    UNLISTED,
+                    row_name,
+                    row_name,
+                    "its name is not the name of a reference followed by a generation",
+                )
             elif int(generation, 16) != generations.get(name):
-                message = "the registry does not list it, and it is not sealed"
+                message = "the registry does not list it, although it is not sealed"
                 self._blame(UNLISTED, name, row_name, message)
 
     def _catalogs(self, roots: Collection[Root]) -> dict[str, CatalogRow] | None:

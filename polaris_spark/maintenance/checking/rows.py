@@ -146,7 +146,7 @@ def scan_problems(backend: Backend, unit: ScanUnit) -> Iterator[Problem]:
             yield from _first_parts(place, rows, unit.young_ms)
             yield from _further_parts(place, rows, unit.young_ms)
     for realm, count in strangers.items():
-        message = f"{count:,} objects or more of an instance that no realm has: purge_realm deletes them"
+        message = f"{count:,} or more objects of an instance without a realm: purge_realm deletes them"
         yield Problem(WARNING, LEFTOVER, realm, None, realm, "", message)
 
 
@@ -171,7 +171,9 @@ def _first_parts(place: Rows, rows: Collection[tuple[int, int, bytes]], young_ms
             elif not read.missing:
                 yield place.problem(UNREADABLE, id, read.reason)
             elif read.part and id_time_ms(id) < young_ms:
-                message = f"{read.reason}: what a death left of an object, unless something needs it"
+                message = (
+                    f"{read.reason}: the remains of an object whose writer died, unless another row needs it"
+                )
                 yield place.problem(INCOMPLETE, id, message, part=read.part, severity=WARNING)
 
 

@@ -58,7 +58,7 @@ class _System:
             if clock.time_ms <= self._now + APART_MS:
                 self._latest = max(self._latest, clock.time_ms)
             else:
-                self._blame(AHEAD, CLOCK, f"the time noted last is {iso_text(clock.time_ms)}: {REPAIR}")
+                self._blame(AHEAD, CLOCK, f"the last recorded time is {iso_text(clock.time_ms)}: {REPAIR}")
         for name in sorted(names):
             for message in self._faults(name):
                 self._blame(WRONG_RECORD, name, message)
@@ -79,12 +79,12 @@ class _System:
                 if realm.name != rest:
                     yield f"it is the record of realm {realm.name!r}"
                 if not realm.instance or realm.instance == SYSTEM_REALM:
-                    yield f"its rows would be those of {realm.instance!r}"
+                    yield f"its instance id {realm.instance!r} is not valid"
                 self._realms[name] = realm
         elif kind == _TASK:
             task = self._read(name, TaskRecord)
             if task is not None and (task.duration_ms <= 0 or task.until_ms < task.started_ms):
-                yield f"it was begun at {task.started_ms} for {task.duration_ms} ms and ends at {task.until_ms}"
+                yield f"it began at {task.started_ms} for {task.duration_ms} ms and ends at {task.until_ms}"
 
     def _node_faults(self, number: str, node: NodeRecord) -> Iterator[str]:
         if not number.isdecimal() or int(number) >= NODES:
@@ -94,7 +94,7 @@ class _System:
         longest = max(self._latest, node.start_ms if node.start_ms <= self._latest + LEASE_MS else 0)
         if node.end_ms > longest + LEASE_MS + APART_MS:
             most = longest + LEASE_MS + APART_MS
-            yield f"its lease ends at {node.end_ms}, later than any lease can, {most}: {REPAIR}"
+            yield f"its lease ends at {node.end_ms}, later than the latest possible end, {most}: {REPAIR}"
         else:
             self._latest = max(self._latest, node.end_ms - LEASE_MS)
 
@@ -103,7 +103,7 @@ class _System:
         for name, realm in self._realms.items():
             other = owners.setdefault(realm.instance, name)
             if other != name:
-                yield f"its rows are those of {other}, too: both are instance {realm.instance}", name
+                yield f"its rows are also those of {other}: both have the instance {realm.instance}", name
 
     def _read(self, name: str, cls: type[R]) -> R | None:
         try:

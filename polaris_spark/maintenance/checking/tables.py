@@ -108,7 +108,7 @@ class ContentCheck:
     ) -> Iterator[tuple[int, str]]:
         numbers = [one.id for one in numbered]
         if len(set(numbers)) < len(numbers):
-            yield 0, f"it has two of a {what}: {numbers}"
+            yield 0, f"it contains a {what} twice: {numbers}"
         if current is not None and current not in numbers:
             yield 0, f"its current {what} is {current}; there are {numbers}"
         yield from self._texts([(one.piece, one.id) for one in numbered], cls, field, what)
@@ -125,11 +125,14 @@ class ContentCheck:
                 continue
             value = found[id].value
             if not isinstance(value, cls):
-                yield 0, f"its {what} {number} is object {id}, of type {found[id].header.type!r}"
+                yield (
+                    0,
+                    f"its {what} {number} is object {id}, which has the wrong type {found[id].header.type!r}",
+                )
                 continue
             said = _number(value.text, field)
             if said is None:
-                yield id, f"its text is no JSON object with a {field}: {bytes(value.text[:60])!r}"
+                yield id, f"its text is not a JSON object with a {field}: {bytes(value.text[:60])!r}"
             elif said != number:
                 yield id, f"its text says {field} {said}; the index of {what}s says {number}"
 
@@ -147,7 +150,7 @@ class ContentCheck:
             return
         orders = [order for _, _, order in listed]
         if len(set(orders)) < len(orders):
-            yield 0, f"two of its {what}s have one place in their order"
+            yield 0, f"two of its {what}s have the same position"
         if orders and max(orders) >= next_order:
             yield 0, f"a {what} has place {max(orders)}; the next one would get {next_order}"
         yield from self._texts([(pointer, id) for id, pointer, _ in listed], cls, "snapshot-id", what)
@@ -174,7 +177,7 @@ class ContentCheck:
                 found.append(value)
                 size += codec.size(name, value)
                 if key != key_of(name):
-                    yield 0, f"its index of {what} holds {name!r} under another name's key"
+                    yield 0, f"its index of {what} holds {name!r} under the key of another name"
                 if codec.stays(name):
                     yield 0, f"its index of {what} holds {name!r}, which belongs in the row"
         except CorruptionError as error:
@@ -191,7 +194,7 @@ class ContentCheck:
     def _refs(self, table: Table, refs: Collection[Ref]) -> Iterator[tuple[int, str]]:
         names = [ref.name for ref in refs]
         if len(set(names)) < len(names):
-            yield 0, f"it has two branches or tags of one name: {names}"
+            yield 0, f"it has two branches or tags with the same name: {names}"
         try:
             known = {
                 id: (pointer, order)
@@ -203,7 +206,7 @@ class ContentCheck:
             yield from [(0, f"{ref.name!r} {message}") for message in _ref_faults(ref, known)]
         current, main = table.current_snapshot_id, next((r for r in table.refs if r.name == MAIN_REF), None)
         if current is not None and current not in known:
-            yield 0, f"its current snapshot {current} is not there"
+            yield 0, f"its current snapshot {current} does not exist"
         if main is not None and main.snapshot_id != current:  # a registered table may lack main
             yield 0, f"branch main is at {main.snapshot_id}, its current snapshot is {current}"
 
@@ -227,7 +230,7 @@ class ContentCheck:
 
 def _ref_faults(ref: Ref, known: dict[int, tuple[int, int]]) -> Iterator[str]:
     if ref.snapshot_id not in known:
-        yield f"names snapshot {ref.snapshot_id}, which is not there"
+        yield f"names snapshot {ref.snapshot_id}, which does not exist"
     elif known[ref.snapshot_id] != (ref.snapshot, ref.order):
         yield f"names snapshot {ref.snapshot_id} as {ref.snapshot}; the index says {known[ref.snapshot_id][0]}"
     said = _number(ref.text, "snapshot-id")

@@ -83,7 +83,7 @@ class Deleting:
             for location in needed.intersection(leftover.files):
                 leftover.share(location)
             if problem and any(leftover.going()):
-                leftover.stop(f"nobody can say whether a table has come to need them: {problem}")
+                leftover.stop(f"it is not known whether a table needs them by now: {problem}")
 
     def _delete(self, going: Mapping[Leftover, Sequence[File]]) -> None:
         grants = {

@@ -137,7 +137,7 @@ class Examined(msgspec.Struct, frozen=True, array_like=True, gc=False):
     files: tuple[File, ...] = ()
     """Manifests, manifest lists and statistics files that no version needs."""
     manifests: tuple[str, ...] = ()
-    """Those of `files` that are manifests which may name live content files."""
+    """The manifests in `files` that may name live content files."""
     own: tuple[str, ...] = ()
     """Manifests that the table needs, and that may name the same content files."""
     foreign: tuple[str, ...] = ()
@@ -172,8 +172,8 @@ def _examined(reach: Reach, item: ToExamine) -> Examined:
         reader = reach.reader(version.realm)
         table = content_of(reader, version.id, Table)
         if isinstance(table, Unloaded):
-            return Examined(problem=f"{table.metadata_location} shares its place and is not loaded yet")
-        owner = "a table that shares its place" if position else "the table"
+            return Examined(problem=f"{table.metadata_location} shares its location and is not loaded yet")
+        owner = "a table that shares its location" if position else "the table"
         found = needs_of(Content(owner, table), reader, reach.files, without=version.without)
         if found.problem:
             return Examined(problem=found.problem)

@@ -386,7 +386,7 @@ class ExpiryRun:
                 leftover.share(location)
         if question.problem:
             for leftover in {one for some in holders.values() for one in some}:
-                leftover.stop(f"nobody can say whether another table needs them: {question.problem}")
+                leftover.stop(f"it is not known whether another table needs them: {question.problem}")
         return Watching(question, heads, self._heads, store.of_realm, oldest_purge_ms)
 
     def _heads(self) -> list[StoreHead]:

@@ -37,7 +37,7 @@ def take(leftovers: Sequence[Leftover], engine: Engine, *, most: int | None) -> 
 
 
 def _first(waiting: deque[Leftover], files: int | None) -> list[Leftover]:
-    """Take the first leftovers that together have at least `files` files from `waiting`; all of them if it is None."""
+    """Take the first leftovers from `waiting` that together have at least `files` files; all if `files` is None."""
     found: list[Leftover] = []
     known = 0
     while waiting and (files is None or known < files):
@@ -53,7 +53,7 @@ def _leave_outside(leftover: Leftover) -> None:
     leftover.files = {file.location: file for file in files if file.location in leftover.grants}
     if len(leftover.files) < len(files):
         outside = len(files) - len(leftover.files)
-        leftover.outcome.notes.append(f"{outside} files are left: they lie in no place of the table")
+        leftover.outcome.notes.append(f"{outside} files are left: they are outside the table's locations")
 
 
 def _leave_absent(leftovers: Sequence[Leftover], engine: Engine) -> None:

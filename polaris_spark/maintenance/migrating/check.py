@@ -94,7 +94,7 @@ def _reference(held: Held, target: ObjectStore) -> Difference | None:
     if now.number < before.number:
         return Difference("reference", held.row_name, f"at commit {now.number}, not at {before.number}")
     if now.floor_number < before.floor_number or (before.sealed and not now.sealed):
-        return Difference("reference", held.row_name, "its floor or its seal is another")
+        return Difference("reference", held.row_name, "its floor or its seal differs")
     if now.floor_number <= before.number and ancestor(target, now, before.number) != before.commit:
-        return Difference("reference", held.row_name, f"commit {before.number} is another one")
+        return Difference("reference", held.row_name, f"commit {before.number} differs")
     return None

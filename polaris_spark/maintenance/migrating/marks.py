@@ -87,7 +87,7 @@ class SourceRealm:
         """
         found = self._realms.find(self.name)
         if found is None or found.instance != self.store.realm:
-            raise RealmStateError(f"realm {self.name!r} of instance {self.store.realm} is gone")
+            raise RealmStateError(f"realm {self.name!r} of instance {self.store.realm} no longer exists")
         return found
 
     def serving(self) -> RealmRecord:

@@ -190,8 +190,8 @@ class Migration:
         if compared.different:
             few = "; ".join(f"{one.what} {one.key} is {one.found}" for one in compared.differences[:3])
             raise StateError(
-                f"the copy in {self._to} differs from the source in {compared.different:,} rows ({few}); the source "
-                "goes on serving: abort the migration, and begin anew"
+                f"the copy in {self._to} differs from the source in {compared.different:,} rows ({few}); the "
+                "source still serves the realm: abort the migration, and begin again"
             )
         return Step("compare", len(copying.heads), compared.rows, 0, self._clock.monotonic_ms() - begun)
 

@@ -210,8 +210,8 @@ class Switch:
         took = self._clock.elapsed_ms() - self._begun
         if took > self._max_pause_ms:
             raise PauseTooLongError(
-                f"the switch to {self._to} was given up after {took:.0f} ms, since commits may be stopped for "
-                f"{self._max_pause_ms:.0f} ms: allow a longer pause, or try again when there are fewer commits"
+                f"the switch to {self._to} was given up after {took:.0f} ms, because commits may be stopped for at "
+                f"most {self._max_pause_ms:.0f} ms: allow a longer pause, or try again when there are fewer commits"
             )
 
     def _write_references(self, heads: Sequence[Held]) -> None:

@@ -117,7 +117,7 @@ def comparison(schemes: Mapping[str, str] | None, authorities: Mapping[str, str]
 def _flat(what: str, given: Mapping[str, str]) -> dict[str, str]:
     for names, of in given.items():
         if of is None:  # SQL allows null values
-            raise InputError(f"{what} says of {names!r} that it is null; it has to name what that is")
+            raise InputError(f"{what} has a null value for {names!r}; give a name")
     return {
         name.strip().lower(): of.strip().lower() for names, of in given.items() for name in names.split(",")
     }
@@ -154,8 +154,8 @@ def require_old(now_ms: int, before_ms: int, *, force: bool) -> None:
     """
     if now_ms - before_ms < LEAST_AGE_MS and not force:
         raise InputError(
-            "older_than is less than 24 hours ago: files that somebody is about to commit would be deleted; if nobody "
-            "writes, say so by force => true"
+            "older_than is less than 24 hours ago: files that are not committed yet would be deleted; if no "
+            "process writes, set force => true"
         )
 
 

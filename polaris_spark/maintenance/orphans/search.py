@@ -253,13 +253,13 @@ def delete_in_waves(
         watching.look()
         wave = orphans[start : start + WAVE]
         if question.problem:
-            why = f"it may be needed by now: {question.problem}"
+            why = f"it is not known whether it is needed by now: {question.problem}"
             yield from (Outcome(*orphan, outcome=KEPT, error=why) for orphan in wave)
             continue
         going = [orphan for orphan in wave if orphan.location not in question.needed]
         for orphan in wave:
             if orphan.location in question.needed:
-                yield Outcome(*orphan, outcome=KEPT, error="a table has come to need it")
+                yield Outcome(*orphan, outcome=KEPT, error="a table needs it by now")
         yield from _deleted(search, means, going)
 
 
@@ -343,7 +343,7 @@ def refuse_mismatches(found: Iterable[tuple[str, str]], mismatch: Mismatch) -> N
     if pairs and mismatch is Mismatch.ERROR:
         told = ", ".join(f"{known} is known and {listed} was listed" for known, listed in pairs)
         raise InputError(
-            f"nobody can say whether some files are orphans, nothing was deleted: {told}, with the same paths. Say by "
-            "equal_schemes and equal_authorities which mean the same storage, or by prefix_mismatch_mode that such "
-            "files are kept ('ignore') or orphans ('delete')"
+            f"it is not known whether some files are orphans, so nothing was deleted: {told}, with the same "
+            "paths. Set equal_schemes and equal_authorities if these are the same storage, or set "
+            "prefix_mismatch_mode to keep such files ('ignore') or to delete them ('delete')"
         )

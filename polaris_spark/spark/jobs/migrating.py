@@ -67,7 +67,7 @@ def compare(
     counted = both.select(f.count(f.lit(1)).alias("rows"), f.count_if(differs).alias("differ")).first()
     assert counted is not None
     if counted["differ"]:
-        engine.progress("looking at rows that differ", 0, 0)
+        engine.progress("reading rows that differ", 0, 0)
         ids = both.where(differs).select("id").distinct().limit(_MANY).collect()
         suspects = {row["id"] for row in ids}
         found = [held.head for held in heads]

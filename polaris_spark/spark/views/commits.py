@@ -33,15 +33,20 @@ class Commits(HistoryView[CommitRow]):
         Column(
             "catalog",
             STRING,
-            "Catalog whose reference it is; null for those of the realm itself",
+            "Catalog of the reference; null for references of the realm itself",
             lambda row: row.logged.task.catalog,
         ),
-        Column("reference", STRING, "Reference whose history it is", lambda row: row.logged.task.reference),
+        Column(
+            "reference",
+            STRING,
+            "Reference to whose history the commit belongs",
+            lambda row: row.logged.task.reference,
+        ),
         Column("commit_id", LONG, "Id of the commit", lambda row: row.logged.id),
         Column(
             "number",
             LONG,
-            "Number of the commit in its history, from 0 on",
+            "Number of the commit in its history, beginning with 0",
             lambda row: row.logged.commit.number,
         ),
         Column(
@@ -72,21 +77,21 @@ class Commits(HistoryView[CommitRow]):
         Column(
             "principals",
             STRINGS,
-            "Who made the changes, each once, in order",
+            "Authors of the changes, each once, in order",
             lambda row: list(dict.fromkeys(entry.principal for entry in row.entries)),
             _ENTRIES,
         ),
         Column(
             "actions",
             STRINGS,
-            "What was done, each action once, in order",
+            "Actions of the changes, each once, in order",
             lambda row: list(dict.fromkeys(entry.action for entry in row.entries)),
             _ENTRIES,
         ),
         Column(
             "indexes",
             MapType(StringType(), _INDEX_SIZE),
-            "Indexes of the commit: entries in the tree, and changes embedded in the commit that win over them",
+            "Indexes of the commit: number of entries in the tree, and of changes in the commit that override them",
             lambda row: [
                 (name, {"tree": root.count, "embedded": len(root.keys)})
                 for name, root in zip(

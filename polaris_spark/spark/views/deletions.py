@@ -31,12 +31,14 @@ class Deletions(BatchesView[Deletion]):
     )
     columns = (
         Column("catalog", STRING, "Catalog whose table it was", lambda row: row.catalog),
-        Column("deleted_at", TIMESTAMP, "When deleting it began", lambda row: micros(row.batch.time)),
+        Column(
+            "deleted_at", TIMESTAMP, "Time at which the deletion began", lambda row: micros(row.batch.time)
+        ),
         Column("principal", STRING, "For whom", lambda row: row.batch.principal),
         Column("job", STRING, "Maintenance job that deleted it", lambda row: row.batch.job),
-        Column("table", STRING, "Name that the table had then", lambda row: row.batch.table),
+        Column("table", STRING, "Name of the table at that time", lambda row: row.batch.table),
         Column("entity_id", LONG, "Stable id of the table", lambda row: row.batch.entity_id),
-        Column("location", STRING, "Where the file was", lambda row: row.file.location),
+        Column("location", STRING, "Location of the file", lambda row: row.file.location),
         Column(
             "kind",
             STRING,
@@ -44,7 +46,10 @@ class Deletions(BatchesView[Deletion]):
             lambda row: row.file.kind,
         ),
         Column(
-            "file_bytes", LONG, "Its size; null where it was not known", lambda row: row.file.bytes or None
+            "file_bytes",
+            LONG,
+            "Size of the file in bytes; null if unknown",
+            lambda row: row.file.bytes or None,
         ),
         Column("outcome", STRING, "deleted, or failed", lambda row: row.batch.outcome),
     )

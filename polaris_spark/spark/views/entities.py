@@ -104,7 +104,7 @@ def key_ranges(root: IndexRoot, read: ShardReader, start: bytes, end: bytes | No
 def _children(lower: bytes, id: int, shards: Mapping[int, object]) -> list[tuple[bytes, int, int]]:
     branch = shards.get(id)
     if not isinstance(branch, Branch):
-        raise CorruptionError(f"shard {id} of an index is no branch where one must be, or is missing")
+        raise CorruptionError(f"shard {id} of an index is missing, or is not a branch")
     return list(zip([lower, *branch.separators], branch.children, branch.counts, strict=True))
 
 
@@ -232,7 +232,7 @@ def with_contents(
 def with_loaded(
     store: ObjectStore, entries: Iterator[Named], cls: type[S]
 ) -> Iterator[tuple[list[tuple[Named, S]], list[tuple[Named, Unloaded]]]]:
-    """Yield tables and views like `with_contents`: the loaded entries, and the entries that were imported unread."""
+    """Yield tables and views like `with_contents`: the loaded entries, and the entries that are not loaded yet."""
     while run := list(islice(entries, READ_TOGETHER)):
         found = store.read([entry.content_id for entry in run])
         unread = {id: value for id, one in found.items() if isinstance(value := one.value, Unloaded)}
@@ -248,13 +248,13 @@ class MaybeUnloaded(Protocol):
 
     @property
     def unloaded(self) -> Unloaded | None:
-        """The known data of a table or view that was imported unread; None for other tables and views."""
+        """The known data of a table or view that is not loaded yet; None for other tables and views."""
 
 
 def of_loaded(*columns: Column[Any]) -> tuple[Column[Any], ...]:
-    """Return columns of contents that also work for tables and views that were imported unread.
+    """Return columns of contents that also work for tables and views that are not loaded yet.
 
-    The value for one that was imported unread is the field of `Unloaded` with the column's name, or null.
+    The value for such a table or view is the field of `Unloaded` with the column's name, or null.
     """
     return tuple([column._replace(value=_unless_unloaded(column)) for column in columns])
 
@@ -336,7 +336,7 @@ IDENTITY: tuple[Column[OfEntity], ...] = (
     Column(
         "namespace",
         STRING,
-        "Namespace, levels joined by dots; a level with a dot or backquote in it stands in backquotes",
+        "Namespace, levels joined by dots; a level that contains a dot or backquote is in backquotes",
         lambda row: dotted(row.entry.path),
         "",
     ),
@@ -344,14 +344,14 @@ IDENTITY: tuple[Column[OfEntity], ...] = (
     Column(
         "entity_id",
         LONG,
-        "Stable id of the entity: kept by renames, never given again",
+        "Stable id of the entity: unchanged by renames, never reused",
         lambda row: row.entry.entity_id,
         "",
     ),
     Column(
         "content_id",
         LONG,
-        "Id of the object that holds its present state: a new one at each change",
+        "Id of the object with its current state; it changes with each change of the entity",
         lambda row: row.entry.content_id,
         "",
     ),

@@ -101,7 +101,9 @@ FILE_COLUMNS: tuple[Column[Any], ...] = (
         m.FILE_FORMAT,
         str.upper,
     ),
-    _of_manifest("spec_id", INT, "Partition spec that the file was written by", lambda found: found.spec_id),
+    _of_manifest(
+        "spec_id", INT, "Partition spec with which the file was written", lambda found: found.spec_id
+    ),
     Column(
         "partition",
         _PARTITION,
@@ -109,18 +111,20 @@ FILE_COLUMNS: tuple[Column[Any], ...] = (
         lambda row: row.partition,
         str(m.PARTITION),
     ),
-    _file("record_count", LONG, "Records in the file; of deletes, how many", m.RECORD_COUNT),
+    _file(
+        "record_count", LONG, "Number of records in the file, or of deletes in a delete file", m.RECORD_COUNT
+    ),
     _file(
         "file_size_in_bytes",
         LONG,
-        "Bytes of the whole file; several deletion vectors may lie in one",
+        "Size of the whole file in bytes; a file may contain several deletion vectors",
         m.FILE_SIZE,
     ),
     _file("sort_order_id", INT, "Sort order of its records", m.SORT_ORDER_ID),
     _of_entry(
         "sequence_number",
         LONG,
-        "Data sequence number: deletes apply to data of lower ones; 0 in tables of version 1",
+        "Data sequence number: deletes apply to data files with lower numbers; 0 in tables of version 1",
         lambda item: item.sequence_number,
     ),
     _of_entry(
@@ -131,28 +135,36 @@ FILE_COLUMNS: tuple[Column[Any], ...] = (
     ),
     _of_entry("added_snapshot_id", LONG, "Snapshot that added the file", lambda item: item.snapshot_id),
     _of_manifest("manifest_path", STRING, "Manifest that names the file", lambda found: found.path),
-    _file("column_sizes", _INT_LONG, "Bytes by column id", m.COLUMN_SIZES),
-    _file("value_counts", _INT_LONG, "Values by column id, nulls and NaNs among them", m.VALUE_COUNTS),
-    _file("null_value_counts", _INT_LONG, "Nulls by column id", m.NULL_VALUE_COUNTS),
-    _file("nan_value_counts", _INT_LONG, "NaNs by column id", m.NAN_VALUE_COUNTS),
+    _file("column_sizes", _INT_LONG, "Size in bytes by column id", m.COLUMN_SIZES),
+    _file(
+        "value_counts", _INT_LONG, "Number of values by column id, including nulls and NaNs", m.VALUE_COUNTS
+    ),
+    _file("null_value_counts", _INT_LONG, "Number of nulls by column id", m.NULL_VALUE_COUNTS),
+    _file("nan_value_counts", _INT_LONG, "Number of NaNs by column id", m.NAN_VALUE_COUNTS),
     _file("lower_bounds", _INT_BINARY, "Lower bounds by column id, in Iceberg's encoding", m.LOWER_BOUNDS),
     _file("upper_bounds", _INT_BINARY, "Upper bounds by column id, in Iceberg's encoding", m.UPPER_BOUNDS),
-    _file("key_metadata", BINARY, "How the file is encrypted; null if it is not", m.KEY_METADATA),
-    _file("split_offsets", LONGS, "Where readers may split the file, bytes", m.SPLIT_OFFSETS),
+    _file(
+        "key_metadata",
+        BINARY,
+        "Key metadata for decryption; null if the file is not encrypted",
+        m.KEY_METADATA,
+    ),
+    _file("split_offsets", LONGS, "Positions at which readers may split the file, in bytes", m.SPLIT_OFFSETS),
     _file("equality_ids", _INTS, "Columns that equality deletes compare", m.EQUALITY_IDS),
-    _file("first_row_id", LONG, "Row id of its first record, from format version 3 on", m.FIRST_ROW_ID),
+    _file("first_row_id", LONG, "Row id of its first record, since format version 3", m.FIRST_ROW_ID),
     _file(
         "referenced_data_file",
         STRING,
-        "Data file that all its deletes belong to, if they belong to one",
+        "Data file to which all its deletes apply, if there is only one",
         m.REFERENCED_DATA_FILE,
     ),
-    _file("content_offset", LONG, "Where a deletion vector begins in its file, bytes", m.CONTENT_OFFSET),
-    _file("content_size_in_bytes", LONG, "Bytes of a deletion vector", m.CONTENT_SIZE),
+    _file("content_offset", LONG, "Position of a deletion vector in its file, in bytes", m.CONTENT_OFFSET),
+    _file("content_size_in_bytes", LONG, "Size of a deletion vector in bytes", m.CONTENT_SIZE),
     Column(
         "error",
         STRING,
-        "With unreadable=report: the manifest or list that cannot be read, and why; the row then stands for its files",
+        "With unreadable=report: the manifest or list that cannot be read, and why; the row then represents its "
+        "files",
         lambda row: row.error,
         ENTRY,
     ),

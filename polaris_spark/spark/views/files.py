@@ -181,7 +181,7 @@ class _Reading:
                 yield reported
 
     def unread(self, unloaded: Unloaded) -> Iterator[FileRow]:
-        """Yield the files of a table that was imported unread. Its metadata file lists the snapshots."""
+        """Yield the files of a table that is not loaded yet. Its metadata file lists the snapshots."""
         try:
             metadata = _metadata(read_text(self._files, unloaded.metadata_location))
         except (PolarisError, ValueError) as error:

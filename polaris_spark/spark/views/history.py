@@ -131,7 +131,7 @@ def forward(found: list[History], since: AsOf | None, until: AsOf | None) -> lis
         times_are_backward = since.time is not None and until.time is not None and since.time > until.time
         if times_are_backward or any(one.first > one.head.number + 1 for one in found):
             raise InputError(
-                f"from {since.text!r} comes after {until.option} {until.text!r}: nothing lies between them"
+                f"from {since.text!r} comes after {until.option} {until.text!r}: there is nothing between them"
             )
     return found
 

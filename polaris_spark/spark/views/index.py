@@ -22,7 +22,7 @@ class IndexView(View[NamesTask, Named]):
         Column(
             "kind", STRING, "Kind of the entity: namespace, table or view", lambda row: kind_name(row.kind)
         ),
-        Column("key", BINARY, "Key in the index, by which entries are sorted", lambda row: row.key),
+        Column("key", BINARY, "Key by which the index sorts entries", lambda row: row.key),
     )
 
     def plan(self, request: Request) -> list[Weighted[NamesTask]]:

@@ -56,14 +56,19 @@ class Metrics(BatchesView[MetricsRow]):
     comment = "Metrics reports of scans and commits, the newest ones, one row each"
     columns = (
         Column("catalog", STRING, "Catalog that the report was sent to", lambda row: row.catalog),
-        Column("report_number", LONG, "Numbers go up by one with each report", lambda row: row.number),
-        Column("received_at", TIMESTAMP, "When it arrived", lambda row: micros(row.kept.received)),
-        Column("principal", STRING, "Who sent it", lambda row: row.kept.principal),
+        Column("report_number", LONG, "Number of the report; consecutive", lambda row: row.number),
+        Column(
+            "received_at",
+            TIMESTAMP,
+            "Time at which the report arrived",
+            lambda row: micros(row.kept.received),
+        ),
+        Column("principal", STRING, "Principal that sent the report", lambda row: row.kept.principal),
         Column("namespace", STRING, "Namespace of the table", lambda row: dotted(row.kept.namespace)),
-        Column("name", STRING, "Name that the table had then", lambda row: row.kept.name),
+        Column("name", STRING, "Name of the table at that time", lambda row: row.kept.name),
         Column("entity_id", LONG, "Stable id of the table", lambda row: row.kept.entity_id),
         Column("report_type", STRING, "scan-report or commit-report", lambda row: row.report.report_type),
-        Column("snapshot_id", LONG, "Snapshot that was read or made", lambda row: row.report.snapshot_id),
+        Column("snapshot_id", LONG, "Snapshot that was read or created", lambda row: row.report.snapshot_id),
         Column(
             "operation",
             STRING,
@@ -93,7 +98,7 @@ class Metrics(BatchesView[MetricsRow]):
         Column(
             "metadata",
             STRING_MAP,
-            "Versions of the engine and of Iceberg, and the like",
+            "Further details, such as the versions of the engine and of Iceberg",
             lambda row: pairs(row.report.metadata),
         ),
         Column("report", STRING, "The whole report as JSON", lambda row: row.kept.text),

@@ -18,26 +18,28 @@ class Nodes(SystemView[NodeRecord]):
     record = NodeRecord
     columns: tuple[Column[NodeRow], ...] = (
         Column(
-            "node", INT, "Node number, which the ids made under the lease carry", lambda row: int(row.name)
+            "node", INT, "Node number, which the ids made under the lease contain", lambda row: int(row.name)
         ),
-        Column("holder", STRING, "Host and process that has or had it", lambda row: row.record.holder),
-        Column("start_at", TIMESTAMP, "Ids of the lease begin then", lambda row: micros(row.record.start_ms)),
+        Column("holder", STRING, "Host and process that has or had the lease", lambda row: row.record.holder),
+        Column(
+            "start_at", TIMESTAMP, "Earliest time of the lease's ids", lambda row: micros(row.record.start_ms)
+        ),
         Column(
             "end_at",
             TIMESTAMP,
-            "Ids of the lease are made before then, unless it is renewed",
+            "Latest time of the lease's ids, unless it is renewed",
             lambda row: micros(row.record.end_ms),
         ),
         Column(
             "released",
             BOOLEAN,
-            "Whether it was given back; it then ended with the last id made",
+            "Whether the lease was released; it then ended with its last id",
             lambda row: row.record.released,
         ),
         Column(
             "in_force",
             BOOLEAN,
-            "Whether it is neither given back nor over, by the clock of the machine that reads",
+            "Whether the lease is in force: neither released nor expired, by the clock of the machine that reads",
             lambda row: not row.record.released and row.now_ms < row.record.end_ms,
         ),
     )

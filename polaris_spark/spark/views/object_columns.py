@@ -76,7 +76,7 @@ def read_columns(
 
 
 def _told(asked: _Asked, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the requested columns of objects that could be decoded, and the first rows of all other objects."""
+    """Return the requested columns of objects that could be decoded, and the first row of each other object."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyspark.sql.pandas.types import to_arrow_schema

@@ -69,13 +69,18 @@ class Objects(View[ObjectsTask, ObjectViewRow]):
         Column(
             "revision",
             INT,
-            "Revision of the type that wrote it",
+            "Revision of the type with which it was written",
             lambda row: row.stored.header and row.stored.header.revision,
         ),
-        Column("parts", INT, "Rows that the object takes", lambda row: row.stored.parts),
-        Column("bytes", LONG, "Bytes of all its parts", lambda row: row.stored.size),
-        Column("created_at", TIMESTAMP, "When its id was made", lambda row: micros(unpack(row.stored.id).ms)),
-        Column("node", INT, "Node that made its id", lambda row: unpack(row.stored.id).node),
+        Column("parts", INT, "Number of rows of the object", lambda row: row.stored.parts),
+        Column("bytes", LONG, "Size of all its parts in bytes", lambda row: row.stored.size),
+        Column(
+            "created_at",
+            TIMESTAMP,
+            "Time at which its id was assigned",
+            lambda row: micros(unpack(row.stored.id).ms),
+        ),
+        Column("node", INT, "Node that assigned its id", lambda row: unpack(row.stored.id).node),
         Column(
             "strong_ids",
             LONGS,
@@ -98,7 +103,7 @@ class Objects(View[ObjectsTask, ObjectViewRow]):
         Column(
             "error",
             STRING,
-            "Why the object cannot be read; null for what is in order",
+            "Why the object cannot be read; null if it can",
             lambda row: row.error,
         ),
     )

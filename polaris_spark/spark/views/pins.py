@@ -85,5 +85,5 @@ def _pinned_around(realm: RealmReader, heads: list[tuple[CatalogRow, Head]], as_
         mine = Pin(realm.store.realm, catalog.name, own)
         return sorted([mine, *_pinned_where_existing(realm, others, time)], key=lambda pin: pin.catalog)
     known = [id for id in as_of.commits if find_commit(realm.store, id) is not None]
-    what = "is a commit of no catalog's branch asked for" if known else "names no commit"
+    what = "is not a commit of a requested catalog's branch" if known else "names no commit"
     raise InputError(f"as-of {as_of.text!r} {what} in realm {realm.record.name!r}")

@@ -23,17 +23,17 @@ class RealmsView(SystemView[RealmRecord]):
         Column(
             "instance",
             STRING,
-            "What its rows are keyed by: a new one whenever the name is created",
+            "Instance id, which is part of the keys of its rows; new whenever the name is created",
             lambda row: row.record.instance,
         ),
         Column(
             "state",
             STRING,
-            "CREATED, INITIALIZING, LOADING, ACTIVE (only then it serves), INACTIVE, PURGING or PURGED",
+            "CREATED, INITIALIZING, LOADING, ACTIVE (only then it can be used), INACTIVE, PURGING or PURGED",
             lambda row: row.record.state.value,
         ),
         Column("format", INT, "Format of its rows", lambda row: row.record.format),
-        Column("created_at", TIMESTAMP, "When it was created", lambda row: micros(row.record.created_ms)),
+        Column("created_at", TIMESTAMP, "Time of its creation", lambda row: micros(row.record.created_ms)),
         Column("properties", STRING_MAP, "Its properties", lambda row: pairs(row.record.properties)),
         Column(
             "revisions",

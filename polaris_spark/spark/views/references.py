@@ -65,7 +65,7 @@ class References(View[ReferencesTask, ReferenceViewRow]):
         Column(
             "generation",
             LONG,
-            "Which reference of that name: a name that is created again has a new one; null for the registry",
+            "Generation of the reference: new whenever the name is created again; null for the registry",
             lambda row: row.generation,
         ),
         Column("row_name", STRING, "Name of the row: name and generation", lambda row: row.row_name),
@@ -75,12 +75,17 @@ class References(View[ReferencesTask, ReferenceViewRow]):
             "registry (root), catalogs; branch, metrics or deletions (of a catalog); or other",
             lambda row: row.kind,
         ),
-        Column("catalog", STRING, "For what is a catalog's, its name", lambda row: row.catalog),
-        Column("branch", STRING, "For a branch, its name", lambda row: row.branch),
+        Column(
+            "catalog",
+            STRING,
+            "Name of the catalog that the reference belongs to, if any",
+            lambda row: row.catalog,
+        ),
+        Column("branch", STRING, "Name of the branch, if it is one", lambda row: row.branch),
         Column(
             "version",
             STRING,
-            "Token of the swap that wrote the row, in hexadecimal",
+            "Version token of the swap that wrote the row, in hexadecimal",
             lambda row: row.version.hex(),
         ),
         Column("bytes", INT, "Bytes of the row's value", lambda row: row.size),
@@ -107,7 +112,7 @@ class References(View[ReferencesTask, ReferenceViewRow]):
         Column(
             "fence",
             LONG,
-            "Id below which prepared rows must be written anew; null if none",
+            "Fence: prepared rows with lower ids must be written again; null if there is none",
             lambda row: (row.head.fence or None) if row.head else None,
         ),
         Column(

@@ -89,7 +89,7 @@ class Schemas(SystemView[SchemasTask, SchemaRow]):
     """One row per column."""
 
     name = "schemas"
-    comment = "Columns of every table and view, nested ones too, one row for each schema that has them"
+    comment = "Columns of every table and view, including nested ones, one row for each schema that contains the column"
     rows_per_partition = 100
     columns = (
         *IDENTITY,
@@ -98,7 +98,7 @@ class Schemas(SystemView[SchemasTask, SchemaRow]):
         Column(
             "is_current",
             BOOLEAN,
-            "Whether it is the current schema; others were current before, and files may be written by them",
+            "Whether it is the current schema; files may have been written with earlier ones",
             lambda row: row.kept.is_current,
         ),
         Column(
@@ -108,26 +108,30 @@ class Schemas(SystemView[SchemasTask, SchemaRow]):
             lambda row: ".".join(row.field.path),
         ),
         Column("field_name", STRING, "Last level of the name", lambda row: row.field.path[-1]),
-        Column("depth", INT, "Number of levels; 1 at the top", lambda row: len(row.field.path)),
-        Column("position", INT, "Among its siblings, from 0 on", lambda row: row.field.position),
+        Column("depth", INT, "Nesting level; 1 at the top", lambda row: len(row.field.path)),
+        Column(
+            "position", INT, "Position among its siblings, beginning with 0", lambda row: row.field.position
+        ),
         Column(
             "field_id",
             INT,
-            "Id of the column: kept by renames, never given to another column of the table",
+            "Id of the column: unchanged by renames, never used for another column of the table",
             lambda row: row.field.id,
         ),
         Column(
             "type",
             STRING,
-            "Iceberg type, such as decimal(9,2); struct, list or map for what has columns of its own",
+            "Iceberg type, such as decimal(9,2); struct, list or map for a column with nested columns",
             lambda row: row.field.type,
         ),
-        Column("required", BOOLEAN, "Whether it may not be null", lambda row: row.field.required),
-        Column("doc", STRING, "What the column says of itself", lambda row: row.field.doc),
+        Column(
+            "required", BOOLEAN, "Whether the column is required (not null)", lambda row: row.field.required
+        ),
+        Column("doc", STRING, "Comment of the column", lambda row: row.field.doc),
         Column(
             "is_identifier",
             BOOLEAN,
-            "Whether it is one of those columns that identify a row",
+            "Whether it is an identifier field",
             lambda row: row.is_identifier,
         ),
     )
@@ -179,7 +183,7 @@ def _field(
 
 
 def _kept(store: ObjectStore, entries: Iterator[Named]) -> Iterator[Kept]:
-    """Yield the schemas of tables and views, in order, except those that were imported unread and are not known."""
+    """Yield the schemas of tables and views, in order, except those that are not loaded yet and are not known."""
     while run := list(islice(entries, READ_TOGETHER)):
         schemas: dict[int, tuple[int | None, tuple[Numbered, ...]]] = {}
         for tables, _ in with_loaded(store, (entry for entry in run if entry.kind == TABLE), Table):

@@ -72,7 +72,7 @@ class Snapshots(EntityView[SnapshotRow]):
         Column(
             "parent_id",
             LONG,
-            "Snapshot that it was made from; null for the first",
+            "Parent snapshot; null for the first",
             lambda row: row.snapshot.parent_snapshot_id,
         ),
         Column(
@@ -84,7 +84,7 @@ class Snapshots(EntityView[SnapshotRow]):
         Column(
             "committed_at",
             TIMESTAMP,
-            "When the snapshot was made, by the clock of who made it",
+            "Time of the snapshot, by the clock of its author",
             lambda row: micros(row.snapshot.timestamp_ms),
         ),
         Column(
@@ -96,13 +96,13 @@ class Snapshots(EntityView[SnapshotRow]):
         Column(
             "summary",
             STRING_MAP,
-            "What the snapshot changed, and totals after it",
+            "Changes of the snapshot, and totals after it",
             lambda row: [(k, str(v)) for k, v in row.summary.items() if k != "operation"],
         ),
         Column(
             "manifest_list", STRING, "Location of its manifest list", lambda row: row.snapshot.manifest_list
         ),
-        Column("schema_id", INT, "Schema when it was made", lambda row: row.snapshot.schema_id),
+        Column("schema_id", INT, "Schema at the time of the snapshot", lambda row: row.snapshot.schema_id),
         Column(
             "refs",
             STRINGS,

@@ -60,7 +60,7 @@ class ViewRow(NamedTuple):
     version: _Version
     schema: bytes
     unloaded: Unloaded | None = None
-    """The known data of a view that was imported unread. Other fields, except `entry`, are then meaningless."""
+    """The known data of a view that is not loaded yet. Other fields, except `entry`, are then meaningless."""
 
 
 class SqlViews(EntityView[ViewRow]):
@@ -87,11 +87,16 @@ class SqlViews(EntityView[ViewRow]):
                 "Id of the current version",
                 lambda row: row.view.current_version_id,
             ),
-            Column("version_count", INT, "Versions that the view keeps", lambda row: len(row.view.versions)),
+            Column(
+                "version_count",
+                INT,
+                "Number of versions that the view keeps",
+                lambda row: len(row.view.versions),
+            ),
             Column(
                 "last_updated_at",
                 TIMESTAMP,
-                "When the current version was made",
+                "Time of the current version",
                 lambda row: micros(row.version.timestamp_ms),
             ),
             Column(

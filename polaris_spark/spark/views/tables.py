@@ -73,7 +73,7 @@ class TableRow(NamedTuple):
     properties: Mapping[str, str] = {}
     """`refs` and `properties` are complete, including those that the table stores outside its own object."""
     unloaded: Unloaded | None = None
-    """The known data of a table that was imported unread. Other fields, except `entry`, are then meaningless."""
+    """The known data of a table that is not loaded yet. Other fields, except `entry`, are then meaningless."""
 
     def total(self, name: str) -> int | None:
         """Return a total from the current snapshot's summary; None if the summary does not contain it."""
@@ -104,30 +104,34 @@ class Tables(EntityView[TableRow]):
             Column(
                 "last_updated_at",
                 TIMESTAMP,
-                "When the table was last changed",
+                "Time of the last change of the table",
                 lambda row: micros(row.table.last_updated_ms),
             ),
             Column(
                 "last_sequence_number",
                 LONG,
-                "Highest sequence number given to a snapshot",
+                "Highest sequence number of a snapshot",
                 lambda row: row.table.last_sequence_number,
             ),
             Column(
                 "current_snapshot_id",
                 LONG,
-                "Current snapshot of branch main; null for a table without",
+                "Current snapshot of branch main; null if there is none",
                 lambda row: row.table.current_snapshot_id,
             ),
             Column(
                 "current_snapshot_at",
                 TIMESTAMP,
-                "When the current snapshot was committed",
+                "Time at which the current snapshot was committed",
                 lambda row: micros(row.snapshot.timestamp_ms) if row.snapshot else None,
                 _SNAPSHOT,
             ),
             Column(
-                "snapshot_count", INT, "Snapshots that the table keeps", lambda row: row.snapshots, _COUNT
+                "snapshot_count",
+                INT,
+                "Number of snapshots that the table keeps",
+                lambda row: row.snapshots,
+                _COUNT,
             ),
             Column(
                 "record_count",
@@ -168,7 +172,12 @@ class Tables(EntityView[TableRow]):
                 "current_schema_id", INT, "Id of the current schema", lambda row: row.table.current_schema_id
             ),
             Column("schema", STRING, "Current schema as JSON", lambda row: _text(row.schema), _SCHEMA),
-            Column("schema_count", INT, "Schemas that the table keeps", lambda row: len(row.table.schemas)),
+            Column(
+                "schema_count",
+                INT,
+                "Number of schemas that the table keeps",
+                lambda row: len(row.table.schemas),
+            ),
             Column(
                 "default_spec_id",
                 INT,

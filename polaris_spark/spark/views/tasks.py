@@ -17,43 +17,46 @@ class TasksView(SystemView[TaskRecord]):
     prefix = "task/"
     record = TaskRecord
     columns: tuple[Column[TaskRow], ...] = (
-        Column("kind", STRING, "What is done, such as import", lambda row: row.name.partition("/")[0]),
+        Column("kind", STRING, "Kind of the job, such as import", lambda row: row.name.partition("/")[0]),
         Column(
             "scope",
             STRING,
-            "What it is done to: store, the instance of a realm, or that, a slash and a catalog's id in hexadecimal",
+            "Scope of the job: store, the instance of a realm, or INSTANCE/CATALOG with a catalog's id in "
+            "hexadecimal",
             lambda row: row.name.partition("/")[2],
         ),
         Column("run", STRING, "Id of the run, in hexadecimal", lambda row: row.record.run.hex()),
         Column("holder", STRING, "Host and process that runs it", lambda row: row.record.holder),
-        Column("started_at", TIMESTAMP, "When the run began", lambda row: micros(row.record.started_ms)),
+        Column(
+            "started_at", TIMESTAMP, "Time at which the run began", lambda row: micros(row.record.started_ms)
+        ),
         Column(
             "lease_ends_at",
             TIMESTAMP,
-            "When its lease ends unless it is renewed; after its end, when that was",
+            "Time at which its lease ends unless it is renewed; for an ended run, time of its end",
             lambda row: micros(row.record.until_ms),
         ),
         Column("released", BOOLEAN, "Whether the run has ended by itself", lambda row: row.record.released),
         Column(
             "in_force",
             BOOLEAN,
-            "Whether it runs: neither ended nor its lease over, by the clock of the machine that reads",
+            "Whether it is running: not ended, and its lease not expired by the clock of the machine that reads",
             lambda row: not row.record.released and row.now_ms < row.record.until_ms,
         ),
         Column(
             "outcome",
             STRING,
-            "How it ended, such as done; null while it runs, and of a run that ended without a word",
+            "Outcome, such as done; null while it runs, and for a run that died",
             lambda row: row.record.outcome or None,
         ),
         Column(
             "doing",
             STRING,
-            "Step that it is at, or was at last; null if it named none",
+            "Current or last step; null if none was reported",
             lambda row: row.record.doing or None,
         ),
-        Column("done", LONG, "How much of that step is done", lambda row: row.record.done),
+        Column("done", LONG, "Completed amount of that step", lambda row: row.record.done),
         Column(
-            "total", LONG, "Of how much; null where that is not known", lambda row: row.record.total or None
+            "total", LONG, "Total amount of that step; null if unknown", lambda row: row.record.total or None
         ),
     )

@@ -51,8 +51,8 @@ class Request:
         for point in (self.options.since, self.options.as_of):
             if point is not None and point.option != "as-of":
                 raise InputError(
-                    f"the view {self.options.view!r} has no {point.option}: it shows a state, not what happened; "
-                    "the views changes and commits have it"
+                    f"the view {self.options.view!r} has no {point.option}: it shows a state, not a history; use "
+                    "it with the views changes and commits"
                 )
 
 

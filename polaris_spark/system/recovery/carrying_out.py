@@ -80,7 +80,7 @@ class Recovery:
         """
         if steps[0].action == "leave":
             raise StateError(
-                "no commit of the registry that is left is complete: restore a backup of the database"
+                "no remaining commit of the registry is complete: restore a backup of the database"
             )
         ids_from = start_over(self._backend, self._clock, highest_id)
         self._ids.observe(pack(IdParts(ids_from, 0, 0)))
@@ -183,7 +183,7 @@ class Recovery:
                 self._backend.insert_reference(realm, name, new)
                 row = self._backend.read_reference(realm, name)
             if row is None:
-                raise TryAgainError(f"reference {name!r} was inserted and cannot be read")
+                raise TryAgainError(f"reference {name!r} was inserted, but cannot be read")
             return row
 
         if retried(self._clock, once).version != new.version:
@@ -261,5 +261,6 @@ def _sealed(step: Step) -> bool:
 
 def _moved(name: str) -> StateError:
     return StateError(
-        f"reference {name!r} was changed while it was being recovered: stop whoever writes to the store, and try again"
+        f"reference {name!r} was changed while it was being recovered: stop all processes that write to the "
+        "store, and try again"
     )

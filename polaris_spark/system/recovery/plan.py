@@ -38,7 +38,7 @@ def plan(found: Sequence[Found]) -> list[Step]:
 def _step(found: Found) -> Step:
     if found.target is None or found.history_from is None:
         action: Action = "give-up" if found.state == "unlisted" else "leave"
-        return Step(found, action, found.head, "", "no commit that is left is complete")
+        return Step(found, action, found.head, "", "no remaining commit is complete")
     registry, why = _registry(found)
     if found.head is None:
         why = "the row is missing"
@@ -46,16 +46,16 @@ def _step(found: Found) -> Step:
     if found.target.id != found.head.commit:
         number, newest = found.target.number, found.heads[0]
         if number > found.head.number:
-            why = f"commit {number:,} was asked for"
+            why = f"commit {number:,} was requested"
         elif newest.complete:
-            why = f"commit {number:,} was asked for; {found.undone.commits:,} later ones are undone"
+            why = f"commit {number:,} was requested; {found.undone.commits:,} later ones are undone"
         elif newest.lost[0].id == newest.known.id:
             why = f"commit {found.head.number:,} is lost"
         else:
-            why = f"commit {found.head.number:,} needs what is lost"
+            why = f"commit {found.head.number:,} needs lost rows"
         return Step(found, "set", _head(found), registry, why)
     if found.history_from.number > found.head.floor_number:
-        why = f"history before commit {found.history_from.number:,} needs what is lost"
+        why = f"history before commit {found.history_from.number:,} needs lost rows"
         return Step(found, "set", _head(found), registry, why)
     return Step(found, "keep", found.head, registry, why)
 
@@ -64,7 +64,7 @@ def _registry(found: Found) -> tuple[Registry, str]:
     if found.state == "unlisted":
         return "list", "the registry does not list it"
     if found.state == "live" and found.head is not None and found.head.sealed:
-        return "drop", "the registry lost that it was dropped"
+        return "drop", "the registry lost the record of its drop"
     return "", ""
 
 

@@ -306,7 +306,7 @@ class Survey:
     def _asked(self, row: _Row, to: int) -> Known:
         commit = self._objects.values([to], Commit).get(to)
         if commit is None:
-            raise InputError(f"{to:x} is no commit that can be read")
+            raise InputError(f"{to:x} is not a readable commit")
         known, base = Known(commit.number, to, commit.time, commit.entries), _base(row)
         if base is None:
             related = row.name == ROOT and REFERENCES in commit.index_names

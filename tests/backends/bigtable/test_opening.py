@@ -50,7 +50,7 @@ from tests.stores import ServerOf
         ("bigtable://project/instance?timeout=0s", "longer than 0"),
         ("bigtable://project/instance?channels=0", "1 to 99"),
         ("bigtable://project/instance?endpoint=localhost:8086", "http://host:port"),
-        ("bigtable://project/instance?endpoint=http://u:p@host:1", "a secret does not stand in the options"),
+        ("bigtable://project/instance?endpoint=http://u:p@host:1", "a secret is not allowed in the options"),
         ("bigtable://project/instance?endpoint=http://host:99999", "http://host:port"),
     ],
 )
@@ -185,7 +185,7 @@ def test_tables_of_others_are_left_alone(
     admin.create_table(parent=instance, table_id=references.rpartition("/")[2], table=theirs)
     with pytest.raises(StoreURIError, match="another program"):
         open_backend(uri).setup()
-    with pytest.raises(StoreURIError, match="holds no store"):
+    with pytest.raises(StoreURIError, match="does not contain a store"):
         open_backend(uri).read_reference("realm", "name")
 
 
@@ -200,7 +200,7 @@ def test_tables_that_hold_rows_of_others_are_left_alone(
     for _ in range(2):
         with pytest.raises(StoreURIError, match="rows of another program"):
             backend.setup()
-        with pytest.raises(StoreURIError, match="holds no store"):
+        with pytest.raises(StoreURIError, match="does not contain a store"):
             backend.read_reference("realm", "name")
     backend.close()
 
@@ -213,7 +213,7 @@ def test_tables_that_forget_by_age_are_refused(
     admin.create_table(
         parent=instance, table_id=references.rpartition("/")[2], table=Table(column_families={"f": family})
     )
-    with pytest.raises(StoreURIError, match="forgets cells by age"):
+    with pytest.raises(StoreURIError, match="deletes cells by age"):
         open_backend(uri).setup()
 
 
@@ -231,7 +231,7 @@ def test_what_was_half_set_up_is_finished(
     uri: str, backend: Backend, admin: BigtableTableAdminClient, references: str
 ) -> None:
     admin.delete_table(name=references)
-    with pytest.raises(StoreURIError, match="holds no store"):
+    with pytest.raises(StoreURIError, match="does not contain a store"):
         backend.read_reference("realm", "name")
     other = open_backend(uri)
     other.setup()

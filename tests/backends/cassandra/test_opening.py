@@ -41,19 +41,19 @@ def without_replication(uri: str) -> str:
     ("uri", "words"),
     [
         ("cassandra://host/store?replicaton=3", "did you mean 'replication'"),
-        ("cassandra://host", "names no keyspace"),
-        ("cassandra://host/two/parts", "names no keyspace"),
-        ("cassandra://host/a-b", "names no keyspace"),
-        ("cassandra://host/system_auth", "names no keyspace"),
-        ("cassandra://host/" + "k" * 49, "names no keyspace"),
-        ("cassandra:///store", "no host:port"),
-        ("cassandra://host:port/store", "no host:port"),
-        ("cassandra://host:0/store", "no host:port"),
-        ("cassandra://a,,b/store", "no host:port"),
+        ("cassandra://host", "a keyspace that cannot be used"),
+        ("cassandra://host/two/parts", "a keyspace that cannot be used"),
+        ("cassandra://host/a-b", "a keyspace that cannot be used"),
+        ("cassandra://host/system_auth", "a keyspace that cannot be used"),
+        ("cassandra://host/" + "k" * 49, "a keyspace that cannot be used"),
+        ("cassandra:///store", "not of the form host:port"),
+        ("cassandra://host:port/store", "not of the form host:port"),
+        ("cassandra://host:0/store", "not of the form host:port"),
+        ("cassandra://a,,b/store", "not of the form host:port"),
         ("cassandra://host/store?serial=QUORUM", "SERIAL or LOCAL_SERIAL"),
-        ("cassandra://host/store?replication=0", "number of copies"),
-        ("cassandra://host/store?replication=dc1:3,dc1:2", "number of copies"),
-        ("cassandra://host/store?replication=dc'1:3", "number of copies"),
+        ("cassandra://host/store?replication=0", "number of replicas"),
+        ("cassandra://host/store?replication=dc1:3,dc1:2", "number of replicas"),
+        ("cassandra://host/store?replication=dc'1:3", "number of replicas"),
         ("cassandra://host/store?datacenter=a'b", "it must be the name of a datacenter"),
         ("cassandra://host/store?timeout=soon", "duration"),
         ("cassandra://host/store?timeout=0s", "longer than 0"),
@@ -118,7 +118,8 @@ def test_no_keyspace_is_created_that_rows_could_not_be_written_to(
 
 def test_a_keyspace_that_its_operator_made_is_used_as_it_is(cassandra: Cassandra, uri: str) -> None:
     cassandra.run(
-        f"CREATE KEYSPACE {keyspace_of(uri)} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
+        f"CREATE KEYSPACE {keyspace_of(uri)} WITH replication = "
+        f"{{'class': 'SimpleStrategy', 'replication_factor': 1}}"
     )
     for backend in (open_backend(without_replication(uri)), open_backend(uri)):
         backend.setup()
@@ -183,7 +184,7 @@ def test_a_store_that_is_dropped_while_it_is_open_is_told(
 ) -> None:
     backend.insert_reference("realm", "name", row())
     cassandra.run(f"DROP KEYSPACE {keyspace_of(uri)}")
-    with pytest.raises(StoreURIError, match="holds no store"):
+    with pytest.raises(StoreURIError, match="does not contain a store"):
         backend.insert_reference("realm", "name", row())
 
 
@@ -218,7 +219,7 @@ def test_connections_are_encrypted_for_a_certificate_that_is_trusted(cassandra: 
         backend.setup()
         assert backend.read_reference("realm", "name") is None
         backend.close()
-        with pytest.raises(StoreURIError, match=r"not trusted.*tls_ca"):
+        with pytest.raises(StoreURIError, match=r"untrusted.*tls_ca"):
             use(f"{uri}&tls={how}", setup=True)
     with pytest.raises(StoreURIError, match="cannot be read"):
         use(f"{uri}&tls=verify-ca&tls_ca=/no/such/file", setup=True)

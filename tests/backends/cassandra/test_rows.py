@@ -47,9 +47,9 @@ def test_references_are_only_written_by_transactions() -> None:
 def test_what_has_no_version_is_never_compared_with(backend: Backend, sent: list[Any]) -> None:
     """`IF version = null` would be true of a missing row, and create it."""
     for nothing in (None, b""):
-        with pytest.raises(InputError, match="the version expected"):
+        with pytest.raises(InputError, match="the expected version"):
             backend.swap_reference("realm", "name", nothing, row())  # type: ignore[arg-type]  # the mistake to be caught
-        with pytest.raises(InputError, match="the version expected"):
+        with pytest.raises(InputError, match="the expected version"):
             backend.delete_reference("realm", "name", nothing)  # type: ignore[arg-type]  # as above
     assert not sent
 

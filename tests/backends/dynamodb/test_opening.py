@@ -39,7 +39,7 @@ def test_a_uri_names_region_and_prefix() -> None:
         ("dynamodb://eu-central-1/a/b", "prefix"),
         ("dynamodb://eu-central-1/ü", "prefix"),
         (f"dynamodb://eu-central-1/{'p' * 201}", "prefix"),
-        ("dynamodb://AKID@eu-central-1/prefix", "two halves"),
+        ("dynamodb://AKID@eu-central-1/prefix", "needs both its id"),
         ("dynamodb://eu-central-1/prefix?endpoint=localhost:8000", "endpoint"),
         ("dynamodb://eu-central-1/prefix?endpoint=http://user:pw@host", "endpoint"),
         ("dynamodb://eu-central-1/prefix?connections=0", "connections"),
@@ -54,7 +54,7 @@ def test_what_cannot_be_used_is_refused(uri: str, words: str) -> None:
 
 
 def test_a_secret_without_a_key_id_is_refused() -> None:
-    with pytest.raises(StoreURIError, match="two halves"):
+    with pytest.raises(StoreURIError, match="needs both its id"):
         open_backend("dynamodb://eu-central-1/prefix", {"password": Secret("x")})
 
 
@@ -146,6 +146,6 @@ def test_tables_of_another_program_are_refused(server: DynamoDBLocal, uri: str) 
     client.close()
     with (
         contextlib.closing(open_backend(uri)) as backend,
-        pytest.raises(StateError, match="another program's"),
+        pytest.raises(StateError, match="belongs to another program"),
     ):
         backend.setup()

@@ -149,7 +149,7 @@ def test_an_error_that_is_cut_off_is_not_taken_for_a_refusal(
         ("InvalidSignatureException", "clock"),
         ("ExpiredTokenException", "access key"),
         ("ResourceNotFoundException", "create=true"),
-        ("ValidationException", "is it DynamoDB"),
+        ("ValidationException", "check that it is DynamoDB"),
     ],
 )
 def test_refusals_say_what_to_do_and_are_not_repeated(
@@ -171,7 +171,7 @@ def test_refusals_say_what_to_do_and_are_not_repeated(
 
 def test_a_server_of_another_kind_is_told(gateway: Gateway, far: Backend) -> None:
     gateway.rule = lambda *_: Answer(404, {"detail": "Not Found"})
-    with pytest.raises(StateError, match="is it DynamoDB"):
+    with pytest.raises(StateError, match="check that it is DynamoDB"):
         far.setup()
 
 

@@ -32,18 +32,18 @@ def _told(text: str, **options: str | Secret) -> dict[str, Any]:
         ("mongodb://host/db?replicaset=rs", "did you mean 'replicaSet'"),
         ("mongodb://host/db?tlsCAfile=a", "did you mean 'tlsCAFile'"),
         ("mongodb://host/db?w=1", "wait for a majority"),
-        ("mongodb://host/db?readPreference=nearest", "a secondary answers"),
+        ("mongodb://host/db?readPreference=nearest", "a secondary may return"),
         ("mongodb://host/db?retryWrites=true", "a repeated swap"),
         ("mongodb://host", "names no database"),
-        ("mongodb://host/admin", "no name of a MongoDB database"),
-        ("mongodb://host/a.b", "no name of a MongoDB database"),
-        ("mongodb://host/a%2Fb", "no name of a MongoDB database"),
+        ("mongodb://host/admin", "not a valid name of a MongoDB database"),
+        ("mongodb://host/a.b", "not a valid name of a MongoDB database"),
+        ("mongodb://host/a%2Fb", "not a valid name of a MongoDB database"),
         ("mongodb://host/db%00", "NUL"),
-        (f"mongodb://host/{'d' * 64}", "no name of a MongoDB database"),
-        ("mongodb:///db", "no host:port"),
-        ("mongodb://host:port/db", "no host:port"),
-        ("mongodb://host:0/db", "no host:port"),
-        ("mongodb://a,,b/db", "no host:port"),
+        (f"mongodb://host/{'d' * 64}", "not a valid name of a MongoDB database"),
+        ("mongodb:///db", "not of the form host:port"),
+        ("mongodb://host:port/db", "not of the form host:port"),
+        ("mongodb://host:0/db", "not of the form host:port"),
+        ("mongodb://a,,b/db", "not of the form host:port"),
         ("mongodb://host/db?timeout=soon", "duration"),
         ("mongodb://host/db?timeout=0s", "longer than 0"),
         ("mongodb://host/db?pool=0", "1 to 1000"),
@@ -148,7 +148,7 @@ def test_what_was_never_set_up_is_no_store(uri: str, database: Database[dict[str
         lambda backend: backend.insert_reference("realm", "name", row()),
     ):
         backend = open_backend(uri)
-        with pytest.raises(StoreURIError, match=r"holds no store.*create=true"):
+        with pytest.raises(StoreURIError, match=r"does not contain a store.*create=true"):
             use(backend)
         backend.close()
     assert database.list_collection_names() == []
@@ -160,7 +160,7 @@ def test_collections_of_others_are_left_alone(
 ) -> None:
     database[name].insert_one({"_id": 1})
     for use in (lambda backend: backend.setup(), lambda backend: backend.read_reference("realm", "name")):
-        with pytest.raises(StoreURIError, match=r"another program|holds no store"):
+        with pytest.raises(StoreURIError, match=r"another program|does not contain a store"):
             use(open_backend(uri))
     assert [each["_id"] for each in database[name].find()] == [1]
 

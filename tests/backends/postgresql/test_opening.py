@@ -29,10 +29,10 @@ from tests.servers.postgresql import PostgreSQL
         ("postgresql://host/db?schem=x", "did you mean 'schema'"),
         ("postgresql://host/db?sslmod=require", "did you mean 'sslmode'"),
         ("postgresql://host", "names no database"),
-        ("postgresql://host:port/db", "no host:port"),
-        ("postgresql://host:0/db", "no host:port"),
-        ("postgresql://host:/db", "no host:port"),
-        ("postgresql://:5432/db", "no host:port"),
+        ("postgresql://host:port/db", "not of the form host:port"),
+        ("postgresql://host:0/db", "not of the form host:port"),
+        ("postgresql://host:/db", "not of the form host:port"),
+        ("postgresql://:5432/db", "not of the form host:port"),
         ("postgresql://host/db%00", "NUL"),
         ("postgresql://user%00@host/db", "NUL"),
         ("postgresql://host/db?application_name=a%00", "NUL"),
@@ -41,7 +41,7 @@ from tests.servers.postgresql import PostgreSQL
         ("postgresql://host/db?timeout=0s", "longer than 0"),
         ("postgresql://host/db?pool=0", "1 to 256"),
         ("postgresql://host/db?pool=many", "1 to 256"),
-        ("postgresql://host/db?schema=", "no name of a PostgreSQL schema"),
+        ("postgresql://host/db?schema=", "not a valid name of a PostgreSQL schema"),
         ("postgresql://host/db?synchronous_commit=maybe", "remote_apply"),
         ("postgresql://user:secret@host/db?timeout=soon", "duration"),
     ],
@@ -156,7 +156,7 @@ def test_a_user_who_may_not_create_needs_only_use_of_what_was_set_up(
 
 
 def test_what_was_never_set_up_is_no_store(uri: str, admin: psycopg.Connection[Any]) -> None:
-    with pytest.raises(StoreURIError, match=r"holds no store.*create=true"):
+    with pytest.raises(StoreURIError, match=r"does not contain a store.*create=true"):
         open_backend(uri).read_reference("realm", "name")
     assert (
         admin.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema_of(uri),)).fetchone() is None
@@ -168,7 +168,7 @@ def test_a_store_that_is_dropped_while_it_is_open_is_told(
 ) -> None:
     backend.read_reference("realm", "name")
     admin.execute(f"DROP SCHEMA {schema_of(uri)} CASCADE")
-    with pytest.raises(StoreURIError, match="holds no store"):
+    with pytest.raises(StoreURIError, match="does not contain a store"):
         backend.insert_reference("realm", "name", row())
 
 

@@ -92,7 +92,7 @@ def test_a_close_that_waits_in_vain_may_be_repeated(uri: str, monkeypatch: pytes
     assert begun.wait(PATIENCE_S)
     with monkeypatch.context() as hasty:
         hasty.setattr(handles, "_PATIENCE_S", 0.01)
-        with pytest.raises(TryAgainError, match="do not end"):
+        with pytest.raises(TryAgainError, match="did not end"):
             backend.close()
     with pytest.raises(StateError, match="is closed"):
         backend.read_reference("realm", "name")

@@ -107,7 +107,7 @@ def test_a_database_without_the_file_that_names_its_files_is_left_alone(uri: str
         for _ in range(2):
             with pytest.raises(CorruptionError, match="CURRENT is missing"):
                 backend.setup()
-            with pytest.raises(StoreURIError, match="holds no store"):
+            with pytest.raises(StoreURIError, match="does not contain a store"):
                 backend.write_objects("realm", [ObjectRow(2, 0, b"value")])
     (tmp_path / "kept").rename(current)
     with closing(open_backend(uri)) as backend:
@@ -124,7 +124,7 @@ def test_a_change_that_was_logged_when_the_disk_was_full_may_have_happened(
         monkeypatch.setattr(Handle, "_sync", sync)
         backend.setup()
         first, other = row(), row()
-        with pytest.raises(OutcomeUnknownError, match="may or may not survive"):
+        with pytest.raises(OutcomeUnknownError, match="may or may not be lost"):
             backend.insert_reference("realm", "name", first)
         monkeypatch.undo()
         assert backend.insert_reference("realm", "name", other) == Conflict(first)
@@ -133,10 +133,10 @@ def test_a_change_that_was_logged_when_the_disk_was_full_may_have_happened(
 def test_a_missing_store_is_not_made_by_reading_or_writing(uri: str, tmp_path: Path) -> None:
     backend = open_backend(uri)
     with pytest.raises(
-        StoreURIError, match="holds no store; a catalog that is opened there with create=true"
+        StoreURIError, match="does not contain a store; open a catalog there with create=true"
     ):
         backend.read_reference("realm", "name")
-    with pytest.raises(StoreURIError, match="holds no store"):
+    with pytest.raises(StoreURIError, match="does not contain a store"):
         backend.insert_reference("realm", "name", row())
     assert not (tmp_path / "store").exists()
 
@@ -149,8 +149,8 @@ def test_a_directory_of_others_and_a_file_are_refused_and_left_alone(tmp_path: P
     before = sorted(path.name for path in (tmp_path / "database").iterdir())
     for name, problem in (
         ("folder", "other files in it"),
-        ("file", "names a file"),
-        ("file/store", "names a file, or lies below one"),
+        ("file", "is a file"),
+        ("file/store", "is a file, or is below a file"),
         ("missing/store", "the directory .*missing does not exist"),
         ("database", "other files in it"),
     ):
@@ -224,5 +224,5 @@ def test_a_range_whose_first_row_was_not_read_for_once_is_not_taken_for_empty(
         if failures < scans._ATTEMPTS:
             assert sum(batch.num_rows for batch in backend.scan(split)) == 1
         else:
-            with pytest.raises(TryAgainError, match="no row could be read of a range that holds some"):
+            with pytest.raises(TryAgainError, match="no row of a non-empty range could be read"):
                 list(backend.scan(split))

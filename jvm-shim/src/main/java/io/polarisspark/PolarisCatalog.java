@@ -28,8 +28,10 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.connector.catalog.View;
+import org.apache.spark.sql.connector.catalog.ViewChange;
 import org.apache.spark.sql.connector.catalog.ViewInfo;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** The catalog for Spark: Iceberg's own, over {@link PolarisRESTCatalog}, and the views in namespace {@code system}. */
@@ -49,7 +51,7 @@ public class PolarisCatalog extends SparkCatalog {
     if (python != null) {
       properties.putIfAbsent(Interpreter.PROPERTY, python);
     }
-    PolarisRESTCatalog catalog = new PolarisRESTCatalog();
+    PolarisRESTCatalog catalog = new TablesForSpark();
     catalog.setConf(SparkUtil.hadoopConfCatalogOverrides(session, name));
     catalog.initialize(name, properties);
     this.procedures = catalog.procedures();
@@ -64,7 +66,9 @@ public class PolarisCatalog extends SparkCatalog {
         SystemViews.isSystem(identifier.namespace())
             && !SparkProcedures.names().contains(identifier.name().toLowerCase(Locale.ROOT));
     UnboundProcedure found = isOurs ? procedures.find(identifier.name()) : null;
-    return found == null ? super.loadProcedure(identifier) : found;
+    return found == null
+        ? UserError.converting(UnboundProcedure.class, super.loadProcedure(identifier))
+        : found;
   }
 
   @Override
@@ -84,7 +88,11 @@ public class PolarisCatalog extends SparkCatalog {
       return systemViews.load(identifier);
     }
     forget(identifier);
-    return super.loadTable(identifier);
+    try {
+      return super.loadTable(identifier);
+    } catch (RuntimeException refused) {
+      throw UserError.of(refused);
+    }
   }
 
   @Override
@@ -93,7 +101,11 @@ public class PolarisCatalog extends SparkCatalog {
       return systemViews.loadAsOf(identifier, version);
     }
     forget(identifier);
-    return super.loadTable(identifier, version);
+    try {
+      return super.loadTable(identifier, version);
+    } catch (RuntimeException refused) {
+      throw UserError.of(refused);
+    }
   }
 
   @Override
@@ -102,7 +114,11 @@ public class PolarisCatalog extends SparkCatalog {
       return systemViews.loadAsOf(identifier, microseconds);
     }
     forget(identifier);
-    return super.loadTable(identifier, microseconds);
+    try {
+      return super.loadTable(identifier, microseconds);
+    } catch (RuntimeException refused) {
+      throw UserError.of(refused);
+    }
   }
 
   @Override
@@ -191,6 +207,11 @@ public class PolarisCatalog extends SparkCatalog {
     forget(identifier);
     try {
       return super.alterTable(identifier, changes);
+    } catch (NumberFormatException refused) {
+      throw UserError.of("a table property must be a number: " + refused.getMessage(), refused);
+    } catch (IllegalArgumentException | UnsupportedOperationException refused) {
+      // Spark would wrap these in an exception that is shown with its stack trace.
+      throw UserError.of(refused.getMessage(), refused);
     } catch (RuntimeException refused) {
       throw UserError.of(refused);
     }
@@ -224,6 +245,48 @@ public class PolarisCatalog extends SparkCatalog {
       return super.createView(view);
     } catch (NoSuchNamespaceException missing) {
       throw new NoSuchNamespaceException(view.ident().namespace());
+    } catch (RuntimeException refused) {
+      throw UserError.of(refused);
+    }
+  }
+
+  /** Reports a missing namespace as {@link #createView} does. */
+  @Override
+  public View replaceView(
+      Identifier identifier,
+      String sql,
+      String currentCatalog,
+      String[] currentNamespace,
+      StructType schema,
+      String[] queryColumns,
+      String[] aliases,
+      String[] comments,
+      Map<String, String> properties)
+      throws NoSuchNamespaceException, NoSuchViewException {
+    try {
+      return super.replaceView(
+          identifier,
+          sql,
+          currentCatalog,
+          currentNamespace,
+          schema,
+          queryColumns,
+          aliases,
+          comments,
+          properties);
+    } catch (NoSuchNamespaceException missing) {
+      throw new NoSuchNamespaceException(identifier.namespace());
+    } catch (NumberFormatException refused) {
+      throw UserError.of("a view property must be a number: " + refused.getMessage(), refused);
+    } catch (RuntimeException refused) {
+      throw UserError.of(refused);
+    }
+  }
+
+  @Override
+  public View alterView(Identifier identifier, ViewChange... changes) throws NoSuchViewException {
+    try {
+      return super.alterView(identifier, changes);
     } catch (RuntimeException refused) {
       throw UserError.of(refused);
     }
@@ -317,6 +380,14 @@ public class PolarisCatalog extends SparkCatalog {
     if (namespace.length > 0) {
       // db.table.snapshots is read from db.table, which is kept as well.
       cached.invalidateTable(TableIdentifier.of(namespace));
+    }
+  }
+
+  /** The catalog whose tables report errors of the user as {@link UserError}. */
+  private static final class TablesForSpark extends PolarisRESTCatalog {
+    @Override
+    public org.apache.iceberg.Table loadTable(TableIdentifier identifier) {
+      return UserErrorTable.of(super.loadTable(identifier));
     }
   }
 }

@@ -119,7 +119,7 @@ final class PythonChild {
     } catch (ClosedByInterruptException e) {
       cancel(handle, id);
       throw new CancellationException(
-          "The call of " + name + " was interrupted; what it did until then stays");
+          "The call of " + name + " was interrupted; completed steps remain");
     } catch (IOException e) {
       throw new LostException(lossOf("in the middle of procedure " + name), e);
     }

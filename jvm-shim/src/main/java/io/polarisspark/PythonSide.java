@@ -52,7 +52,7 @@ final class PythonSide {
     try {
       return askOnce(configuration, (live, handle) -> live.call(handle, name, id, message));
     } catch (PythonChild.LostException e) {
-      String lost = e.getMessage() + "; how far it came is not known, and it was not started again";
+      String lost = e.getMessage() + "; it is unknown which of its steps were completed, and it was not started again";
       return Reply.error(502, "BadGatewayException", lost);
     }
   }
@@ -67,7 +67,7 @@ final class PythonSide {
       return askOnce(configuration, question);
     } catch (PythonChild.LostException | RuntimeException e) {
       // The first attempt may have been carried out, so this must not look like a refusal.
-      String message = e.getMessage() + "; whether the request was carried out is not known";
+      String message = e.getMessage() + "; it is unknown whether the request was carried out";
       return Reply.error(502, "BadGatewayException", message);
     }
   }
