@@ -425,10 +425,17 @@ def test_a_local_caller_may_wait_for_any_time(local: Asking, add: Add) -> None:
     assert local.call("short", wait_seconds=1e300)[1]["rows"] == [[1]]
 
 
-def test_a_procedure_that_needs_spark_says_so(admin: Asking) -> None:
-    status, body = admin.call("storage_summary", **WAIT)
+def test_a_procedure_that_needs_spark_says_so(admin: Asking, add: Add) -> None:
+    add("on_spark", lambda call, _: [(call.spark().version,)])
+    status, body = admin.call("on_spark", **WAIT)
     assert status == 400
     assert "Spark" in body["error"]["message"]
+
+
+def test_what_is_stored_is_summed_up_without_spark(admin: Asking) -> None:
+    status, body = admin.call("storage_summary", **WAIT)
+    assert status == 200
+    assert body["rows"]
 
 
 @pytest.mark.parametrize("path", ["procedures", "runs", "runs/x", "views", "views/tables"])
