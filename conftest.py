@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["tests.stores"]
 
-ASKED_FOR = ("long", "databases", "programs", "suites")
+ASKED_FOR = ("long", "databases", "programs", "suites", "spark")
 """Markers of tests that run only if `-m` names them; of several markers of a test, the first one counts."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"

@@ -35,6 +35,8 @@ from tests.maintenance.planted_rows import (
 )
 from tests.rest.client import connect
 
+pytestmark = pytest.mark.spark
+
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:

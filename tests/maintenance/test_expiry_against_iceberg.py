@@ -26,6 +26,8 @@ from tests.maintenance.histories import SCHEMA, expire, ids, make, needed, path,
 from tests.maintenance.test_expiry_looking_again import branch
 from tests.maintenance.test_expiry_sharing import SHARED, forget, shared_file
 
+pytestmark = pytest.mark.spark
+
 Sql = Callable[..., list[Row]]
 
 

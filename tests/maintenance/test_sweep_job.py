@@ -29,6 +29,8 @@ from polaris_spark.system.tasks import Tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark
+
 HOUR = 3_600_000
 ME = Operation(b"", "me")
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "n", "required": False, "type": "long"}]}

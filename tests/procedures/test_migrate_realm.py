@@ -27,6 +27,8 @@ from tests.stores import StoreOn
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark
+
 
 @pytest.fixture
 def filled(store_on: StoreOn, tmp_path: Path) -> Session:

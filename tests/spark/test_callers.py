@@ -17,6 +17,8 @@ from tests.spark.processes import bridge_process, sockets
 if TYPE_CHECKING:
     from conftest import CatalogPlace
 
+pytestmark = pytest.mark.spark
+
 
 FURTHER = {"store.timeout": "20 s", "s3.region": "nowhere-1"}
 

@@ -14,6 +14,8 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.views.catalogs import Catalog
 
+pytestmark = pytest.mark.spark
+
 Feed = Callable[..., DataFrame]
 
 

@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 
 from tests.spark.sql import call, current_snapshot, rows, run, snapshots
 
+pytestmark = pytest.mark.spark
+
 METADATA_TABLES = {
     "entries": 3,
     "all_entries": 4,

@@ -16,6 +16,8 @@ from tests.spark.two_drivers import Driver
 if TYPE_CHECKING:
     from conftest import CatalogPlace
 
+pytestmark = pytest.mark.spark
+
 MERGES = 4
 
 

@@ -36,6 +36,8 @@ from tests.maintenance.lakes import (
 from tests.maintenance.test_orphans_in_buckets import HOSTILE, Bucket
 from tests.servers.versitygw import VersityGateway
 
+pytestmark = pytest.mark.spark
+
 
 @pytest.fixture
 def session(spark: SparkSession, place: CatalogPlace) -> Iterator[Session]:

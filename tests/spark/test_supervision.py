@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TYPE_CHECKING
 
+import pytest
 from pyspark.sql import SparkSession
 
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
@@ -21,6 +22,8 @@ from tests.spark.two_drivers import Driver
 
 if TYPE_CHECKING:
     from conftest import CatalogPlace
+
+pytestmark = pytest.mark.spark
 
 
 def test_one_child_serves_all_catalogs_of_a_session(spark: SparkSession, place: CatalogPlace) -> None:

@@ -21,6 +21,8 @@ from tests.views.catalogs import Catalog
 if TYPE_CHECKING:
     from conftest import CatalogPlace
 
+pytestmark = pytest.mark.spark
+
 
 def test_its_views_are_listed(spark: SparkSession) -> None:
     listed = spark.sql("SHOW TABLES IN polaris.system").collect()

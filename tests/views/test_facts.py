@@ -18,6 +18,8 @@ from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.testing.waiting import wait_until
 from tests.views.facts import HOME, STATEMENTS, TABLES, moment, name_of, of, same, same_as, together
 
+pytestmark = pytest.mark.spark
+
 
 @pytest.fixture(scope="module")
 def home(spark: SparkSession) -> str:
