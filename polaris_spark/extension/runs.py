@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ MAX_PAGE_CHARACTERS = 4 * 2**20
 MAX_RESULT_CHARACTERS = 2**28
 """Largest size of a result that a request waits for. Java holds the whole result in one array of bytes."""
 CLOSING_SECONDS = 30
-"""Time for runs in the background to end after they were cancelled because the session closes."""
+"""Time for all runs to end after they were cancelled because the session closes, in seconds."""
 
 _SLOTS = threading.BoundedSemaphore(MAX_RUNNING)
 
@@ -60,6 +61,8 @@ class Run:
         self.started_ms = started_ms
         self.status = RUNNING
         self.ended = threading.Event()
+        self.ended_at = 0.0
+        """Monotonic time of the end, in seconds."""
         self.failure: Response | None = None
         """The answer that describes why the run failed."""
         self.rows: list[str] = []
@@ -68,25 +71,21 @@ class Run:
         self._progress: Progress | None = None
         self._call: Call | None = None
         self._is_cancelled = False
-        self._guard = threading.Lock()
 
     def watch(self, step: str, done: int, total: int) -> None:
         """Note the progress of the run."""
         self._progress = Progress(step, done, total)
 
     def bind(self, call: Call) -> None:
-        """Set the call that `cancel` cancels."""
-        with self._guard:
-            self._call = call
-            if self._is_cancelled:
-                call.cancel()
+        """Set the call that `cancel` cancels, before others can find the run."""
+        self._call = call
 
     def cancel(self) -> None:
         """Request that the run stops at its next step."""
-        with self._guard:
-            self._is_cancelled = True
-            if self._call is not None:
-                self._call.cancel()
+        self._is_cancelled = True
+        call = self._call
+        if call is not None:
+            call.cancel()
 
     def execute(self, action: Callable[[], list[tuple[Any, ...]]]) -> None:
         """Run the procedure on this thread, and keep its result or its error."""
@@ -106,8 +105,12 @@ class Run:
             self.characters = len(self.failure.body)
             self.status = CANCELLED if cancelled else FAILED
         finally:
-            self._call = None
-            self.ended.set()
+            self.end()
+
+    def end(self) -> None:
+        """Note that the run has ended."""
+        self._call, self.ended_at = None, time.monotonic()
+        self.ended.set()
 
     def described(self) -> RunResponse:
         """Return the run without its rows."""
@@ -158,6 +161,7 @@ class Runs:
         try:
             yield
         finally:
+            run.end()
             with self._guard:
                 self._runs.pop(run.id, None)
 
@@ -216,14 +220,15 @@ class Runs:
             return list(self._runs.values())
 
     def close(self) -> None:
-        """Cancel every run, and wait until the runs in the background have ended, but at most `CLOSING_SECONDS`."""
+        """Cancel every run, and wait until all have ended, but at most `CLOSING_SECONDS`."""
         with self._guard:
             self._is_closed = True
-        running = [one for one in self.all() if one.status == RUNNING]
+        running = [one for one in self.all() if not one.ended.is_set()]
         for one in running:
             one.cancel()
+        until = time.monotonic() + CLOSING_SECONDS
         for one in running:
-            if not one.ended.wait(CLOSING_SECONDS):
+            if not one.ended.wait(max(until - time.monotonic(), 0.0)):
                 log.warning(
                     "the run %s of %s has not ended; its store is closed now", one.id, one.procedure.name
                 )
@@ -231,6 +236,7 @@ class Runs:
     def _forget_oldest(self) -> None:
         with self._guard:
             ended = [one for one in self._runs.values() if one.ended.is_set()]
+            ended.sort(key=lambda one: one.ended_at)  # a long run ends after shorter ones that began later
             kept = sum(one.characters for one in ended)
             for one in ended[:-1]:
                 if len(ended) <= MAX_KEPT and kept <= MAX_KEPT_CHARACTERS:

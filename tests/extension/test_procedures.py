@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -168,6 +169,45 @@ def test_closing_the_session_ends_its_runs_first(session: Session, admin: Asking
         session.request("GET", f"{BASE}/procedures")
 
 
+def test_closing_the_session_waits_no_longer_than_a_call_in_a_request_takes(
+    session: Session, local: Asking, held: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[tuple[int, Any]] = []
+    thread = threading.Thread(target=lambda: answers.append(local.call("held", id="one")))
+    thread.start()
+    assert held.begun.wait(PATIENCE_S)
+    before = time.monotonic()
+    session.close()
+    assert time.monotonic() - before < runs.CLOSING_SECONDS / 2
+    assert "has not ended" not in caplog.text
+    thread.join(PATIENCE_S)
+    assert answers[0][0] == 503
+
+
+def test_closing_the_session_waits_for_all_runs_together(
+    session: Session, admin: Asking, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "CLOSING_SECONDS", 0.5)
+    free, begun = threading.Event(), threading.Semaphore(0)
+
+    def run(*_: Any) -> list[tuple[int]]:
+        begun.release()
+        free.wait(PATIENCE_S)
+        return []
+
+    add("deaf", run)
+    for n in range(runs.MAX_RUNNING):
+        admin.call("deaf", id=str(n))
+        assert begun.acquire(timeout=PATIENCE_S)
+    running = admin.session.resource(runs.Runs).all()
+    before = time.monotonic()
+    session.close()
+    took = time.monotonic() - before
+    free.set()
+    assert took < runs.MAX_RUNNING * 0.5
+    assert all(one.ended.wait(PATIENCE_S) for one in running)
+
+
 def test_a_result_comes_in_pages(admin: Asking, add: Add) -> None:
     add("many", lambda *_: [(n,) for n in range(25)])
     admin.call("many", id="one", **WAIT)
@@ -215,6 +255,26 @@ def test_old_results_are_forgotten(admin: Asking, add: Add, monkeypatch: pytest.
             break
         deadline.wait(0.01)
     assert listed == ["3", "4"]
+
+
+def test_a_long_run_is_remembered_after_shorter_ones_that_began_later(
+    admin: Asking, held: Held, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "MAX_KEPT", 2)
+    add("short", lambda *_: [(1,)])
+    admin.call("held", id="long")
+    long = admin.session.resource(runs.Runs).find("long")
+    for n in range(3):
+        assert admin.call("short", id=str(n), **WAIT)[0] == 200
+    held.free.set()
+    assert long.ended.wait(PATIENCE_S)
+    for _ in range(1_000):  # the last run forgets others after it has answered
+        listed = [one["id"] for one in admin.send("GET", "runs")[1]["runs"]]
+        if len(listed) == 2:
+            break
+        time.sleep(0.01)
+    assert listed == ["long", "2"]
+    assert admin.send("GET", "runs/long")[1]["rows"] == [[1]]
 
 
 @pytest.mark.parametrize(
