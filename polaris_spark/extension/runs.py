@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from polaris_spark.errors import (
     AlreadyExistsError,
     InputError,
-    NotFoundError,
     PolarisError,
     RequestTooLargeError,
     TryAgainError,
@@ -200,19 +199,10 @@ class Runs:
             raise TryAgainError("the system starts no further thread; nothing was started") from None
         return run
 
-    def find(self, id: str) -> Run:
-        """Return a run.
-
-        Raises:
-            NotFoundError: there is no such run; perhaps it ended long ago, and others ended since.
-        """
+    def find(self, id: str) -> Run | None:
+        """Return a run; None if it does not exist, or ended so long ago that it was forgotten."""
         with self._guard:
-            found = self._runs.get(id)
-        if found is None:
-            raise NotFoundError(
-                f"there is no run {id[:80]!r}; the results of the newest {MAX_KEPT} runs are kept"
-            )
-        return found
+            return self._runs.get(id)
 
     def all(self) -> list[Run]:
         """Return every run that is remembered, oldest first."""

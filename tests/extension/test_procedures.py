@@ -47,9 +47,16 @@ def held(add: Add) -> Iterator[Held]:
     procedure.free.set()
 
 
+def run_of(asking: Asking, id: str) -> runs.Run:
+    """A run that the session remembers."""
+    run = asking.session.resource(runs.Runs).find(id)
+    assert run is not None
+    return run
+
+
 def ended(asking: Asking, id: str) -> Any:
     """The run once it has ended."""
-    run = asking.session.resource(runs.Runs).find(id)
+    run = run_of(asking, id)
     assert run.ended.wait(PATIENCE_S)
     return asking.send("GET", f"runs/{id}")[1]
 
@@ -126,6 +133,26 @@ def test_a_repeated_request_does_not_start_a_second_run(admin: Asking, held: Hel
     assert other.call("held", id="one")[0] == 409
 
 
+def test_a_repeated_request_does_not_wait(admin: Asking, held: Held) -> None:
+    admin.call("held", id="one")
+    before = time.monotonic()
+    assert admin.call("held", id="one", **WAIT)[0] == 202
+    assert time.monotonic() - before < WAIT["wait_seconds"] / 2
+
+
+def test_an_administrator_neither_sees_nor_cancels_the_runs_of_another_principal(
+    admin: Asking, local: Asking, held: Held
+) -> None:
+    admin.call("held", id="one")
+    other = Asking(admin.session, Role.ADMINISTRATOR, "mallory")
+    assert other.send("GET", "runs")[1] == {"runs": []}
+    assert other.send("GET", "runs/one")[0] == 404
+    assert other.send("DELETE", "runs/one")[0] == 404
+    assert [one["id"] for one in local.send("GET", "runs")[1]["runs"]] == ["one"]
+    held.free.set()
+    assert ended(admin, "one")["status"] == "succeeded"
+
+
 def test_a_run_is_cancelled(admin: Asking, held: Held) -> None:
     admin.call("held", id="one")
     assert held.begun.wait(PATIENCE_S)
@@ -160,13 +187,21 @@ def test_only_a_few_runs_are_in_progress_at_once(admin: Asking, held: Held) -> N
 
 def test_closing_the_session_ends_its_runs_first(session: Session, admin: Asking, held: Held) -> None:
     admin.call("held", id="one")
-    run = admin.session.resource(runs.Runs).find("one")
+    run = run_of(admin, "one")
     assert held.begun.wait(PATIENCE_S)
     session.close()
     assert run.ended.is_set()
     assert run.status == "cancelled"
     with pytest.raises(InputError, match="closed"):
         session.request("GET", f"{BASE}/procedures")
+
+
+def test_a_served_catalog_starts_nothing_after_its_session_was_closed(
+    session: Session, admin: Asking
+) -> None:
+    session.close()
+    status, body = admin.call("trim", id="late")
+    assert (status, body["error"]["message"]) == (400, "this catalog was closed")
 
 
 def test_closing_the_session_waits_no_longer_than_a_call_in_a_request_takes(
@@ -263,7 +298,7 @@ def test_a_long_run_is_remembered_after_shorter_ones_that_began_later(
     monkeypatch.setattr(runs, "MAX_KEPT", 2)
     add("short", lambda *_: [(1,)])
     admin.call("held", id="long")
-    long = admin.session.resource(runs.Runs).find("long")
+    long = run_of(admin, "long")
     for n in range(3):
         assert admin.call("short", id=str(n), **WAIT)[0] == 200
     held.free.set()
