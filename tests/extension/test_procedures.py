@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import polaris_spark
+from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.errors import InputError
 from polaris_spark.extension import runs
 from polaris_spark.jobs.procedure import Call, Column, Parameter
@@ -475,6 +477,18 @@ def test_properties_that_an_administrator_sets_lead_no_table_out_of_the_warehous
     else:
         assert status == 403
     assert not (tmp_path / "outside").exists()
+
+
+def test_an_administrator_checks_only_the_served_realm(admin: Asking, local: Asking, tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/store.db"
+    with polaris_spark.connect(store=store, warehouse=str(tmp_path / "other"), realm="other") as other:
+        realm = other.catalog.references.store.realm
+        other.connection.backend.insert_reference(realm, "unknown", ReferenceRow(b"1", b"garbage"))
+    assert {row[2] for row in local.call("fsck")[1]["rows"]} == {"other"}
+    assert admin.call("fsck", **WAIT)[1]["rows"] == []
+    assert admin.call("fsck", {"only": "default"}, **WAIT)[0] == 200
+    status, body = admin.call("fsck", {"only": "other"}, **WAIT)
+    assert (status, body["error"]["type"]) == (403, "ForbiddenException")
 
 
 LOCAL_ONLY = ["adopt", "import_catalog", "load_imported", "migrate_realm", "purge_realm"]
