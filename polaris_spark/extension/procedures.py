@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.errors import BadRequestError, ForbiddenError, InputError, NotFoundError
+from polaris_spark.errors import (
+    BadRequestError,
+    ForbiddenError,
+    InputError,
+    NotFoundError,
+    RequestTooLargeError,
+)
 from polaris_spark.extension.messages import (
     CallRequest,
     Column,
@@ -141,8 +147,9 @@ def _result(run: Run, rows: Any) -> Response:
         found = encoded(run.procedure, rows())
         characters = sum(map(len, found))
         if characters > MAX_RESULT_CHARACTERS:
-            raise ValueError(
-                f"its {len(found)} rows are {characters} characters, which is too much for one result"
+            raise RequestTooLargeError(
+                f"the {len(found)} rows of {run.procedure.name} are {characters} characters; a result has at most "
+                f"{MAX_RESULT_CHARACTERS}: ask for less. What the procedure did stays"
             )
     except (Exception, SystemExit) as error:  # a procedure must not end a process that serves others
         return failure(run.procedure.name, error)

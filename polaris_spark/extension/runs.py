@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import threading
 import time
 import uuid
@@ -32,8 +33,8 @@ MAX_RUNNING = 4
 """Largest number of runs in the background at a time, in one process."""
 MAX_KEPT = 64
 """Largest number of ended runs that a session remembers."""
-MAX_KEPT_CHARACTERS = 64 * 2**20
-"""Largest size of the results that a session remembers, and of the result of one run in the background."""
+MAX_KEPT_BYTES = 64 * 2**20
+"""Largest memory of the results that a session remembers, and of the result of one run in the background, in bytes."""
 MAX_MESSAGE = 10_000
 """Largest length of an error's message that a session remembers, in characters. It may repeat an argument."""
 MAX_PAGE_ROWS = 10_000
@@ -66,7 +67,8 @@ class Run:
         """The answer that describes why the run failed."""
         self.rows: list[str] = []
         """Each row of the result as JSON text."""
-        self.characters = 0
+        self.size = 0
+        """Memory of the result or of the error, in bytes."""
         self._progress: Progress | None = None
         self._call: Call | None = None
         self._is_cancelled = False
@@ -90,18 +92,18 @@ class Run:
         """Run the procedure on this thread, and keep its result or its error."""
         try:
             rows = encoded(self.procedure, action())
-            self.characters = sum(map(len, rows))
-            if self.characters > MAX_KEPT_CHARACTERS:
+            self.size = sum(map(sys.getsizeof, rows))
+            if self.size > MAX_KEPT_BYTES:
                 raise RequestTooLargeError(
-                    f"the {len(rows)} rows of {self.procedure.name} are {self.characters} characters; at most "
-                    f"{MAX_KEPT_CHARACTERS} are kept: ask for less, or call the procedure in process. "
+                    f"the {len(rows)} rows of {self.procedure.name} take {self.size} bytes; at most "
+                    f"{MAX_KEPT_BYTES} are kept: ask for less, or call the procedure in process. "
                     "What the procedure did stays"
                 )
             self.rows, self.status = rows, SUCCEEDED
         except (Exception, SystemExit) as error:  # a procedure must not end a process that serves others
             cancelled = self._is_cancelled and isinstance(error, TryAgainError)
             self.failure = _shortened(failure(self.procedure.name, error))
-            self.characters = len(self.failure.body)
+            self.size = sys.getsizeof(self.failure.body)
             self.status = CANCELLED if cancelled else FAILED
         finally:
             self.end()
@@ -227,13 +229,13 @@ class Runs:
         with self._guard:
             ended = [one for one in self._runs.values() if one.ended.is_set()]
             ended.sort(key=lambda one: one.ended_at)  # a long run ends after shorter ones that began later
-            kept = sum(one.characters for one in ended)
+            kept = sum(one.size for one in ended)
             for one in ended[:-1]:
-                if len(ended) <= MAX_KEPT and kept <= MAX_KEPT_CHARACTERS:
+                if len(ended) <= MAX_KEPT and kept <= MAX_KEPT_BYTES:
                     return
                 del self._runs[one.id]
                 ended = ended[1:]
-                kept -= one.characters
+                kept -= one.size
 
 
 def run_id(text: str | None) -> str:

@@ -15,6 +15,7 @@ import pytest
 import polaris_spark
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.errors import InputError
+from polaris_spark.extension import procedures as routes
 from polaris_spark.extension import runs
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 from polaris_spark.jobs.registry import procedures
@@ -273,11 +274,21 @@ def test_a_page_of_long_rows_is_bounded_by_its_size(
 def test_a_result_that_is_too_large_to_keep_fails_its_run(
     admin: Asking, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "MAX_KEPT_CHARACTERS", 100)
-    add("long", lambda *_: [("x" * 60,)] * 5, columns=(Column("text", "STRING"),))
-    status, body = admin.call("long", **WAIT)
+    monkeypatch.setattr(runs, "MAX_KEPT_BYTES", 1_000)
+    add("many", lambda *_: [(1,)] * 100)  # 300 characters, but 100 objects
+    status, body = admin.call("many", **WAIT)
     assert status == 413
-    assert "5 rows" in body["error"]["message"]
+    assert "100 rows" in body["error"]["message"]
+
+
+def test_a_result_that_is_too_large_to_send_is_refused(
+    local: Asking, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "MAX_RESULT_CHARACTERS", 100)
+    add("long", lambda *_: [("x" * 60,)] * 5, columns=(Column("text", "STRING"),))
+    status, body = local.call("long")
+    assert status == 413
+    assert body["error"]["message"].startswith("the 5 rows of long are 320 characters")
 
 
 def test_old_results_are_forgotten(admin: Asking, add: Add, monkeypatch: pytest.MonkeyPatch) -> None:
