@@ -432,6 +432,20 @@ def test_a_link_out_of_the_warehouse_is_no_allowed_location(admin: Asking, tmp_p
         assert admin.call(procedure, {"location": str(warehouse / "link")}, **WAIT)[0] == 403
 
 
+def test_an_export_follows_no_link_below_an_allowed_location(
+    admin: Asking, local: Asking, tmp_path: Path
+) -> None:
+    local.send("POST", "v1/namespaces", {"namespace": ["db"]})
+    schema = {"type": "struct", "fields": []}
+    local.send("POST", "v1/namespaces/db/tables", {"name": "t", "schema": schema})
+    outside, target = tmp_path / "outside", tmp_path / "warehouse" / "exported"
+    outside.mkdir()
+    target.mkdir(parents=True)
+    (target / "db").symlink_to(outside)
+    admin.call("export_metadata", {"location": str(target)}, **WAIT)
+    assert not list(outside.iterdir())
+
+
 def test_an_administrator_exports_below_the_warehouse(admin: Asking, local: Asking, tmp_path: Path) -> None:
     local.send("POST", "v1/namespaces", {"namespace": ["db"]})
     schema = {"type": "struct", "fields": []}
