@@ -132,6 +132,13 @@ def test_without_store_and_server_the_command_says_what_to_give() -> None:
         assert "STORE is missing" in answer.err
 
 
+@pytest.mark.parametrize("command", [["maintain", "trim"], ["export"], ["properties"]])
+def test_a_token_without_a_server_is_refused(command: list[str]) -> None:
+    answer = run(*command, "sqlite:///x.db", "--token", "env:MINE", MINE=TOKEN)
+    assert answer.code == 2
+    assert "--token is the token for a server" in answer.err
+
+
 class Scripted:
     """A server that gives scripted answers, and notes the requests."""
 
