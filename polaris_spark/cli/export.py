@@ -52,7 +52,7 @@ def export(
     if server is None:
         from polaris_spark.cli.opening import open_store
 
-        with open_store(required_store(store), password) as opened:
+        with open_store(required_store(store, token), password) as opened:
             place = opened.realm(realm)
             row = place.catalog(catalog)
             head = place.catalog_head(row, branch)

@@ -142,6 +142,7 @@ def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
         as_json, server, token = (given.pop(name, None) for name in ("as_json", "server", "token"))
         try:
             if server is None:
+                given["store"] = required_store(given["store"], token)
                 rows = _run(procedure, arguments, **given)
             else:
                 rows = _run_remotely(procedure, arguments, server, token, **given)
@@ -209,7 +210,7 @@ def _run(
     procedure: Procedure,
     arguments: Mapping[str, Any],
     *,
-    store: str | None,
+    store: str,
     realm: str,
     catalog: str | None,
     branch: str,
@@ -226,7 +227,6 @@ def _run(
         raise InputError(
             "--no-spark runs the job in this process, and --master runs it on Spark: give only one of them"
         )
-    store = required_store(store)
     given = {"store": store, "realm": realm, "branch": branch, "create": "false"}
     properties = properties_of(given, property, password)
     refuse_memory(properties.store)

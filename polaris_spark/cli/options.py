@@ -82,12 +82,14 @@ Search = Annotated[
 ]
 
 
-def required_store(store: str | None) -> str:
+def required_store(store: str | None, token: str | None) -> str:
     """Return the store of a command whose option `--server` was not given.
 
     Raises:
-        InputError: there is no store.
+        InputError: there is no store, or the option `--token` was given.
     """
+    if token is not None:
+        raise InputError("--token is the token for a server; give --server too, or leave --token out")
     if store is None:
         raise InputError(
             f"STORE is missing; it may be left out if {STORE_VARIABLE} is set, or with --server where a command has it"

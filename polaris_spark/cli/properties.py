@@ -54,7 +54,7 @@ def properties(
     updates = checked(named_texts(set or ()))
     require_settable(unset or ())
     if server is None:
-        found = _changed(required_store(store), realm, catalog, password, updates, unset or ())
+        found = _changed(required_store(store, token), realm, catalog, password, updates, unset or ())
     else:
         from polaris_spark.cli.remote import RemoteServer, require_no_other
         from polaris_spark.jobs.set_catalog_properties import PROCEDURE

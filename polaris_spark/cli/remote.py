@@ -23,7 +23,10 @@ POLL_SECONDS = 1.0
 """Interval between two looks at the progress of a run, in seconds."""
 TIMEOUT_SECONDS = 60.0
 """Time limit for one request, in seconds. A run may take any time."""
+BUSY_SECONDS = 60.0
+"""Time for which a look at a run is repeated while the server answers that it is busy, in seconds."""
 _TRY_AGAIN = 503
+_NO_SERVER = "is this the address of polaris-spark serve?"
 
 
 def require_no_other(options: Mapping[str, Any]) -> None:
@@ -53,7 +56,10 @@ class RemoteServer:
         Raises:
             InputError: the address is not one of a server, or there is no token.
         """
-        parsed = urlsplit(url)
+        try:
+            parsed = urlsplit(url)
+        except ValueError:  # such as brackets without an IPv6 address
+            parsed = urlsplit("")
         if parsed.scheme not in ("http", "https") or not parsed.hostname or parsed.query or parsed.fragment:
             raise InputError(
                 f"--server is {url!r}; write the address of a server, such as http://127.0.0.1:8181"
@@ -85,41 +91,58 @@ class RemoteServer:
         id = str(uuid.uuid4())
         body = {"id": id, "arguments": given, "wait-seconds": POLL_SECONDS}
         try:
-            run = self._send("POST", f"procedures/{procedure.name}", body)
+            run = self._run("POST", f"procedures/{procedure.name}", body)
             while run["status"] == "running":
                 progress = run.get("progress")
                 if watch is not None and progress:
                     watch(progress["step"], progress["done"], progress["total"])
                 time.sleep(POLL_SECONDS)
-                run = self._send("GET", f"runs/{id}")
+                run = self._run("GET", f"runs/{id}")
         except KeyboardInterrupt:
-            self._send("DELETE", f"runs/{id}")
+            try:
+                self._send("DELETE", f"runs/{id}")
+            except PolarisError as error:
+                raise PolarisError(f"interrupted, but the run {id} was not cancelled: {error}") from error
             raise
         if run["status"] != "succeeded":
             raise PolarisError(run["error"]["message"])
         rows, columns = run["rows"], run["columns"]
         while token := run.get("next-page-token"):
-            run = self._send("GET", f"runs/{id}?pageToken={token}")
+            run = self._run("GET", f"runs/{id}?pageToken={token}")
             rows += run["rows"]
         return _decoded([column["type"] for column in columns], rows)
 
-    def _send(self, method: str, path: str, body: Any = None) -> Any:
+    def _run(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Return the run in the answer to a request."""
+        try:
+            found = self._send(method, path, body).json()
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or "status" not in found:
+            raise PolarisError(f"the server's answer is not a run; {_NO_SERVER}")
+        return found
+
+    def _send(self, method: str, path: str, body: Any = None) -> requests.Response:
+        until = time.monotonic() + BUSY_SECONDS
         while True:
             try:
                 answer = self._session.request(
                     method, self._base + path, json=body, timeout=TIMEOUT_SECONDS, allow_redirects=False
                 )
             except requests.RequestException as error:
-                raise PolarisError(f"the server cannot be reached: {_reason(error)}") from error
-            if answer.status_code != _TRY_AGAIN or method != "GET":
+                what = f"the server cannot be reached: {_reason(error)}"
+                if method == "GET":
+                    what += f"; it may still be at the run {path.removeprefix('runs/').partition('?')[0]}"
+                raise PolarisError(what) from error
+            if answer.status_code != _TRY_AGAIN or method != "GET" or time.monotonic() >= until:
                 break
             time.sleep(POLL_SECONDS)
         if 200 <= answer.status_code < 300:
-            return answer.json() if answer.content else None
+            return answer
         try:
             message = answer.json()["error"]["message"]
         except (ValueError, KeyError, TypeError):
-            message = f"status {answer.status_code}; is this the address of polaris-spark serve?"
+            message = f"status {answer.status_code}; {_NO_SERVER}"
         raise PolarisError(f"the server answers: {message}")
 
     def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -131,7 +154,7 @@ def _token(name: str | None) -> str:
     if name is not None and not name.startswith(REFERENCE):
         raise InputError(
             "--token takes env:NAME, the name of an environment variable: "
-            "a token itself would be shown to everyone in the list of processes"
+            "a token on the command line is visible to all users of this machine"
         )
     variable = TOKEN_VARIABLE if name is None else name.removeprefix(REFERENCE)
     found = os.environ.get(variable, "").strip()

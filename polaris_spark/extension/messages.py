@@ -90,7 +90,7 @@ class RunResponse(Message, frozen=True, gc=False):
 
 
 class RunsResponse(Message, frozen=True, gc=False):
-    """The runs that the server remembers, without their rows."""
+    """The remembered runs that the caller may see, without their rows."""
 
     runs: list[RunResponse]
 

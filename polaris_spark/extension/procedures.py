@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.errors import BadRequestError, ForbiddenError, InputError, NotFoundError
+from polaris_spark.errors import (
+    BadRequestError,
+    ForbiddenError,
+    InputError,
+    NotFoundError,
+    RequestTooLargeError,
+)
 from polaris_spark.extension.messages import (
     CallRequest,
     Column,
@@ -23,6 +29,7 @@ from polaris_spark.extension.messages import (
     RunsResponse,
 )
 from polaris_spark.extension.runs import (
+    MAX_KEPT,
     MAX_PAGE_ROWS,
     MAX_RESULT_CHARACTERS,
     Run,
@@ -102,7 +109,8 @@ def call_procedure(_: Catalog, request: Request) -> Response:
         with runs.foreground(run):
             return _result(run, rows)
     begun = runs.begin(run, rows)
-    begun.ended.wait((wait or 0.0) if caller.is_local else min(wait or 0.0, MAX_WAIT_SECONDS))
+    if begun is run:  # repeated requests do not wait, so at most as many threads wait as there are runs
+        begun.ended.wait((wait or 0.0) if caller.is_local else min(wait or 0.0, MAX_WAIT_SECONDS))
     if begun.failure is not None:
         return begun.failure
     return json_response(begun.page(0, MAX_PAGE_ROWS), 200 if begun.ended.is_set() else 202)
@@ -110,14 +118,15 @@ def call_procedure(_: Catalog, request: Request) -> Response:
 
 def list_runs(_: Catalog, request: Request) -> Response:
     """GET runs"""
-    return json_response(encode(RunsResponse([one.described() for one in _runs(request).all()])))
+    known = _session(request).resource(Runs).all()
+    return json_response(encode(RunsResponse([one.described() for one in known if _is_own(request, one)])))
 
 
 def get_run(_: Catalog, request: Request) -> Response:
     """GET runs/{run}"""
     first = _number(request.query, "pageToken", 0, 2**31)
     most = _number(request.query, "pageSize", MAX_PAGE_ROWS, MAX_PAGE_ROWS)
-    return json_response(_runs(request).find(request.params["run"]).page(first, max(most, 1)))
+    return json_response(_run(request).page(first, max(most, 1)))
 
 
 def cancel_run(_: Catalog, request: Request) -> Response:
@@ -125,7 +134,7 @@ def cancel_run(_: Catalog, request: Request) -> Response:
 
     A run that has ended stays as it is.
     """
-    _runs(request).find(request.params["run"]).cancel()
+    _run(request).cancel()
     return NO_CONTENT
 
 
@@ -138,8 +147,9 @@ def _result(run: Run, rows: Any) -> Response:
         found = encoded(run.procedure, rows())
         characters = sum(map(len, found))
         if characters > MAX_RESULT_CHARACTERS:
-            raise ValueError(
-                f"its {len(found)} rows are {characters} characters, which is too much for one result"
+            raise RequestTooLargeError(
+                f"the {len(found)} rows of {run.procedure.name} are {characters} characters; a result has at most "
+                f"{MAX_RESULT_CHARACTERS}: ask for less. What the procedure did stays"
             )
     except (Exception, SystemExit) as error:  # a procedure must not end a process that serves others
         return failure(run.procedure.name, error)
@@ -187,8 +197,24 @@ def _session(request: Request) -> Session:
     return request.session
 
 
-def _runs(request: Request) -> Runs:
-    return _session(request).resource(Runs)
+def _run(request: Request) -> Run:
+    """Return the run in the path.
+
+    Raises:
+        NotFoundError: the run does not exist, or an HTTP client asks for the run of another principal.
+    """
+    runs, id = _session(request).resource(Runs), request.params["run"]
+    found = runs.find(id)
+    if found is None or not _is_own(request, found):
+        raise NotFoundError(
+            f"you have no run {id[:80]!r}; the results of the newest {MAX_KEPT} runs of a catalog are kept"
+        )
+    return found
+
+
+def _is_own(request: Request, run: Run) -> bool:
+    """Whether the caller may see and cancel a run: HTTP clients only those of their principal."""
+    return request.caller.is_local or run.principal == request.caller.principal
 
 
 ROUTES = (

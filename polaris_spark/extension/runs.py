@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from polaris_spark.errors import (
     AlreadyExistsError,
     InputError,
-    NotFoundError,
     PolarisError,
     RequestTooLargeError,
     TryAgainError,
@@ -32,8 +33,8 @@ MAX_RUNNING = 4
 """Largest number of runs in the background at a time, in one process."""
 MAX_KEPT = 64
 """Largest number of ended runs that a session remembers."""
-MAX_KEPT_CHARACTERS = 64 * 2**20
-"""Largest size of the results that a session remembers, and of the result of one run in the background."""
+MAX_KEPT_BYTES = 64 * 2**20
+"""Largest memory of the results that a session remembers, and of the result of one run in the background, in bytes."""
 MAX_MESSAGE = 10_000
 """Largest length of an error's message that a session remembers, in characters. It may repeat an argument."""
 MAX_PAGE_ROWS = 10_000
@@ -43,7 +44,7 @@ MAX_PAGE_CHARACTERS = 4 * 2**20
 MAX_RESULT_CHARACTERS = 2**28
 """Largest size of a result that a request waits for. Java holds the whole result in one array of bytes."""
 CLOSING_SECONDS = 30
-"""Time for runs in the background to end after they were cancelled because the session closes."""
+"""Time for all runs to end after they were cancelled because the session closes, in seconds."""
 
 _SLOTS = threading.BoundedSemaphore(MAX_RUNNING)
 
@@ -60,54 +61,57 @@ class Run:
         self.started_ms = started_ms
         self.status = RUNNING
         self.ended = threading.Event()
+        self.ended_at = 0.0
+        """Monotonic time of the end, in seconds."""
         self.failure: Response | None = None
         """The answer that describes why the run failed."""
         self.rows: list[str] = []
         """Each row of the result as JSON text."""
-        self.characters = 0
+        self.size = 0
+        """Memory of the result or of the error, in bytes."""
         self._progress: Progress | None = None
         self._call: Call | None = None
         self._is_cancelled = False
-        self._guard = threading.Lock()
 
     def watch(self, step: str, done: int, total: int) -> None:
         """Note the progress of the run."""
         self._progress = Progress(step, done, total)
 
     def bind(self, call: Call) -> None:
-        """Set the call that `cancel` cancels."""
-        with self._guard:
-            self._call = call
-            if self._is_cancelled:
-                call.cancel()
+        """Set the call that `cancel` cancels, before others can find the run."""
+        self._call = call
 
     def cancel(self) -> None:
         """Request that the run stops at its next step."""
-        with self._guard:
-            self._is_cancelled = True
-            if self._call is not None:
-                self._call.cancel()
+        self._is_cancelled = True
+        call = self._call
+        if call is not None:
+            call.cancel()
 
     def execute(self, action: Callable[[], list[tuple[Any, ...]]]) -> None:
         """Run the procedure on this thread, and keep its result or its error."""
         try:
             rows = encoded(self.procedure, action())
-            self.characters = sum(map(len, rows))
-            if self.characters > MAX_KEPT_CHARACTERS:
+            self.size = sum(map(sys.getsizeof, rows))
+            if self.size > MAX_KEPT_BYTES:
                 raise RequestTooLargeError(
-                    f"the {len(rows)} rows of {self.procedure.name} are {self.characters} characters; at most "
-                    f"{MAX_KEPT_CHARACTERS} are kept: ask for less, or call the procedure in process. "
+                    f"the {len(rows)} rows of {self.procedure.name} take {self.size} bytes; at most "
+                    f"{MAX_KEPT_BYTES} are kept: ask for less, or call the procedure in process. "
                     "What the procedure did stays"
                 )
             self.rows, self.status = rows, SUCCEEDED
         except (Exception, SystemExit) as error:  # a procedure must not end a process that serves others
             cancelled = self._is_cancelled and isinstance(error, TryAgainError)
             self.failure = _shortened(failure(self.procedure.name, error))
-            self.characters = len(self.failure.body)
+            self.size = sys.getsizeof(self.failure.body)
             self.status = CANCELLED if cancelled else FAILED
         finally:
-            self._call = None
-            self.ended.set()
+            self.end()
+
+    def end(self) -> None:
+        """Note that the run has ended."""
+        self._call, self.ended_at = None, time.monotonic()
+        self.ended.set()
 
     def described(self) -> RunResponse:
         """Return the run without its rows."""
@@ -158,6 +162,7 @@ class Runs:
         try:
             yield
         finally:
+            run.end()
             with self._guard:
                 self._runs.pop(run.id, None)
 
@@ -196,19 +201,10 @@ class Runs:
             raise TryAgainError("the system starts no further thread; nothing was started") from None
         return run
 
-    def find(self, id: str) -> Run:
-        """Return a run.
-
-        Raises:
-            NotFoundError: there is no such run; perhaps it ended long ago, and others ended since.
-        """
+    def find(self, id: str) -> Run | None:
+        """Return a run; None if it does not exist, or ended so long ago that it was forgotten."""
         with self._guard:
-            found = self._runs.get(id)
-        if found is None:
-            raise NotFoundError(
-                f"there is no run {id[:80]!r}; the results of the newest {MAX_KEPT} runs are kept"
-            )
-        return found
+            return self._runs.get(id)
 
     def all(self) -> list[Run]:
         """Return every run that is remembered, oldest first."""
@@ -216,14 +212,15 @@ class Runs:
             return list(self._runs.values())
 
     def close(self) -> None:
-        """Cancel every run, and wait until the runs in the background have ended, but at most `CLOSING_SECONDS`."""
+        """Cancel every run, and wait until all have ended, but at most `CLOSING_SECONDS`."""
         with self._guard:
             self._is_closed = True
-        running = [one for one in self.all() if one.status == RUNNING]
+        running = [one for one in self.all() if not one.ended.is_set()]
         for one in running:
             one.cancel()
+        until = time.monotonic() + CLOSING_SECONDS
         for one in running:
-            if not one.ended.wait(CLOSING_SECONDS):
+            if not one.ended.wait(max(until - time.monotonic(), 0.0)):
                 log.warning(
                     "the run %s of %s has not ended; its store is closed now", one.id, one.procedure.name
                 )
@@ -231,13 +228,14 @@ class Runs:
     def _forget_oldest(self) -> None:
         with self._guard:
             ended = [one for one in self._runs.values() if one.ended.is_set()]
-            kept = sum(one.characters for one in ended)
+            ended.sort(key=lambda one: one.ended_at)  # a long run ends after shorter ones that began later
+            kept = sum(one.size for one in ended)
             for one in ended[:-1]:
-                if len(ended) <= MAX_KEPT and kept <= MAX_KEPT_CHARACTERS:
+                if len(ended) <= MAX_KEPT and kept <= MAX_KEPT_BYTES:
                     return
                 del self._runs[one.id]
                 ended = ended[1:]
-                kept -= one.characters
+                kept -= one.size
 
 
 def run_id(text: str | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from polaris_spark.errors import ForbiddenError
 from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.maintaining import job
 from polaris_spark.jobs.procedure import Call, Column, Parameter
@@ -18,10 +19,15 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.spark.jobs.fsck import find_lost
 
     session, engine = call.session, engine_of(call)
+    realm, served = arguments.get("only"), session.properties.realm
+    if call.over_http:
+        if realm not in (None, served):
+            raise ForbiddenError(f"HTTP clients may check only the served realm, {served!r}")
+        realm = served
     check = Check(
         session.connection.backend,
         session.connection.clock,
-        realm=arguments.get("only"),
+        realm=realm,
         grace_ms=realm_policy(session.catalog).shortest_grace_ms,
         engine=engine,
         find_lost=partial(find_lost, engine) if isinstance(engine, SparkEngine) else None,

@@ -68,8 +68,9 @@ class Call:
         """The opened catalog."""
         self.held: HeldTask | None = None
         """The coordinated task of a maintenance job while it runs."""
+        self.over_http = over_http
+        """Whether the arguments come from an HTTP client, which may reach only the served realm."""
         self._by_operator = by_operator
-        self._over_http = over_http
         self._spark = spark
         self._watch = watch
         self._cancelled = threading.Event()
@@ -106,7 +107,7 @@ class Call:
         """
         from polaris_spark.config import refuse_unlisted_variables
 
-        if self._over_http:
+        if self.over_http:
             for name, value in options.items():
                 if value.startswith(REFERENCE):
                     raise InputError(

@@ -12,7 +12,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class SqlType(NamedTuple):
-    """A type, and the conversion of its values between Python and JSON for the JVM."""
+    """A type, and the conversion of its values between Python and JSON."""
 
     accepts: Callable[[Any], bool]
     """Whether a Python value other than None is of this type."""

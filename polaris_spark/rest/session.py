@@ -88,7 +88,7 @@ class Session:
         self._handle = partial(handle, caller=Caller(principal, Role.LOCAL), router=router, session=self)
         self._unmodified = Unmodified(self._handle)
         self._resources: dict[type, Resource] = {}
-        self._closed = False
+        self._closed = threading.Event()
         self._closing = threading.Lock()
 
     def request(
@@ -119,7 +119,7 @@ class Session:
     def derive(self, principal: str | None = None, catalog: Catalog | None = None) -> Session:
         """Return this session with another principal, or another form of its catalog, such as a restricted one.
 
-        The result is valid until this session is closed, and is not closed itself.
+        The result is closed when this session is closed; do not close it itself.
         """
         found = Session(
             self.properties,
@@ -128,7 +128,7 @@ class Session:
             self.principal if principal is None else principal,
             self.router,
         )
-        found._resources, found._closing = self._resources, self._closing
+        found._resources, found._closed, found._closing = self._resources, self._closed, self._closing
         return found
 
     def resource(self, cls: type[A]) -> A:
@@ -167,13 +167,14 @@ class Session:
         return dict(row.properties)
 
     def _require_open(self) -> None:
-        if self._closed:
+        if self._closed.is_set():
             raise InputError("this catalog was closed")
 
     def close(self) -> None:
         """Release the store. Later requests raise `InputError`. Closing twice is allowed."""
         with self._closing:
-            was_closed, self._closed = self._closed, True
+            was_closed = self._closed.is_set()
+            self._closed.set()
         if not was_closed:
             for one in self._resources.values():
                 one.close()

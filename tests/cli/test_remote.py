@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_what_the_server_refuses_is_told_in_one_line(server: Server) -> None:
     assert answer.err.count("\n") == 1
     assert "is unknown" in run("maintain", "trim", "--server", server.uri, POLARIS_SPARK_TOKEN="wrong").err
     no_catalog = run("maintain", "trim", "--server", server.uri, "--catalog", "no", POLARIS_SPARK_TOKEN=TOKEN)
-    assert "no catalog 'no' here" in no_catalog.err
+    assert "there is no catalog 'no'" in no_catalog.err
     job = run("maintain", "trim", "--server", server.uri, "--retention", "1 min", POLARIS_SPARK_TOKEN=TOKEN)
     assert "history cannot be trimmed" in job.err
     only_here = ("maintain", "migrate-realm", "--server", server.uri, "--target", "sqlite:///x.db")
@@ -108,7 +109,9 @@ def test_options_that_cannot_be_combined_are_refused(server: Server, arguments: 
     assert "secret" not in answer.err
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "ftp://x", "http://", "http://u:secret@127.0.0.1:1", "x"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "ftp://x", "http://", "http://u:secret@127.0.0.1:1", "x", "http://[x"]
+)
 def test_what_is_not_an_address_of_a_server_is_refused(address: str) -> None:
     answer = run("maintain", "trim", "--server", address, POLARIS_SPARK_TOKEN=TOKEN)
     assert answer.code == 2
@@ -127,6 +130,13 @@ def test_without_store_and_server_the_command_says_what_to_give() -> None:
         answer = run(*command)
         assert answer.code == 2
         assert "STORE is missing" in answer.err
+
+
+@pytest.mark.parametrize("command", [["maintain", "trim"], ["export"], ["properties"]])
+def test_a_token_without_a_server_is_refused(command: list[str]) -> None:
+    answer = run(*command, "sqlite:///x.db", "--token", "env:MINE", MINE=TOKEN)
+    assert answer.code == 2
+    assert "--token is the token for a server" in answer.err
 
 
 class Scripted:
@@ -161,6 +171,10 @@ class Scripted:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Refuse connections."""
         self._http.shutdown()
         self._http.server_close()
 
@@ -204,6 +218,42 @@ def test_an_interrupt_cancels_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
         address = ("--server", server.uri)
         assert run("maintain", "trim", *address, POLARIS_SPARK_TOKEN=TOKEN).code == INTERRUPTED
     assert server.seen == ["POST procedures", "DELETE runs"]
+
+
+def test_an_interrupt_that_cancels_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(remote.time, "sleep", interrupt)
+    with Scripted((202, RUNNING), (503, BUSY)) as server:
+        answer = run("maintain", "trim", "--server", server.uri, POLARIS_SPARK_TOKEN=TOKEN)
+    assert answer.code == 2
+    assert re.search(r"the run [0-9a-f-]{36} was not cancelled: the server answers: busy", answer.err)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_stays_busy_is_not_asked_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "BUSY_SECONDS", 0.0)
+    with Scripted((202, RUNNING), (503, BUSY)) as server:
+        answer = run("maintain", "trim", "--server", server.uri, POLARIS_SPARK_TOKEN=TOKEN)
+    assert (answer.code, answer.err) == (2, "polaris-spark: the server answers: busy\n")
+
+
+def test_a_server_that_dies_during_a_run_is_told_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Scripted((202, RUNNING)) as server:
+        monkeypatch.setattr(remote.time, "sleep", lambda _: server.stop())
+        answer = run("maintain", "trim", "--server", server.uri, POLARIS_SPARK_TOKEN=TOKEN)
+    assert answer.code == 2
+    assert re.search(r"cannot be reached: .*; it may still be at the run [0-9a-f-]{36}\n$", answer.err)
+
+
+@pytest.mark.parametrize("body", [[], {}, None, "x"])
+def test_an_answer_that_is_no_run_is_told_in_one_line(body: Any) -> None:
+    with Scripted((200, body)) as server:
+        answer = run("maintain", "trim", "--server", server.uri, POLARIS_SPARK_TOKEN=TOKEN)
+    assert answer.code == 2
+    assert "is this the address of polaris-spark serve?" in answer.err
+    assert answer.err.count("\n") == 1
 
 
 def test_the_token_is_not_sent_on_to_where_an_answer_leads() -> None:

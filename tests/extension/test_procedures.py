@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Any
 
 import pytest
 
+import polaris_spark
+from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.errors import InputError
+from polaris_spark.extension import procedures as routes
 from polaris_spark.extension import runs
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 from polaris_spark.jobs.registry import procedures
@@ -46,9 +50,16 @@ def held(add: Add) -> Iterator[Held]:
     procedure.free.set()
 
 
+def run_of(asking: Asking, id: str) -> runs.Run:
+    """A run that the session remembers."""
+    run = asking.session.resource(runs.Runs).find(id)
+    assert run is not None
+    return run
+
+
 def ended(asking: Asking, id: str) -> Any:
     """The run once it has ended."""
-    run = asking.session.resource(runs.Runs).find(id)
+    run = run_of(asking, id)
     assert run.ended.wait(PATIENCE_S)
     return asking.send("GET", f"runs/{id}")[1]
 
@@ -125,6 +136,26 @@ def test_a_repeated_request_does_not_start_a_second_run(admin: Asking, held: Hel
     assert other.call("held", id="one")[0] == 409
 
 
+def test_a_repeated_request_does_not_wait(admin: Asking, held: Held) -> None:
+    admin.call("held", id="one")
+    before = time.monotonic()
+    assert admin.call("held", id="one", **WAIT)[0] == 202
+    assert time.monotonic() - before < WAIT["wait_seconds"] / 2
+
+
+def test_an_administrator_neither_sees_nor_cancels_the_runs_of_another_principal(
+    admin: Asking, local: Asking, held: Held
+) -> None:
+    admin.call("held", id="one")
+    other = Asking(admin.session, Role.ADMINISTRATOR, "mallory")
+    assert other.send("GET", "runs")[1] == {"runs": []}
+    assert other.send("GET", "runs/one")[0] == 404
+    assert other.send("DELETE", "runs/one")[0] == 404
+    assert [one["id"] for one in local.send("GET", "runs")[1]["runs"]] == ["one"]
+    held.free.set()
+    assert ended(admin, "one")["status"] == "succeeded"
+
+
 def test_a_run_is_cancelled(admin: Asking, held: Held) -> None:
     admin.call("held", id="one")
     assert held.begun.wait(PATIENCE_S)
@@ -159,13 +190,60 @@ def test_only_a_few_runs_are_in_progress_at_once(admin: Asking, held: Held) -> N
 
 def test_closing_the_session_ends_its_runs_first(session: Session, admin: Asking, held: Held) -> None:
     admin.call("held", id="one")
-    run = admin.session.resource(runs.Runs).find("one")
+    run = run_of(admin, "one")
     assert held.begun.wait(PATIENCE_S)
     session.close()
     assert run.ended.is_set()
     assert run.status == "cancelled"
     with pytest.raises(InputError, match="closed"):
         session.request("GET", f"{BASE}/procedures")
+
+
+def test_a_served_catalog_starts_nothing_after_its_session_was_closed(
+    session: Session, admin: Asking
+) -> None:
+    session.close()
+    status, body = admin.call("trim", id="late")
+    assert (status, body["error"]["message"]) == (400, "this catalog was closed")
+
+
+def test_closing_the_session_waits_no_longer_than_a_call_in_a_request_takes(
+    session: Session, local: Asking, held: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[tuple[int, Any]] = []
+    thread = threading.Thread(target=lambda: answers.append(local.call("held", id="one")))
+    thread.start()
+    assert held.begun.wait(PATIENCE_S)
+    before = time.monotonic()
+    session.close()
+    assert time.monotonic() - before < runs.CLOSING_SECONDS / 2
+    assert "has not ended" not in caplog.text
+    thread.join(PATIENCE_S)
+    assert answers[0][0] == 503
+
+
+def test_closing_the_session_waits_for_all_runs_together(
+    session: Session, admin: Asking, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "CLOSING_SECONDS", 0.5)
+    free, begun = threading.Event(), threading.Semaphore(0)
+
+    def run(*_: Any) -> list[tuple[int]]:
+        begun.release()
+        free.wait(PATIENCE_S)
+        return []
+
+    add("deaf", run)
+    for n in range(runs.MAX_RUNNING):
+        admin.call("deaf", id=str(n))
+        assert begun.acquire(timeout=PATIENCE_S)
+    running = admin.session.resource(runs.Runs).all()
+    before = time.monotonic()
+    session.close()
+    took = time.monotonic() - before
+    free.set()
+    assert took < runs.MAX_RUNNING * 0.5
+    assert all(one.ended.wait(PATIENCE_S) for one in running)
 
 
 def test_a_result_comes_in_pages(admin: Asking, add: Add) -> None:
@@ -196,11 +274,21 @@ def test_a_page_of_long_rows_is_bounded_by_its_size(
 def test_a_result_that_is_too_large_to_keep_fails_its_run(
     admin: Asking, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "MAX_KEPT_CHARACTERS", 100)
-    add("long", lambda *_: [("x" * 60,)] * 5, columns=(Column("text", "STRING"),))
-    status, body = admin.call("long", **WAIT)
+    monkeypatch.setattr(runs, "MAX_KEPT_BYTES", 1_000)
+    add("many", lambda *_: [(1,)] * 100)  # 300 characters, but 100 objects
+    status, body = admin.call("many", **WAIT)
     assert status == 413
-    assert "5 rows" in body["error"]["message"]
+    assert "100 rows" in body["error"]["message"]
+
+
+def test_a_result_that_is_too_large_to_send_is_refused(
+    local: Asking, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "MAX_RESULT_CHARACTERS", 100)
+    add("long", lambda *_: [("x" * 60,)] * 5, columns=(Column("text", "STRING"),))
+    status, body = local.call("long")
+    assert status == 413
+    assert body["error"]["message"].startswith("the 5 rows of long are 320 characters")
 
 
 def test_old_results_are_forgotten(admin: Asking, add: Add, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,6 +303,26 @@ def test_old_results_are_forgotten(admin: Asking, add: Add, monkeypatch: pytest.
             break
         deadline.wait(0.01)
     assert listed == ["3", "4"]
+
+
+def test_a_long_run_is_remembered_after_shorter_ones_that_began_later(
+    admin: Asking, held: Held, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "MAX_KEPT", 2)
+    add("short", lambda *_: [(1,)])
+    admin.call("held", id="long")
+    long = run_of(admin, "long")
+    for n in range(3):
+        assert admin.call("short", id=str(n), **WAIT)[0] == 200
+    held.free.set()
+    assert long.ended.wait(PATIENCE_S)
+    for _ in range(1_000):  # the last run forgets others after it has answered
+        listed = [one["id"] for one in admin.send("GET", "runs")[1]["runs"]]
+        if len(listed) == 2:
+            break
+        time.sleep(0.01)
+    assert listed == ["long", "2"]
+    assert admin.send("GET", "runs/long")[1]["rows"] == [[1]]
 
 
 @pytest.mark.parametrize(
@@ -324,6 +432,20 @@ def test_a_link_out_of_the_warehouse_is_no_allowed_location(admin: Asking, tmp_p
         assert admin.call(procedure, {"location": str(warehouse / "link")}, **WAIT)[0] == 403
 
 
+def test_an_export_follows_no_link_below_an_allowed_location(
+    admin: Asking, local: Asking, tmp_path: Path
+) -> None:
+    local.send("POST", "v1/namespaces", {"namespace": ["db"]})
+    schema = {"type": "struct", "fields": []}
+    local.send("POST", "v1/namespaces/db/tables", {"name": "t", "schema": schema})
+    outside, target = tmp_path / "outside", tmp_path / "warehouse" / "exported"
+    outside.mkdir()
+    target.mkdir(parents=True)
+    (target / "db").symlink_to(outside)
+    admin.call("export_metadata", {"location": str(target)}, **WAIT)
+    assert not list(outside.iterdir())
+
+
 def test_an_administrator_exports_below_the_warehouse(admin: Asking, local: Asking, tmp_path: Path) -> None:
     local.send("POST", "v1/namespaces", {"namespace": ["db"]})
     schema = {"type": "struct", "fields": []}
@@ -380,6 +502,18 @@ def test_properties_that_an_administrator_sets_lead_no_table_out_of_the_warehous
     else:
         assert status == 403
     assert not (tmp_path / "outside").exists()
+
+
+def test_an_administrator_checks_only_the_served_realm(admin: Asking, local: Asking, tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/store.db"
+    with polaris_spark.connect(store=store, warehouse=str(tmp_path / "other"), realm="other") as other:
+        realm = other.catalog.references.store.realm
+        other.connection.backend.insert_reference(realm, "unknown", ReferenceRow(b"1", b"garbage"))
+    assert {row[2] for row in local.call("fsck")[1]["rows"]} == {"other"}
+    assert admin.call("fsck", **WAIT)[1]["rows"] == []
+    assert admin.call("fsck", {"only": "default"}, **WAIT)[0] == 200
+    status, body = admin.call("fsck", {"only": "other"}, **WAIT)
+    assert (status, body["error"]["type"]) == (403, "ForbiddenException")
 
 
 LOCAL_ONLY = ["adopt", "import_catalog", "load_imported", "migrate_realm", "purge_realm"]
