@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -77,6 +80,23 @@ def test_few_items_start_no_spark_job(session: Session, tmp_path: Path) -> None:
     engine = engine_of(Call(session, no_spark))
     assert isinstance(engine, SparkEngine)
     assert len(list(engine.map(FindAbsent(), items(tmp_path)[: FindAbsent.few]))) == FindAbsent.few
+
+
+def test_every_item_is_done_once_while_executors_come(
+    session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def apply(engine: SparkEngine, function: Any, table: Any, _: str) -> SimpleNamespace:
+        rows = [row for batch in function(engine.reach, table.to_batches()) for row in batch.to_pylist()]
+        return SimpleNamespace(collect=lambda: [tuple(row.values()) for row in rows])
+
+    cores = count(2)
+    monkeypatch.setattr(SparkEngine, "parts", property(lambda _: next(cores)))
+    monkeypatch.setattr(SparkEngine, "apply", apply)
+    looked_for = items(tmp_path)
+    engine = engine_of(Call(session, lambda: SimpleNamespace(createDataFrame=lambda table: table)))  # type: ignore[arg-type, return-value]  # a session that calls functions in this process
+    assert list(engine.map(FindAbsent(), looked_for)) == [
+        one if n % 2 else [] for n, one in enumerate(looked_for)
+    ]
 
 
 @pytest.mark.parametrize(
