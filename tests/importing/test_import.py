@@ -288,6 +288,16 @@ def test_namespaces_that_were_listed_long_before_their_tables_bring_their_proper
     assert catalog.send("GET", path("other")).status == 404
 
 
+def test_many_namespaces_without_tables_are_created_in_several_commits(
+    catalog: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importer, "WAVE", 2)
+    before = catalog.session.catalog.head().head.number
+    assert run(catalog, Entries(*(ListedNamespace((f"n{number}",)) for number in range(5)))) == []
+    assert len(catalog.ok("GET", "v1/namespaces")["namespaces"]) == 6
+    assert catalog.session.catalog.head().head.number == before + 3
+
+
 def test_what_is_wanted_is_chosen_by_namespace_and_pattern(catalog: Client, root: Path) -> None:
     for number, where in enumerate(["a/x1", "a/b/x2", "ab/x3", "a/y"]):
         table_in(root, *where.split("/"), number=number)

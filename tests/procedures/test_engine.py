@@ -19,6 +19,7 @@ from polaris_spark.jobs.procedure import Call
 from polaris_spark.maintenance.deleting import FindAbsent
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.engine import SparkEngine
+from polaris_spark.spark.jobs.storage import storage
 
 ITEMS = 2 * FindAbsent.few + 8
 
@@ -71,6 +72,16 @@ def test_a_cancelled_call_ends_the_work(
         next(found)
     assert list(found) == []
     assert len(told) == 2
+
+
+def test_a_sum_of_the_stored_data_is_cancelled_between_splits(session: Session) -> None:
+    def watch(_: str, done: int, __: int) -> None:
+        if done:
+            call.cancel()
+
+    call = Call(session, watch=watch)
+    with pytest.raises(TryAgainError, match="cancelled"):
+        storage(engine_of(call), session.connection.clock.now_ms())
 
 
 def test_few_items_start_no_spark_job(session: Session, tmp_path: Path) -> None:
