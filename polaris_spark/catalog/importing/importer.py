@@ -119,7 +119,9 @@ class Importer:
         self._catalog = catalog
         self._operation = operation
         self._engine = engine
-        self._write = WritePortion(options.parallelism)
+        # Executors work on one portion per core, however many portions there are.
+        here = options.lazy or engine.parts == 1
+        self._write = WritePortion(options.parallelism if here else 1)
         self._options = options
         self._check = check
         self._ids_each = IDS_EACH
