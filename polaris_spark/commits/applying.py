@@ -236,9 +236,8 @@ class Applier:
         if age > lifetime or operation.made_ms < floor:
             raise OutcomeUnknownError(
                 f"this idempotency key was made {max(0, age) / 60_000:.0f} minutes ago; keys are remembered for "
-                f"{lifetime / 60_000:.0f} minutes, or for less if another process sets a shorter lifetime: find "
-                "out whether the "
-                "request was carried out, then send it with a new key"
+                f"{lifetime / 60_000:.0f} minutes, or for less if another process sets a shorter lifetime: "
+                "find out whether the request was carried out, then send it with a new key"
             )
         if -age > lifetime:
             raise BadRequestError(

@@ -194,8 +194,7 @@ def time_before_ms(name: str, text: str, now_ms: int, zone: Zone = lambda: timez
     except ValueError:
         raise InputError(
             f"{name} is {text!r}; write a time in ISO 8601 such as 2026-01-31T12:00:00Z, or a duration with its "
-            "unit, "
-            "which is subtracted from now, such as '5 d'"
+            "unit, which is subtracted from now, such as '5 d'"
         ) from None
 
 

@@ -88,12 +88,13 @@ class SparkEngine(Engine):
         encode = pickle.dumps if function.item is None else msgspec.msgpack.Encoder().encode
         # Spark cuts a local table into one slice per core. Round-robin order puts large neighboring items into
         # different slices.
-        dealt = [n for first in range(self.parts) for n in range(first, len(items), self.parts)]
+        slices = self.parts  # read once: it changes when executors come and go
+        dealt = [n for first in range(slices) for n in range(first, len(items), slices)]
         encoded = pa.array([encode(items[n]) for n in dealt], pa.binary())
         table = pa.table({"position": pa.array(dealt, pa.int32()), "item": encoded})
         frame = self.spark.createDataFrame(table)
         if function.tasks_per_core > 1:
-            frame = frame.repartition(min(len(items), function.tasks_per_core * self.parts))
+            frame = frame.repartition(min(len(items), function.tasks_per_core * slices))
         each = partial(_each_item, function=function)
         found = self.apply(each, frame, "position int, result binary").collect()
         decode = msgspec.msgpack.Decoder(function.result).decode

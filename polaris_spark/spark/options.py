@@ -232,8 +232,7 @@ def _refuse_numbers_of_no_branch(named: Mapping[str, str]) -> None:
         if point is not None and point.number is not None and "catalog" not in named:
             raise InputError(
                 f"{option} is {point.text!r}, the number of a commit of a catalog's branch: give the option "
-                "'catalog' "
-                "as well, or a commit id or a time"
+                "'catalog' as well, or a commit id or a time"
             )
 
 

@@ -188,9 +188,8 @@ class StoreClock:
             return None
         return (
             f"this machine's clock says {iso_text(now)}, {_span(now - trusted)} the newest time that this store "
-            "trusts "
-            f"({iso_text(trusted)}). If the clock is wrong, correct it, because it would make all rows look old. "
-            "If it is right and the store was idle, run the job with clock_is_right => true "
+            f"trusts ({iso_text(trusted)}). If the clock is wrong, correct it, because it would make all rows look "
+            "old. If it is right and the store was idle, run the job with clock_is_right => true "
             "(--clock-is-right), once"
         )
 
@@ -288,9 +287,8 @@ def _refuse_behind(now: int, last: ClockRecord) -> None:
         return
     raise ClockError(
         f"this machine's clock says {iso_text(now)}, {_span(now - last.time_ms)} the time that {last.holder} "
-        "noted in "
-        f"this store ({iso_text(last.time_ms)}), so this process may not write: correct this machine's clock; if it "
-        f"is right and that of {last.holder} was ahead, run polaris-spark fsck --repair STORE"
+        f"noted in this store ({iso_text(last.time_ms)}), so this process may not write: correct this machine's "
+        f"clock; if it is right and that of {last.holder} was ahead, run polaris-spark fsck --repair STORE"
     )
 
 

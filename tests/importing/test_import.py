@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from polaris_spark.backends.memory import MemoryBackend
-from polaris_spark.catalog.engine import LocalEngine, Reach
+from polaris_spark.catalog.engine import LocalEngine, MapFunction, Reach
 from polaris_spark.catalog.importing import importer
 from polaris_spark.catalog.importing.directory import DirectoryTree
 from polaris_spark.catalog.importing.importer import ImportOptions
@@ -288,6 +288,16 @@ def test_namespaces_that_were_listed_long_before_their_tables_bring_their_proper
     assert catalog.send("GET", path("other")).status == 404
 
 
+def test_many_namespaces_without_tables_are_created_in_several_commits(
+    catalog: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importer, "WAVE", 2)
+    before = catalog.session.catalog.head().head.number
+    assert run(catalog, Entries(*(ListedNamespace((f"n{number}",)) for number in range(5)))) == []
+    assert len(catalog.ok("GET", "v1/namespaces")["namespaces"]) == 6
+    assert catalog.session.catalog.head().head.number == before + 3
+
+
 def test_what_is_wanted_is_chosen_by_namespace_and_pattern(catalog: Client, root: Path) -> None:
     for number, where in enumerate(["a/x1", "a/b/x2", "ab/x3", "a/y"]):
         table_in(root, *where.split("/"), number=number)
@@ -352,6 +362,29 @@ def test_waves_follow_each_other(catalog: Client, root: Path, monkeypatch: pytes
     rows = run(catalog, DirectoryTree(str(root), {}))
     assert [row.status for row in rows] == ["imported"] * 30
     assert len(catalog.names("db")) == 30
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 16), (4, 1)])
+def test_executors_import_one_portion_per_core_at_a_time(
+    catalog: Client, root: Path, cores: int, threads: int
+) -> None:
+    used: list[int] = []
+
+    class Cores(LocalEngine):
+        @property
+        def parts(self) -> int:
+            return cores
+
+        def _results(self, function: MapFunction[Any, Any], items: Sequence[Any]) -> Iterator[Any]:
+            used.append(function.threads)
+            return super()._results(function, items)
+
+    table_in(root, "db", "t")
+    opened = catalog.session.catalog
+    engine = Cores(Reach(opened.references.store, opened.files))
+    options = ImportOptions(parallelism=16)
+    import_source(opened, DirectoryTree(str(root), {}), principal="importer", options=options, engine=engine)
+    assert used == [threads]
 
 
 def test_a_table_that_needs_more_ids_than_were_handed_out_gets_them(catalog: Client, root: Path) -> None:

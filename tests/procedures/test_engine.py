@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,6 +19,7 @@ from polaris_spark.jobs.procedure import Call
 from polaris_spark.maintenance.deleting import FindAbsent
 from polaris_spark.rest.session import Session
 from polaris_spark.spark.engine import SparkEngine
+from polaris_spark.spark.jobs.storage import storage
 
 ITEMS = 2 * FindAbsent.few + 8
 
@@ -70,6 +74,16 @@ def test_a_cancelled_call_ends_the_work(
     assert len(told) == 2
 
 
+def test_a_sum_of_the_stored_data_is_cancelled_between_splits(session: Session) -> None:
+    def watch(_: str, done: int, __: int) -> None:
+        if done:
+            call.cancel()
+
+    call = Call(session, watch=watch)
+    with pytest.raises(TryAgainError, match="cancelled"):
+        storage(engine_of(call), session.connection.clock.now_ms())
+
+
 def test_few_items_start_no_spark_job(session: Session, tmp_path: Path) -> None:
     def no_spark() -> SparkSession:
         raise AssertionError("there are only a few items")
@@ -77,6 +91,23 @@ def test_few_items_start_no_spark_job(session: Session, tmp_path: Path) -> None:
     engine = engine_of(Call(session, no_spark))
     assert isinstance(engine, SparkEngine)
     assert len(list(engine.map(FindAbsent(), items(tmp_path)[: FindAbsent.few]))) == FindAbsent.few
+
+
+def test_every_item_is_done_once_while_executors_come(
+    session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def apply(engine: SparkEngine, function: Any, table: Any, _: str) -> SimpleNamespace:
+        rows = [row for batch in function(engine.reach, table.to_batches()) for row in batch.to_pylist()]
+        return SimpleNamespace(collect=lambda: [tuple(row.values()) for row in rows])
+
+    cores = count(2)
+    monkeypatch.setattr(SparkEngine, "parts", property(lambda _: next(cores)))
+    monkeypatch.setattr(SparkEngine, "apply", apply)
+    looked_for = items(tmp_path)
+    engine = engine_of(Call(session, lambda: SimpleNamespace(createDataFrame=lambda table: table)))  # type: ignore[arg-type, return-value]  # a session that calls functions in this process
+    assert list(engine.map(FindAbsent(), looked_for)) == [
+        one if n % 2 else [] for n, one in enumerate(looked_for)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,8 @@ from polaris_spark.errors import CorruptionError, InputError, PolarisError, Sour
 from polaris_spark.ids import MAX_ID
 
 WAVE = 4_000
-"""Number of tables and views that are listed, read and placed before the next ones are listed."""
+"""Number of entries of the source that are listed, read and placed before the next ones are listed. One commit creates
+at most as many namespaces of the list."""
 
 IDS_EACH = 128
 """Number of ids that are assigned for each table of the first wave; later waves use the numbers that were needed."""
@@ -118,7 +119,9 @@ class Importer:
         self._catalog = catalog
         self._operation = operation
         self._engine = engine
-        self._write = WritePortion(options.parallelism)
+        # Executors work on one portion per core, however many portions there are.
+        here = options.lazy or engine.parts == 1
+        self._write = WritePortion(options.parallelism if here else 1)
         self._options = options
         self._check = check
         self._ids_each = IDS_EACH
@@ -209,13 +212,13 @@ class Importer:
 
     def _place_namespaces(self) -> Iterator[Row]:
         """Create the listed namespaces. Yield a row for each one that cannot be created."""
-        if not self._unplaced:
-            return
-        namespaces, self._unplaced = self._unplaced, {}
-        change = PlaceNamespaces(self._catalog.context, self._operation, namespaces)
-        for name, outcome in zip(namespaces, self._commit(change), strict=True):
-            if outcome.status == FAILED:
-                yield Row(dotted(name), "namespace", None, FAILED, outcome.message)
+        waiting, self._unplaced = iter(self._unplaced.items()), {}
+        while some := dict(islice(waiting, WAVE)):
+            self._check()
+            change = PlaceNamespaces(self._catalog.context, self._operation, some)
+            for name, outcome in zip(some, self._commit(change), strict=True):
+                if outcome.status == FAILED:
+                    yield Row(dotted(name), "namespace", None, FAILED, outcome.message)
 
     def _plan(self, wave: Sequence[Listed], outcomes: dict[int, Outcome]) -> list[_Item]:
         """Return the items to import. All other entries get their outcome here."""

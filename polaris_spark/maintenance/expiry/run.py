@@ -3,11 +3,11 @@
 1. Decide what expires of each table, on executors if there are any.
 2. Remove the expired parts from the tables, in few commits. Each commit also records what it removed
    (`catalog.expiring`).
-3. Find the files of all recorded snapshots, of this run and earlier ones, that no table needs any more, spread over
-   executors. The tables that are checked are the table as it is now, and all tables of any catalog, branch or realm of
-   the store; or, if `check_files` is `locations`, only tables with overlapping locations. A table that was dropped and
-   can be brought back counts, too (`catalog.drops`). A table with missing manifest lists or manifests keeps the files
-   in its own locations, for the reason that `orphans.search` gives.
+3. Find the files of all recorded snapshots, of this run and earlier ones, that no table needs any more, on executors if
+   there are any. The tables that are checked are the table as it is now, and all tables of any catalog, branch or realm
+   of the store; or, if `check_files` is `locations`, only tables with overlapping locations. A table that was dropped
+   and can be brought back counts, too (`catalog.drops`). A table with missing manifest lists or manifests keeps the
+   files in its own locations, for the reason that `orphans.search` gives.
 4. Delete the files in three passes: content files, then the manifests that name them, then manifest lists and
    statistics. The heads of the store are read again before each wave of files (`expiry.deleting` describes the window
    that remains). A missing file was deleted before. So an interrupted run is simply repeated: as long as a manifest

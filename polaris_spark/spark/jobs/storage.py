@@ -21,6 +21,9 @@ AGES = (
 
 OLDEST = "90 days and more"
 
+_SPLITS_PER_PART = 8
+"""A call can be cancelled between splits if this process reads them."""
+
 
 class Stored(NamedTuple):
     """The objects of one type and age group."""
@@ -66,7 +69,7 @@ def storage(engine: Engine, now_ms: int) -> list[tuple[Any, ...]]:
     """
     own = engine.reach.own
     sums: dict[tuple[str | None, int], list[int]] = {}
-    splits = own.backend.splits("objects", [own.realm], engine.parts)
+    splits = own.backend.splits("objects", [own.realm], _SPLITS_PER_PART * engine.parts)
     for found in engine.map(SumObjects(now_ms), splits, "reading rows"):
         for one in found:
             before = sums.get((one.type, one.age_group), (0, 0, 0))
