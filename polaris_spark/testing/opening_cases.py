@@ -6,7 +6,7 @@ import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
-from polaris_spark.errors import InputError, NoStoreError, StateError, StoreURIError
+from polaris_spark.errors import InputError, StateError, StoreURIError
 from polaris_spark.testing.processes import in_processes, in_threads, rows, set_up_store
 from polaris_spark.testing.stores import StoreCases, row, with_options
 
@@ -50,8 +50,8 @@ class OpeningCases(StoreCases):
         try:
             assert backend.read_reference("realm", "name") is None
             assert backend.read_objects("realm", [ObjectKey(1)]) == {}
-        except NoStoreError:
-            with pytest.raises(NoStoreError):
+        except StoreURIError:
+            with pytest.raises(StoreURIError):
                 backend.insert_reference("realm", "name", row())
         backend.close()
 

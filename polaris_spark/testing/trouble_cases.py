@@ -236,7 +236,7 @@ class TroubleCases(StoreCases):
         with socket.create_server(("127.0.0.1", 0)) as silent:
             port = silent.getsockname()[1]
             unheard = open_backend(with_options(server.uri(store_name, port=port), server.hasty))
-            with pytest.raises(TryAgainError, match="cannot be reached"):
+            with pytest.raises(TryAgainError):
                 unheard.setup()
             unheard.close()
 
